@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from forebay.backends.nvidia.calls import call, driver_api, error_of
+from forebay.backends.nvidia.kernels.modules import Modules
 from forebay.errors import Forked, WrongState
 
 __all__ = ["PrimaryContext"]
@@ -22,6 +23,7 @@ class PrimaryContext:
         self.device: Any = call("cuDeviceGet", index, device=name)
         self._handle: Any = call("cuDevicePrimaryCtxRetain", self.device, device=name)
         self.handle: int = int(self._handle)
+        self.modules: Modules = Modules(self)
         self._process = os.getpid()
         self._released = False
         self._api = driver_api()
@@ -63,6 +65,7 @@ class PrimaryContext:
         """Release the context. Other libraries may still use it."""
         if self._released or self.forked():
             return
+        self.modules.unload()
         self._released = True
         code = int(self._api.cuDevicePrimaryCtxRelease(self.device)[0])
         if code not in (0, 4):  # 4: the driver is shutting down

@@ -1,0 +1,228 @@
+"""Launches of kernels, with arguments that are packed by the types that the program declares."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from forebay.backends.nvidia.calls import check, driver_api
+from forebay.backends.nvidia.kernels.compiler import Program
+from forebay.backends.nvidia.kernels.modules import Context, Function, Modules
+from forebay.errors import DeviceError, WrongState
+
+__all__ = ["Kernel", "KernelQueue", "launch", "launch_packed", "load_kernel"]
+
+_POINTER = "pointer"
+_BOUNDS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
+
+
+class ModuleContext(Context, Protocol):
+    """A primary context with its modules."""
+
+    modules: Modules
+
+
+class KernelQueue(Protocol):
+    """The part of a queue that launches use."""
+
+    @property
+    def context(self) -> Any: ...  # a ModuleContext
+    @property
+    def name(self) -> str: ...
+    @property
+    def handle(self) -> int: ...
+    def check_usable(self) -> None: ...
+
+
+class Kernel:
+    """A kernel of a program, loaded for one device, and the types of its parameters."""
+
+    __slots__ = ("_function", "parameters")
+
+    def __init__(self, function: Function, parameters: tuple[np.dtype[Any] | None, ...]) -> None:
+        self._function = function
+        self.parameters: tuple[np.dtype[Any] | None, ...] = parameters  # None for a pointer
+
+    @property
+    def name(self) -> str:
+        """Name of the kernel."""
+        return self._function.name
+
+    def pack(self, arguments: Sequence[object]) -> list[bytes]:
+        """Return the bytes of each argument. Raises TypeError or ValueError if one does not fit its parameter."""
+        if len(arguments) != len(self.parameters):
+            raise TypeError(f"kernel {self.name} has {len(self.parameters)} parameters, not {len(arguments)}")
+        packed = []
+        for number, (argument, dtype) in enumerate(zip(arguments, self.parameters, strict=True)):
+            try:
+                packed.append(_pack_pointer(argument) if dtype is None else _pack(argument, dtype))
+            except (TypeError, ValueError, OverflowError) as error:
+                kind = _POINTER if dtype is None else str(dtype)
+                text = f"argument {number} of kernel {self.name}, of type {kind}: {error}"
+                raise (TypeError if isinstance(error, TypeError) else ValueError)(text) from None
+        return packed
+
+
+def load_kernel(queue: KernelQueue, program: Program, name: str, parameters: Sequence[object]) -> Kernel:
+    """Compile a program, unless that was done before, and return a kernel of it for the queue's device.
+
+    Parameters
+    ----------
+    queue : CudaQueue
+        A queue of the device.
+    program : Program
+        The program.
+    name : str
+        Name of the kernel: that of an ``extern "C"`` function, or one of the program's templates.
+    parameters : sequence of object
+        Type of each parameter: "pointer", or what `numpy.dtype` accepts, also for structures.
+
+    Returns
+    -------
+    Kernel
+        The kernel.
+
+    Raises
+    ------
+    TypeError
+        If the types do not agree with the compiled kernel.
+    """
+    queue.check_usable()
+    types = tuple(None if each == _POINTER else np.dtype(each) for each in parameters)  # type: ignore[call-overload]  # checks
+    context = queue.context
+    function = context.modules.function(program, name)
+    sizes = _parameter_sizes(context, function)
+    declared = [8 if each is None else each.itemsize for each in types]
+    if sizes is not None and sizes != declared:
+        raise TypeError(f"kernel {name} has parameters of {sizes} bytes; the declared types have {declared}")
+    return Kernel(function, types)
+
+
+def launch(
+    kernel: Kernel,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    args: Sequence[object],
+    stream: KernelQueue,
+    shared: int = 0,
+) -> None:
+    """Queue a kernel.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    grid : int or sequence of int
+        Number of blocks along one to three axes.
+    block : int or sequence of int
+        Number of threads of a block along one to three axes.
+    args : sequence of object
+        One argument for each parameter: ints, floats, bools, complex numbers, scalars of NumPy and ctypes; bytes for
+        structures; for a pointer an address, an instance of `ctypes.c_void_p`, or an object with
+        `__cuda_array_interface__`.
+    stream : CudaQueue
+        Queue of the kernel's device.
+    shared : int, default 0
+        Bytes of dynamic shared memory.
+
+    Raises
+    ------
+    TypeError
+        If the number or the type of an argument is wrong.
+    ValueError
+        If a value does not fit its parameter, or a size is out of range.
+    """
+    function = kernel._function  # noqa: SLF001 -- a part of this module
+    sizes = [
+        _size(value, what, bounds)
+        for value, what, bounds in zip((grid, block), ("grid", "block"), _BOUNDS, strict=True)
+    ]
+    launch_packed(stream, function, sizes[0], sizes[1], kernel.pack(args), operator.index(shared))
+
+
+def launch_packed(
+    queue: KernelQueue,
+    function: Function,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    arguments: Sequence[bytes],
+    shared: int = 0,
+) -> None:
+    """Queue a kernel with packed arguments, which the driver copies before it returns."""
+    queue.check_usable()
+    if function.context is not queue.context:
+        raise WrongState(f"kernel {function.name} was loaded for {function.context.name}, not for {queue.name}")
+    addresses = (ctypes.c_char_p * len(arguments))(*arguments)
+    api = driver_api()
+    launched = queue.context.invoke(
+        api.cuLaunchKernel, function.handle, *grid, *block, shared, queue.handle, ctypes.addressof(addresses), 0
+    )
+    check(launched, f"cuLaunchKernel of {function.name}", queue.name)
+
+
+def _size(value: int | Sequence[int], what: str, bounds: tuple[int, ...]) -> tuple[int, int, int]:
+    sizes = tuple(value) if isinstance(value, Sequence) else (value,)
+    found = [operator.index(each) for each in sizes] + [1] * (3 - len(sizes))
+    if not 1 <= len(sizes) <= 3 or not all(0 < each <= most for each, most in zip(found, bounds, strict=False)):
+        raise ValueError(f"{what} must have one to three sizes of 1 to {bounds}, not {value}")
+    x, y, z = found
+    if what == "block" and x * y * z > 1024:
+        raise ValueError(f"a block has at most 1024 threads, not {x * y * z}")
+    return x, y, z
+
+
+def _pack_pointer(argument: object) -> bytes:
+    interface = getattr(argument, "__cuda_array_interface__", None)
+    if interface is not None:
+        argument = interface["data"][0]
+    elif isinstance(argument, ctypes.c_void_p):
+        argument = argument.value or 0
+    if isinstance(argument, bool) or not hasattr(argument, "__index__"):
+        raise TypeError(f"not an address or an array of a device, but {type(argument).__name__}")
+    return operator.index(argument).to_bytes(8, "little")
+
+
+def _pack(argument: object, dtype: np.dtype[Any]) -> bytes:
+    if isinstance(argument, ctypes._SimpleCData):  # noqa: SLF001 -- the base class of c_int, c_float and others
+        argument = argument.value
+    if dtype.kind == "V":
+        content = argument.tobytes() if isinstance(argument, (np.void, np.ndarray)) else bytes(memoryview(argument))  # type: ignore[arg-type]  # raises
+        if len(content) != dtype.itemsize:
+            raise ValueError(f"{len(content)} bytes instead of {dtype.itemsize}")
+        return content
+    number: tuple[type, ...] = (int, float, np.integer, np.floating)
+    kinds: dict[str, tuple[type, ...]] = {
+        "b": (bool, np.bool_),
+        "i": (int, np.integer),
+        "u": (int, np.integer),
+        "c": (*number, complex, np.complexfloating),
+    }
+    accepted = kinds.get(dtype.kind, number)
+    if not isinstance(argument, accepted) or (isinstance(argument, bool) and dtype.kind != "b"):
+        raise TypeError(f"cannot be made of {type(argument).__name__}")
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if not limits.min <= int(argument) <= limits.max:  # type: ignore[call-overload]  # an int
+            raise ValueError(f"{argument} is not from {limits.min} to {limits.max}")
+    with np.errstate(over="ignore"):
+        return np.array(argument).astype(dtype).tobytes()
+
+
+def _parameter_sizes(context: ModuleContext, function: Function) -> list[int] | None:
+    """Return the size of each parameter in bytes; None if the driver is too old to tell."""
+    sizes: list[int] = []
+    api = driver_api()
+    try:
+        while not (found := context.invoke(api.cuFuncGetParamInfo, function.handle, len(sizes)))[0]:
+            sizes.append(int(found[2]))
+    except RuntimeError as error:
+        if isinstance(error, DeviceError):
+            raise
+        return None
+    if int(found[0]) != 1:  # other than CUDA_ERROR_INVALID_VALUE, after the last parameter
+        check(found, "cuFuncGetParamInfo", context.name)
+    return sizes

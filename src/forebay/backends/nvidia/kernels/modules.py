@@ -1,0 +1,111 @@
+"""Modules of a context: compiled programs that the driver has loaded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
+
+from forebay.backends.nvidia.calls import call, check, driver_api
+from forebay.backends.nvidia.kernels.compiler import Program, compile_program
+
+__all__ = ["Context", "Function", "Modules"]
+
+
+class Context(Protocol):
+    """The part of a primary context that modules use."""
+
+    name: str
+    device: Any
+
+    def invoke(self, function: Callable[..., Any], *arguments: Any) -> Any: ...
+
+
+class Function:
+    """A kernel of a loaded module."""
+
+    __slots__ = ("context", "handle", "name")
+
+    def __init__(self, context: Context, name: str, handle: Any) -> None:
+        self.context: Context = context
+        self.name: str = name
+        self.handle: Any = handle
+
+
+class Modules:
+    """The loaded modules of a context, by program. They are unloaded when the context is released."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._loaded: dict[Program, Any] = {}
+        self._symbols: dict[Program, dict[str, str]] = {}
+        self._own: dict[Hashable, Function] = {}
+
+    def function(self, program: Program, name: str) -> Function:
+        """Return a kernel of a program, which is compiled and loaded if it was not before.
+
+        Parameters
+        ----------
+        program : Program
+            The program.
+        name : str
+            Name of the kernel: that of an ``extern "C"`` function, or one of the program's templates.
+
+        Returns
+        -------
+        Function
+            The kernel.
+        """
+        context = self._context
+        with self._lock:
+            if program not in self._loaded:
+                image = compile_program(program, self._capability())
+                loaded = context.invoke(driver_api().cuModuleLoadData, image.code)
+                self._loaded[program] = check(loaded, "cuModuleLoadData", context.name)
+                self._symbols[program] = dict(image.symbols)
+            symbol = self._symbols[program].get(name, name)
+            found = context.invoke(driver_api().cuModuleGetFunction, self._loaded[program], symbol.encode())
+            return Function(context, name, check(found, "cuModuleGetFunction", context.name))
+
+    def own_function(self, key: Hashable, name: str, make: Callable[[], Program]) -> Function:
+        """Return the kernel of one of forebay's programs. `make` returns the program if the key is new.
+
+        Parameters
+        ----------
+        key : hashable
+            What identifies the program.
+        name : str
+            Name of the kernel.
+        make : callable
+            Function that returns the program.
+
+        Returns
+        -------
+        Function
+            The kernel.
+        """
+        found = self._own.get(key)
+        if found is None:
+            found = self._own[key] = self.function(make(), name)
+        return found
+
+    def unload(self) -> None:
+        """Unload all modules; their kernels must have completed. Errors are ignored: a lost device has no modules."""
+        with self._lock:
+            self._own.clear()
+            while self._loaded:
+                self._context.invoke(driver_api().cuModuleUnload, self._loaded.popitem()[1])
+
+    def _capability(self) -> tuple[int, int]:
+        attributes = driver_api().CUdevice_attribute
+        major, minor = (
+            call(
+                "cuDeviceGetAttribute",
+                getattr(attributes, f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{part}"),
+                self._context.device,
+                device=self._context.name,
+            )
+            for part in ("MAJOR", "MINOR")
+        )
+        return int(major), int(minor)

@@ -1,0 +1,168 @@
+"""Launches of kernels: arguments, sizes, failures, handles."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from support.kernel_programs import output_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
+
+KERNELS = r'''
+PROGRAM = Program(r"""
+struct Pair { double x; signed char y; };
+extern "C" __global__ void store(double* to, bool a, signed char b, unsigned short c, int d, unsigned long long e,
+                                 float f, double g, Pair h) {
+  const double all[] = {double(a), double(b), double(c), double(d), double(e), f, g, h.x, double(h.y)};
+  to[threadIdx.x] = all[threadIdx.x];
+}
+extern "C" __global__ void count(unsigned* to) {
+  atomicAdd(to + blockIdx.z * 2 + threadIdx.y, blockIdx.x * gridDim.y + blockIdx.y + 1);
+}
+extern "C" __global__ void fail(int how) {
+  if (how == 1) __trap();
+  assert(how != 2);
+}
+""", "test.cu")
+PAIR = np.dtype([("x", "f8"), ("y", "i1")], align=True)
+STORE = ("pointer", "bool", "int8", "uint16", "int32", "uint64", "float32", "float64", PAIR)
+port = CudaDriver().open(0)
+port.queue()
+queue = port.queue()
+memory = port.reserve(2 * MIB)
+'''
+
+
+def test_arguments_are_packed_by_type():
+    program = (
+        KERNELS
+        + """
+store = load_kernel(queue, PROGRAM, "store", STORE)
+pair = np.zeros((), PAIR)
+pair["x"], pair["y"] = 8.5, -9
+launch(store, 1, 9, (memory, True, -2, 3, -4, 2**64 - 2**12, 6.5, 7, pair), queue)
+print(read(queue, memory, "f8", 9).tolist())
+
+class Array:
+    __cuda_array_interface__ = {"data": (memory, False)}
+
+given = (Array(), np.bool_(True), np.int8(-2), ctypes.c_uint16(3), np.int64(-4), 5, np.float32(0.1), 1, pair.tobytes())
+launch(store, (1, 1, 1), (9,), given, queue)
+print(read(queue, memory, "f8", 9).tolist())
+launch(store, 1, 9, (ctypes.c_void_p(memory), False, *[0] * 6, pair[()]), queue)
+print(read(queue, memory, "f8", 9).tolist())
+port.close()
+print(live())
+"""
+    )
+    assert output_of(program) == [
+        "[1.0, -2.0, 3.0, -4.0, 1.8446744073709548e+19, 6.5, 7.0, 8.5, -9.0]",
+        "[1.0, -2.0, 3.0, -4.0, 5.0, 0.10000000149011612, 1.0, 8.5, -9.0]",
+        "[0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 8.5, -9.0]",
+        "{}",
+    ]
+
+
+def test_wrong_arguments_are_refused():
+    program = (
+        KERNELS
+        + """
+store = load_kernel(queue, PROGRAM, "store", STORE)
+right = [memory, True, 1, 2, 3, 4, 5.0, 6.0, bytes(16)]
+
+def attempt(arguments, kernel=store):
+    try:
+        launch(kernel, 1, 1, arguments, queue)
+        print("accepted")
+    except (TypeError, ValueError) as error:
+        print(type(error).__name__, error)
+
+attempt(right[:-1])
+WRONG = [(0, "x"), (0, -1), (0, 1.0), (1, 1), (2, 128), (3, -1), (4, 1.5), (5, True)]
+for number, wrong in [*WRONG, (6, "x"), (7, 1j), (8, b"x"), (8, 3)]:
+    attempt([*right[:number], wrong, *right[number + 1:]])
+for wrong in (("pointer",), (*STORE[:-1], "f8"), ("pointer", "no type")):
+    try:
+        load_kernel(queue, PROGRAM, "store", wrong)
+    except TypeError as error:
+        print(error)
+port.close()
+"""
+    )
+    lines = output_of(program)
+    assert lines[0] == "TypeError kernel store has 9 parameters, not 8"
+    assert lines[1] == (
+        "TypeError argument 0 of kernel store, of type pointer: not an address or an array of a device, but str"
+    )
+    assert lines[5] == "ValueError argument 2 of kernel store, of type int8: 128 is not from -128 to 127"
+    assert lines[7] == "TypeError argument 4 of kernel store, of type int32: cannot be made of float"
+    assert "accepted" not in lines
+    assert lines[13].startswith("kernel store has parameters of [8, 1, 1, 2, 4, 8, 4, 8, 16] bytes; the declared types")
+    assert len(lines) == 16
+
+
+def test_grids_and_blocks():
+    program = (
+        KERNELS
+        + """
+count = load_kernel(queue, PROGRAM, "count", ["pointer"])
+queue.fill(memory, 0, 64)
+launch(count, (2, 3, 2), (1, 2), [memory], queue)
+print(read(queue, memory, "u4", 6).tolist())
+GRIDS = [(0, 1), ((1, 65536), 1), ((), 1), ((1, 1, 1, 1), 1)]
+for grid, block in [*GRIDS, (1, 0), (1, 1025), (1, (32, 32, 2)), (1, (1, 1, 65))]:
+    try:
+        launch(count, grid, block, [memory], queue)
+        print("accepted")
+    except ValueError as error:
+        pass
+port.close()
+"""
+    )
+    assert output_of(program) == ["[21, 21, 21, 21, 0, 0]"]
+
+
+@pytest.mark.parametrize(("how", "code"), [(1, 719), (2, 710)])
+def test_failing_kernel_is_raised_by_the_wait(how, code):
+    program = (
+        KERNELS
+        + f"""
+launch(load_kernel(queue, PROGRAM, "fail", ["int32"]), 1, 1, [{how}], queue)
+for _ in range(2):
+    try:
+        queue.wait(queue.signal())
+    except DeviceError as error:
+        print(error.code)
+port.close()
+"""
+    )
+    assert output_of(program) == [str(code)] * 2
+
+
+def test_kernel_belongs_to_its_device():
+    program = (
+        KERNELS
+        + """
+count = load_kernel(queue, PROGRAM, "count", ["pointer"])
+other = CudaDriver().open(1)
+for where in (other.queue(),):
+    try:
+        launch(count, 1, 1, [memory], where)
+    except WrongState as error:
+        print(error)
+try:
+    load_kernel(queue, PROGRAM, "missing", [])
+except DeviceError as error:
+    print(error.code)
+queue.close()
+try:
+    launch(count, 1, 1, [memory], queue)
+except WrongState as error:
+    print("closed")
+port.close()
+other.close()
+print(live())
+"""
+    )
+    assert output_of(program) == ["kernel count was loaded for cuda:0, not for cuda:1", "500", "closed", "{}"]
