@@ -133,6 +133,10 @@ EXPORTED int forebay_draw_now(const void* packed, size_t nbytes) noexcept {
   return forebay::is_valid_draw(packed, nbytes) ? forebay::run_packed_draw(packed) : -1;
 }
 
+EXPORTED bool forebay_is_valid_draw(const void* packed, size_t nbytes) noexcept {
+  return forebay::is_valid_draw(packed, nbytes);
+}
+
 EXPORTED void forebay_draw_written(const void* packed, uintptr_t* address, size_t* nbytes) noexcept {
   const forebay::Span span = forebay::written_span(packed);
   *address = span.address;

@@ -50,7 +50,9 @@ struct Destination {
 
   void put(uint64_t element, const Stored* numbers, uint64_t count) const {
     if (kWidth == 1) {
-      if (count) put_one(contiguous ? at(element) : at_offset(offset_of(axes, draw.axes, element)), numbers);
+      for (uint64_t i = 0; i < count; ++i) {
+        put_one(contiguous ? at(element + i) : at_offset(offset_of(axes, draw.axes, element + i)), numbers + i);
+      }
       return;
     }
     if (contiguous) {

@@ -9,7 +9,7 @@ from forebay import _core
 from forebay.errors import DeviceError
 from forebay.spi import Draw
 
-__all__ = ["draw_now", "pack_draw", "written_range"]
+__all__ = ["draw_now", "element_size", "is_valid", "pack_draw", "written_range"]
 
 _LAWS = {
     law: at
@@ -30,12 +30,20 @@ _LAWS = {
 }
 _INTEGERS = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 _ELEMENTS = {name: at for at, name in enumerate((*_INTEGERS, "float16", "bfloat16", "float32", "float64"))}
+_SIZES = dict(zip(_ELEMENTS, (1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8), strict=True))
 _HEADER = struct.Struct("=5Q3dQqQ4BI")
 _UINT64_MAX = (1 << 64) - 1
 _native = ctypes.CDLL(_core.__file__)
 _written, _draw_now = _native.forebay_draw_written, _native.forebay_draw_now
 _written.restype, _written.argtypes = None, [ctypes.c_char_p, *[ctypes.POINTER(ctypes.c_size_t)] * 2]
+_is_valid = _native.forebay_is_valid_draw
+_is_valid.argtypes, _is_valid.restype = [ctypes.c_char_p, ctypes.c_size_t], ctypes.c_bool
 _draw_now.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+
+
+def element_size(element: str) -> int:
+    """Return the number of bytes of an element that can be drawn."""
+    return _SIZES[element]
 
 
 def pack_draw(draw: Draw) -> bytes:
@@ -57,6 +65,11 @@ def pack_draw(draw: Draw) -> bytes:
         0,
     )
     return header + b"".join(struct.pack("=Qq", *axis) for axis in draw.axes) if draw.axes else header
+
+
+def is_valid(packed: bytes) -> bool:
+    """Return True if a packed draw can be executed."""
+    return bool(_is_valid(packed, len(packed)))
 
 
 def draw_now(draw: Draw) -> None:

@@ -10,6 +10,7 @@ from operator import index
 from forebay.backends.nvidia._stream import FUNCTIONS, Stream, load
 from forebay.backends.nvidia.calls import call, check, driver_api
 from forebay.backends.nvidia.context import PrimaryContext
+from forebay.backends.nvidia.kernels.queue_work import KernelWork
 from forebay.errors import DeviceError, warn_unraisable
 
 __all__ = ["CudaQueue"]
@@ -19,7 +20,7 @@ _POLL = 0.0005  # seconds between queries while a queue is closed
 _VERSION = 12000  # of CUDA: the interfaces of the functions that `_stream` calls
 
 
-class CudaQueue(Stream):
+class CudaQueue(Stream, KernelWork):
     """An in-order queue: a stream of the driver. The first one of a device is its default stream."""
 
     def __init__(self, context: PrimaryContext, priority: int, *, default: bool) -> None:

@@ -1,0 +1,1 @@
+../../../../../../../native/random/conversions.hpp

@@ -1,0 +1,1 @@
+../../../../../../../native/random/draw.hpp

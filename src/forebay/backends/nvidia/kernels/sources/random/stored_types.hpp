@@ -1,0 +1,1 @@
+../../../../../../../native/random/stored_types.hpp
