@@ -237,6 +237,18 @@ bool is_valid_strided_copy(const void* packed, size_t nbytes) {
   return fill ? rest > axes && rest - axes == head.to_size : rest == axes;
 }
 
+size_t simplify_strided_copy(const void* packed, void* simplified) {
+  Loops copy(packed);
+  copy.simplify();
+  if (copy.empty) return 0;
+  copy.head.to = reinterpret_cast<uint64_t>(copy.to);
+  if (!(copy.head.flags & kFill)) copy.head.source = reinterpret_cast<uint64_t>(copy.source);
+  copy.head.axes = static_cast<uint8_t>(copy.count);
+  std::memcpy(simplified, &copy.head, sizeof copy.head);
+  std::memcpy(static_cast<char*>(simplified) + sizeof copy.head, copy.axes, copy.count * sizeof(CopyAxis));
+  return sizeof copy.head + copy.count * sizeof(CopyAxis);
+}
+
 int run_strided_copy(const void* packed, Level level) { return Loops(packed).run(level); }
 
 Span copy_written_span(const void* packed) {
@@ -273,4 +285,11 @@ bool any_written_span(const void* packed, const std::function<bool(Span)>& visit
 // For backends/common/strided_copy_encoding.py: runs a copy of host memory on the calling thread. -1: it is invalid.
 EXPORTED int forebay_copy_strided_now(const void* packed, size_t nbytes) noexcept {
   return forebay::is_valid_strided_copy(packed, nbytes) ? forebay::run_strided_copy(packed) : -1;
+}
+
+// Writes the header and the axes of a copy after they were simplified, at most one axis more than before. Returns their
+// size, 0 if there are no elements, or -1 if the copy is invalid.
+EXPORTED int forebay_simplify_strided_copy(const void* packed, size_t nbytes, void* simplified) noexcept {
+  if (!forebay::is_valid_strided_copy(packed, nbytes)) return -1;
+  return static_cast<int>(forebay::simplify_strided_copy(packed, simplified));
 }

@@ -5,37 +5,17 @@
 #include <cstdint>
 #include <functional>
 
+#include "queue/packed_copy.hpp"
 #include "random/draw.hpp"  // Level, Span
 
 namespace forebay {
 
-// Bytes are elements of any type, which are not converted.
-enum class Format : uint8_t { Bool, U8, I8, U16, I16, U32, I32, U64, I64, F16, BF16, F32, F64, C64, C128, Bytes };
-
-enum CopyFlags : uint8_t {
-  kFill = 1,        // the source is one element, whose bytes follow the axes; it has the destination's type
-  kMayOverlap = 2,  // the source may share memory with the destination: it is read completely first
-};
-
-// Header of a packed copy; followed by the axes, and by the element of a fill.
-struct StridedCopy {
-  uint64_t to, source;              // addresses of the first elements
-  uint64_t to_size, source_size;    // bytes of an element
-  Format to_format, source_format;  // both Bytes, or neither
-  uint8_t flags, axes;
-  uint32_t unused;
-};
-static_assert(sizeof(StridedCopy) == 40, "Python packs copies of 40 bytes");
-
-struct CopyAxis {
-  uint64_t length;
-  int64_t to_step, source_step;  // bytes
-};
-
-constexpr size_t kMaxAxes = 64;   // NumPy's limit
 constexpr int kNoHostMemory = 2;  // cudaErrorMemoryAllocation: no memory for an overlapping source
 
 bool is_valid_strided_copy(const void* packed, size_t nbytes);
+// Writes the header and the axes: without axes of length 1 and those that can be merged, with positive and descending
+// steps of the destination. Returns their size, or 0 if there are no elements.
+size_t simplify_strided_copy(const void* packed, void* simplified);
 int run_strided_copy(const void* packed, Level level = best_level());  // returns 0 or an error code
 
 // Memory that a copy touches, including gaps between elements.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from forebay import _core
 from forebay.errors import DeviceError
 from forebay.spi import StridedCopy
 
-__all__ = ["copy_strided_now", "pack_strided_copy", "touched_spans"]
+__all__ = ["SimplifiedCopy", "copy_strided_now", "pack_strided_copy", "simplify_strided_copy", "touched_spans"]
 
 _SIZES = {  # in the order of the native enum Format
     "bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "uint32": 4, "int32": 4, "uint64": 8, "int64": 8,
@@ -20,8 +21,37 @@ _FORMATS = {name: (at, size) for at, (name, size) in enumerate(_SIZES.items())}
 _BYTES = len(_FORMATS)
 _HEADER, _AXIS = struct.Struct("=4Q4BI"), struct.Struct("=Qqq")
 _FILL, _MAY_OVERLAP = 1, 2
-_run_now = ctypes.CDLL(_core.__file__).forebay_copy_strided_now
+_native = ctypes.CDLL(_core.__file__)
+_run_now, _simplify = _native.forebay_copy_strided_now, _native.forebay_simplify_strided_copy
 _run_now.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+_simplify.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p]
+
+
+class SimplifiedCopy(NamedTuple):
+    """A packed copy with as few axes as possible, of positive and descending steps in the destination.
+
+    Parameters
+    ----------
+    packed : bytes
+        Header and axes.
+    to : int
+        Address of the destination's first element.
+    source : int
+        Address of the source's first element; 0 for a fill.
+    to_size : int
+        Bytes of an element of the destination.
+    source_size : int
+        Bytes of an element of the source.
+    axes : tuple of tuple of int
+        Length, step in the destination and step in the source of each axis; at least one axis.
+    """
+
+    packed: bytes
+    to: int
+    source: int
+    to_size: int
+    source_size: int
+    axes: tuple[tuple[int, int, int], ...]
 
 
 def pack_strided_copy(copy: StridedCopy) -> bytes:
@@ -68,6 +98,20 @@ def copy_strided_now(copy: StridedCopy) -> None:
         raise ValueError(f"invalid strided copy: {copy}")
     if code:
         raise DeviceError("no memory to buffer the source of an overlapping copy", code=code, call="copy_strided")
+
+
+def simplify_strided_copy(copy: StridedCopy) -> SimplifiedCopy | None:
+    """Return a copy with as few axes as possible, or None if it has no elements. Raises ValueError if it is invalid."""
+    encoded = pack_strided_copy(copy)
+    buffer = ctypes.create_string_buffer(len(encoded) + _AXIS.size)
+    size = _simplify(encoded, len(encoded), buffer)
+    if size < 0:
+        raise ValueError(f"invalid strided copy: {copy}")
+    if size == 0:
+        return None
+    packed = buffer.raw[:size]
+    to, source, to_size, source_size, *_ = _HEADER.unpack_from(packed)
+    return SimplifiedCopy(packed, to, source, to_size, source_size, tuple(_AXIS.iter_unpack(packed[_HEADER.size :])))
 
 
 def touched_spans(copy: StridedCopy) -> list[tuple[int, int]]:

@@ -1,0 +1,1 @@
+../../../../../../../native/queue/convert.hpp

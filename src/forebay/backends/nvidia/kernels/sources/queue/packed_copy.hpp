@@ -1,0 +1,1 @@
+../../../../../../../native/queue/packed_copy.hpp

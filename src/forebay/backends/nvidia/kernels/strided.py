@@ -1,0 +1,186 @@
+"""Strided copies, conversions and fills by a kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from forebay.backends.common.strided_copy_encoding import SimplifiedCopy, copy_strided_now, simplify_strided_copy
+from forebay.backends.nvidia.calls import check, driver_api, error_of
+from forebay.backends.nvidia.kernels.launch import KernelQueue, launch_packed
+from forebay.backends.nvidia.kernels.sources import axes_class, own_program
+from forebay.spi import StridedCopy
+
+__all__ = ["CopyQueue", "launch_strided_copy"]
+
+_BLOCK = 256
+_MOST_BLOCKS = 1 << 20  # each thread copies several elements beyond that
+_TYPES = {
+    "bool": "Bool",
+    **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "float16": "Float16",
+    "bfloat16": "BFloat16",
+    "float32": "float",
+    "float64": "double",
+    "complex64": "Complex<float>",
+    "complex128": "Complex<double>",
+}
+_WORDS = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t", 16: "Word16"}
+_HEADER, _AXIS = 40, 24  # bytes
+_VALUE = 64  # bytes of a fill's element that are a part of the kernel's argument
+_UNKNOWN = 1  # CUDA_ERROR_INVALID_VALUE: the driver does not know the address
+
+
+class CopyQueue(KernelQueue, Protocol):
+    """The part of a queue that strided copies use."""
+
+    def copy(self, dst: int, src: int, nbytes: int) -> None: ...
+    def signal(self) -> int: ...
+    def wait(self, tick: int) -> None: ...
+
+
+def launch_strided_copy(queue: CopyQueue, copy: StridedCopy) -> None:
+    """Queue a strided copy or a fill.
+
+    A kernel cannot access host memory that is not pinned. The elements of such a source are copied to the device at
+    once; for such a destination the function returns when the copy is complete.
+
+    Parameters
+    ----------
+    queue : CudaQueue
+        The queue.
+    copy : StridedCopy
+        The copy.
+    """
+    simplified = simplify_strided_copy(copy)
+    queue.check_usable()
+    if simplified is None:
+        return
+    to_host = not _is_accessible(queue, copy.to)
+    from_host = bool(copy.source and not copy.value) and not _is_accessible(queue, copy.source)
+    if to_host:
+        _copy_to_host(queue, copy, from_host=from_host)
+    elif from_host:
+        _copy_from_host(queue, copy)
+    elif copy.may_overlap and not copy.value:
+        with _staged(queue, copy, simplified.source_size) as (staged, rest):
+            _launch(queue, staged)
+            _launch(queue, rest)
+    elif len(copy.value) > _VALUE:
+        with _scratch(queue, len(copy.value)) as address:
+            queue.copy(address, _address(copy.value), len(copy.value))
+            _launch(queue, copy._replace(value=b"", source=address, source_strides=(0,) * len(copy.shape)))
+    else:
+        _launch(queue, copy, simplified)
+
+
+def _copy_to_host(queue: CopyQueue, copy: StridedCopy, *, from_host: bool) -> None:
+    size = copy.itemsize
+    buffer = ctypes.create_string_buffer(math.prod(copy.shape) * size)
+    strides = _contiguous(copy.shape, size)
+    if from_host:
+        queue.wait(queue.signal())
+        copy_strided_now(copy)
+        return
+    with _scratch(queue, len(buffer)) as address:
+        _launch(queue, copy._replace(to=address, to_strides=strides))
+        queue.copy(ctypes.addressof(buffer), address, len(buffer))
+    queue.wait(queue.signal())
+    target = StridedCopy(copy.shape, copy.to, copy.to_strides, "", size, ctypes.addressof(buffer), strides)
+    copy_strided_now(target)
+
+
+def _copy_from_host(queue: CopyQueue, copy: StridedCopy) -> None:
+    simplified = simplify_strided_copy(copy)
+    assert simplified is not None  # noqa: S101 -- the caller has checked
+    size = simplified.source_size
+    buffer = ctypes.create_string_buffer(math.prod(copy.shape) * size)
+    strides = _contiguous(copy.shape, size)
+    copy_strided_now(
+        StridedCopy(copy.shape, ctypes.addressof(buffer), strides, "", size, copy.source, copy.source_strides)
+    )
+    with _scratch(queue, len(buffer)) as address:
+        queue.copy(address, ctypes.addressof(buffer), len(buffer))  # the driver has read the buffer when this returns
+        _launch(queue, copy._replace(source=address, source_strides=strides, may_overlap=False))
+
+
+@contextmanager
+def _staged(queue: CopyQueue, copy: StridedCopy, size: int) -> Iterator[tuple[StridedCopy, StridedCopy]]:
+    """Yield a copy of the source to memory of its own, and the copy from there to the destination."""
+    strides = _contiguous(copy.shape, size)
+    with _scratch(queue, math.prod(copy.shape) * size) as address:
+        yield (
+            StridedCopy(copy.shape, address, strides, "", size, copy.source, copy.source_strides),
+            copy._replace(source=address, source_strides=strides, may_overlap=False),
+        )
+
+
+@contextmanager
+def _scratch(queue: CopyQueue, nbytes: int) -> Iterator[int]:
+    """Allocate device memory for the work that is queued inside the block."""
+    api, context = driver_api(), queue.context
+    address = check(context.invoke(api.cuMemAllocAsync, nbytes, queue.handle), "cuMemAllocAsync", queue.name)
+    try:
+        yield int(address)
+    finally:
+        freed = context.invoke(api.cuMemFreeAsync, address, queue.handle)
+        if freed[0]:
+            context.invoke(api.cuMemFree, address)  # waits for the queued work
+            raise error_of(int(freed[0]), "cuMemFreeAsync", queue.name)
+
+
+def _launch(queue: KernelQueue, copy: StridedCopy, simplified: SimplifiedCopy | None = None) -> None:
+    simplified = simplified or simplify_strided_copy(copy)
+    if simplified is None:
+        return
+    if copy.source_element:
+        to, source = _TYPES[copy.element], _TYPES[copy.source_element]
+    else:
+        to = source = _WORDS.get(copy.itemsize, "Bytes")
+    axes = axes_class(len(simplified.axes)) if len(simplified.axes) > 1 else 1
+    function = queue.context.modules.own_function(
+        ("strided", to, source, axes),
+        "copy_strided",
+        lambda: own_program("strided.cu", TO=to, SOURCE=source, AXES=axes),
+    )
+    count = math.prod(length for length, _, _ in simplified.axes)
+    head, packed_axes = simplified.packed[:_HEADER], simplified.packed[_HEADER:]
+    aligned = _is_aligned(simplified, fill=bool(copy.value))
+    job = head + struct.pack("=QQ", count, aligned) + copy.value.ljust(_VALUE, b"\0") + packed_axes
+    job = job.ljust(_HEADER + 16 + _VALUE + axes * _AXIS, b"\0")
+    blocks = min(-(-count // _BLOCK), _MOST_BLOCKS)
+    launch_packed(queue, function, (blocks, 1, 1), (_BLOCK, 1, 1), [job])
+
+
+def _is_aligned(copy: SimplifiedCopy, *, fill: bool) -> bool:
+    """Return True if all elements are aligned to their size, or to 8 bytes if that is less."""
+    to, source = math.gcd(copy.to_size, 16), math.gcd(copy.source_size, 16)
+    to, source = min(to, 8), min(source, 8)
+    return not (
+        copy.to % to
+        or (not fill and copy.source % source)
+        or any(length > 1 and (to_step % to or source_step % source) for length, to_step, source_step in copy.axes)
+    )
+
+
+def _is_accessible(queue: KernelQueue, address: int) -> bool:
+    """Return True if a kernel can access the memory: that of devices, and pinned or managed memory."""
+    api = driver_api()
+    attribute = api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    found = queue.context.invoke(api.cuPointerGetAttribute, attribute, address)
+    if int(found[0]) == _UNKNOWN:
+        return False
+    check(found, "cuPointerGetAttribute", queue.name)
+    return True
+
+
+def _contiguous(shape: Sequence[int], size: int) -> tuple[int, ...]:
+    return tuple(math.prod(shape[axis + 1 :]) * size for axis in range(len(shape)))
+
+
+def _address(content: bytes) -> int:
+    return ctypes.cast(ctypes.c_char_p(content), ctypes.c_void_p).value or 0
