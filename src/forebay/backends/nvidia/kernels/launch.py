@@ -20,7 +20,7 @@ _POINTER = "pointer"
 _BOUNDS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 
 
-class ModuleContext(Context, Protocol):
+class _ModuleContext(Context, Protocol):
     """A primary context with its modules."""
 
     modules: Modules
@@ -30,7 +30,7 @@ class KernelQueue(Protocol):
     """The part of a queue that launches use."""
 
     @property
-    def context(self) -> Any: ...  # a ModuleContext
+    def context(self) -> Any: ...  # a _ModuleContext
     @property
     def name(self) -> str: ...
     @property
@@ -212,7 +212,7 @@ def _pack(argument: object, dtype: np.dtype[Any]) -> bytes:
         return np.array(argument).astype(dtype).tobytes()
 
 
-def _parameter_sizes(context: ModuleContext, function: Function) -> list[int] | None:
+def _parameter_sizes(context: _ModuleContext, function: Function) -> list[int] | None:
     """Return the size of each parameter in bytes; None if the driver is too old to tell."""
     sizes: list[int] = []
     api = driver_api()

@@ -9,7 +9,7 @@ from forebay.backends.nvidia.kernels.compiler import Program
 
 __all__ = ["MAX_AXES", "axes_class", "own_program"]
 
-_FOLDER = Path(__file__).parent / "sources"
+_FOLDER = Path(__file__).parent / "device_code"
 _STANDARD = ("algorithm", "cerrno", "cmath", "cstddef", "cstdint", "cstring", "type_traits")  # all are standard.hpp
 # Numbers are the same on every device: nothing is fused that the source does not fuse.
 _OPTIONS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space")
