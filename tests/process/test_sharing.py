@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from support import software_driver
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory is shared through memfd_create")
 
@@ -16,7 +17,6 @@ import gc, os, signal, sys, threading, time
 import multiprocessing as mp
 import numpy as np
 
-os.environ["FOREBAY_EMULATE"] = "cuda:2@h200"
 import forebay
 import forebay.cuda as cuda
 from forebay.runtime.memory import ipc_memory
@@ -75,6 +75,17 @@ if __name__ == "__main__":
     main()
     print("done")
 """
+
+
+@pytest.fixture(params=["emulated", "software driver"])
+def runner(runner, request, monkeypatch):
+    """A runner of programs with emulated GPUs, or with those of the software driver."""
+    if request.param == "emulated":
+        monkeypatch.setenv("FOREBAY_EMULATE", "cuda:2@h200")
+    else:
+        for name, value in software_driver.environment(SOFTCUDA_MACHINE=str(runner.folder)).items():
+            monkeypatch.setenv(name, value)
+    return runner
 
 
 def run_successfully(runner, source, *arguments):

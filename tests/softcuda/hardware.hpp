@@ -30,7 +30,8 @@ std::vector<Gpu> instances(Gpu gpu);  // of a GPU with MIG mode
 std::vector<Gpu> visible_to_cuda();   // in CUDA's order, as CUDA_VISIBLE_DEVICES selects them
 
 // The memory file of a process's device memory has a name by which NVML finds it in /proc: SOFTCUDA_MACHINE, so that
-// several tests can run at once, and the GPU. Without that variable, each process has a machine of its own.
+// several tests can run at once, and the GPU; the process follows. Without that variable, each process has a machine of
+// its own.
 std::string file_title(const Gpu& gpu);
 
 }  // namespace softcuda

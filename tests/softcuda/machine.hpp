@@ -74,6 +74,9 @@ struct Range {
   int file = -1;                  // the shared memory, of device memory that other processes can open
   bool accessible = true;         // of mapped memory: cuMemSetAccess was called
   struct Chunk* chunk = nullptr;  // of mapped memory
+  bool exported = false;          // other processes may have opened it
+  uint64_t number = 0;            // of imported memory: identifies it in the system
+  unsigned references = 1;        // of imported memory
 };
 
 // Physical memory of cuMemCreate.
@@ -143,6 +146,13 @@ std::pair<const uintptr_t, Range>* range_at(uintptr_t address);
 // Returns true if a device can access the range; without a context if any device can, as copies are staged through
 // the host. False too if the driver does not know the range.
 bool is_accessible(uintptr_t address, size_t bytes, const Context* context);
+
+// Maps memory of a kind and adds its range.
+CUresult add_range(Range range, int protection, void** result);
+// Removes a range that begins at an address; waits for all work first, as the driver does.
+CUresult remove_range(uintptr_t address, Range::Kind kind, CUresult otherwise);
+// Returns true if another process has opened the memory of a range and not closed it.
+bool is_imported_elsewhere(const Range& range);
 
 // Creates a file of device memory, or returns -1.
 int new_file(const Device& device, size_t bytes);

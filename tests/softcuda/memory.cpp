@@ -34,17 +34,13 @@ bool is_accessible(uintptr_t address, size_t bytes, const Context* context) {
 }
 
 int new_file(const Device& device, size_t bytes) {
-  const int file = memfd_create(file_title(device.gpu).c_str(), MFD_CLOEXEC);
+  const int file = memfd_create((file_title(device.gpu) + std::to_string(getpid())).c_str(), MFD_CLOEXEC);
   if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) != 0) {
     close(file);
     return -1;
   }
   return file;
 }
-
-}  // namespace softcuda
-
-using namespace softcuda;
 
 namespace {
 
@@ -65,6 +61,8 @@ void* map_aligned(size_t bytes, int file, int protection) {
   return nullptr;
 }
 
+}  // namespace
+
 CUresult add_range(Range range, int protection, void** result) {
   const size_t mapped = rounded(range.bytes);
   void* const address = map_aligned(mapped, range.file, protection);
@@ -73,6 +71,32 @@ CUresult add_range(Range range, int protection, void** result) {
   *result = address;
   return CUDA_SUCCESS;
 }
+
+CUresult remove_range(uintptr_t address, Range::Kind kind, CUresult otherwise) {
+  {
+    const Lock lock(machine().mutex);
+    const auto found = machine().ranges.find(address);
+    if (found == machine().ranges.end() || found->second.kind != kind) return otherwise;
+  }
+  for (auto& device : machine().devices) wait_for_all(&device.context);
+  const Lock lock(machine().mutex);
+  const auto found = machine().ranges.find(address);
+  if (found == machine().ranges.end()) return otherwise;
+  const Range range = found->second;
+  if (is_imported_elsewhere(range)) return CUDA_ERROR_ILLEGAL_STATE;  // a GPU's driver does not notice it
+  machine().ranges.erase(found);
+  if (kind == Range::Registered) return CUDA_SUCCESS;
+  munmap(reinterpret_cast<void*>(address), rounded(range.bytes));
+  if (range.file >= 0) close(range.file);
+  if (kind == Range::Device) machine().devices[static_cast<size_t>(range.device)].used -= rounded(range.bytes);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace softcuda
+
+using namespace softcuda;
+
+namespace {
 
 CUresult allocate(size_t bytes, int device_index, CUdeviceptr* result) {
   const Lock lock(machine().mutex);
@@ -88,26 +112,6 @@ CUresult allocate(size_t bytes, int device_index, CUdeviceptr* result) {
   }
   device.used += rounded(bytes);
   *result = reinterpret_cast<CUdeviceptr>(address);
-  return CUDA_SUCCESS;
-}
-
-// Removes a range that begins at an address; waits for all work first, as the driver does.
-CUresult remove_range(uintptr_t address, Range::Kind kind, CUresult otherwise) {
-  {
-    const Lock lock(machine().mutex);
-    const auto found = machine().ranges.find(address);
-    if (found == machine().ranges.end() || found->second.kind != kind) return otherwise;
-  }
-  for (auto& device : machine().devices) wait_for_all(&device.context);
-  const Lock lock(machine().mutex);
-  const auto found = machine().ranges.find(address);
-  if (found == machine().ranges.end()) return otherwise;
-  const Range range = found->second;
-  machine().ranges.erase(found);
-  if (kind == Range::Registered) return CUDA_SUCCESS;
-  munmap(reinterpret_cast<void*>(address), rounded(range.bytes));
-  if (range.file >= 0) close(range.file);
-  if (kind == Range::Device) machine().devices[static_cast<size_t>(range.device)].used -= rounded(range.bytes);
   return CUDA_SUCCESS;
 }
 
@@ -207,9 +211,8 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
 CUresult cuMemFree(CUdeviceptr address) {
   CALL(cuMemFree);
   if (address == 0) return CUDA_SUCCESS;
-  return remove_range(address, Range::Device, CUDA_ERROR_INVALID_VALUE) == CUDA_SUCCESS
-             ? CUDA_SUCCESS
-             : remove_range(address, Range::Managed, CUDA_ERROR_INVALID_VALUE);
+  const CUresult failed = remove_range(address, Range::Device, CUDA_ERROR_NOT_FOUND);
+  return failed == CUDA_ERROR_NOT_FOUND ? remove_range(address, Range::Managed, CUDA_ERROR_INVALID_VALUE) : failed;
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr* result, size_t bytes, unsigned flags) {

@@ -80,7 +80,8 @@ std::map<unsigned, unsigned long long> used_by_process(const Gpu& gpu) {
       const std::string path = folder + "/" + file->d_name;
       char target[256];
       const ssize_t length = readlink(path.c_str(), target, sizeof target);
-      if (length < 0 || std::string(target, static_cast<size_t>(length)).rfind(title, 0) != 0) continue;
+      const std::string own = title + std::to_string(number) + " ";  // not a file of another process that it opened
+      if (length < 0 || std::string(target, static_cast<size_t>(length)).rfind(own, 0) != 0) continue;
       struct stat found;
       if (stat(path.c_str(), &found) == 0) used[number] += static_cast<unsigned long long>(found.st_size);
     }

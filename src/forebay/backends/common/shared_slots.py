@@ -63,7 +63,10 @@ def _own_start_time(process: int) -> int:
 
 
 class _NativeCalls(Protocol):
-    """A queue that runs native functions."""
+    """A queue that runs native functions.
+
+    If they must not block, it has a method `call_blocking`, which lets later work wait for a function that does.
+    """
 
     def call_native(self, function: int, argument: int) -> None: ...
     def idle(self) -> bool: ...
@@ -150,6 +153,7 @@ class _Slot:
         self._offset = offset
         self._own = own
         self.process: int = os.getpid()
+        self.owner: int = self.process  # that created the slot
         self.address: int = page.file.address + offset
         if own:  # the numbers continue, so that handles of the slot's previous use are stale
             self.base = _native.forebay_record(self.address, 0)
@@ -172,6 +176,7 @@ class _Slot:
             raise invalid_handle("the handle is not valid for this call", device)
         slot = cls(_pages.open(handle, device), handle.offset, own=False)
         slot.base = handle.word
+        slot.owner = handle.process
         slot.check(device)
         return slot
 
@@ -179,6 +184,11 @@ class _Slot:
         """Raise DeviceError if the process that created the slot has dropped it."""
         if self._read(_BASE) != self.base:
             raise invalid_handle("the process that created it has dropped it", device)
+
+    def check_owner(self, device: str) -> None:
+        """Raise DeviceError if the process that created the slot has ended."""
+        if not process_start_time(self.owner):
+            raise invalid_handle(f"process {self.owner}, which shared the memory, has ended", device)
 
     @property
     def handle(self) -> bytes:
@@ -191,10 +201,13 @@ class _Slot:
     def _write(self, at: int, value: int) -> None:
         _word.from_address(self.address + at).value = value
 
-    def _enqueue(self, queue: Queue, function: int, word: int) -> None:
+    def _enqueue(self, queue: Queue, function: int, word: int, *, blocks: bool = False) -> None:
         request = _native.forebay_new_request(self.address, word)
         try:
-            _native_calls(queue).call_native(function, request)
+            if blocks and (call_blocking := getattr(queue, "call_blocking", None)) is not None:
+                call_blocking(function, request, self.page)
+            else:
+                _native_calls(queue).call_native(function, request)
         except BaseException:
             _native.forebay_delete_request(request)
             raise
@@ -210,7 +223,11 @@ class SharedEvent(_Slot):
     def record(self, queue: Queue) -> int:
         self.check()
         word: int = _native.forebay_record(self.address, os.getpid())
-        self._enqueue(queue, _REACH, word)
+        try:
+            self._enqueue(queue, _REACH, word)
+        except BaseException:  # nothing else would reach it, and other processes may wait for it already
+            _native.forebay_reach(_native.forebay_new_request(self.address, word))
+            raise
         return word
 
     def last(self) -> int:
@@ -233,7 +250,7 @@ class SharedEvent(_Slot):
 
     def wait_for(self, queue: Queue, word: int) -> None:
         if word and not self.reached(word):
-            self._enqueue(queue, _AWAIT, word)
+            self._enqueue(queue, _AWAIT, word, blocks=True)
 
 
 class Lease(SharedEvent):

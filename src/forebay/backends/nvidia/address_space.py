@@ -95,6 +95,10 @@ class CudaAddressSpaces:
                 self._ledger.write(space, page, space.page, held=False)
                 self._mapping.discard(page)
 
+    def contains(self, address: int) -> bool:
+        """Return True if an address lies in the address space."""
+        return self._ledger.at(address, 1) is not None
+
     def close(self) -> None:
         """Release all address space. Errors are ignored: the device may be lost."""
         with self._context.current() as api:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.errors import DeviceError
 
-__all__ = ["FATAL", "call", "check", "driver_api", "error_of"]
+__all__ = ["FATAL", "call", "check", "driver_api", "error_of", "unknown_address"]
 
 # Codes after which no call of the context succeeds: the process must end, or reset the device.
 FATAL: Final = frozenset({214, 700, 702, 710, *range(714, 720)})
@@ -42,3 +42,10 @@ def check(result: tuple[Any, ...], function: str, device: str = "") -> Any:
 def call(function: str, *arguments: Any, device: str = "") -> Any:
     """Call a function of the driver by name. Raises DeviceError."""
     return check(getattr(driver_api(), function)(*arguments), function, device)
+
+
+def unknown_address(address: int, call: str, origin: str, device: str) -> DeviceError:
+    """Return the error of a call for an address that no call of `origin` returned."""
+    error = error_of(1, call, device)
+    error.add_note(f"{address:#x} is not the address of memory that `{origin}` returned")
+    return error

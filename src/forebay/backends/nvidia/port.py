@@ -6,9 +6,11 @@ from contextlib import ExitStack
 from threading import RLock
 
 from forebay.backends.common.arguments import address_of, integer_of, size_of
+from forebay.backends.common.shared_slots import SharedEvent
 from forebay.backends.nvidia.address_space import CudaAddressSpaces
-from forebay.backends.nvidia.calls import check, driver_api, error_of
+from forebay.backends.nvidia.calls import check, driver_api, unknown_address
 from forebay.backends.nvidia.context import PrimaryContext
+from forebay.backends.nvidia.ipc import CudaIpc
 from forebay.backends.nvidia.process_usage import process_memory
 from forebay.backends.nvidia.queue import CudaQueue
 from forebay.byte_sizes import format_bytes
@@ -35,6 +37,7 @@ class CudaPort:
         self._managed: set[int] = set()
         self._pinned_in_place: set[int] = set()
         self._spaces = CudaAddressSpaces(context, self.out_of_memory)
+        self._sharing = CudaIpc(context, self._segments, self._spaces)
         self._has_default_queue = False
         self._closed = False
         with context.current() as api:
@@ -57,12 +60,13 @@ class CudaPort:
         self.context.check_usable()
         found = self._segments.pop(address, None)
         if found is None:
-            raise self._unknown(address, "release", "reserve")
+            raise unknown_address(address, "release", "reserve", self.name)
         try:
             self._free(found[0])
         except DeviceError:
             self._segments[address] = found
             raise
+        self._sharing.on_release(found[0])
 
     def memory_info(self) -> tuple[int, int]:
         with self.context.current() as api:
@@ -73,9 +77,7 @@ class CudaPort:
         priority = integer_of(priority, "priority")
         least, greatest = self._priorities
         with self._lock:
-            self.context.check_usable()
-            if self._closed:
-                raise WrongState(f"{self.name} was closed")
+            self._check_open()
             default = not self._has_default_queue
             new = CudaQueue(self.context, max(greatest, min(priority, least)), default=default)
             self._has_default_queue = True
@@ -128,6 +130,25 @@ class CudaPort:
     def decommit(self, address: int, nbytes: int) -> None:
         self._spaces.decommit(address, nbytes)
 
+    def share(self, address: int) -> tuple[bytes, int]:
+        self._check_open()
+        return self._sharing.share(address)
+
+    def open_shared(self, handle: bytes) -> tuple[int, int]:
+        self._check_open()
+        return self._sharing.open(handle)
+
+    def close_shared(self, address: int) -> None:
+        self._sharing.close(address)
+
+    def make_mark(self) -> SharedEvent:
+        self._check_open()
+        return self._sharing.make_mark()
+
+    def open_mark(self, handle: bytes) -> SharedEvent:
+        self._check_open()
+        return self._sharing.open_mark(handle)
+
     def process_memory(self) -> dict[int, int]:
         return process_memory(str(self.props.details["uuid"]), self.name)
 
@@ -162,6 +183,12 @@ class CudaPort:
             device=self.name,
         )
 
+    def _check_open(self) -> None:
+        """Raise Forked or WrongState if the port cannot be used."""
+        self.context.check_usable()
+        if self._closed:
+            raise WrongState(f"{self.name} was closed")
+
     def _allocate(self, nbytes: int) -> int:
         with self.context.current() as api:
             result = api.cuMemAlloc(nbytes)
@@ -176,6 +203,7 @@ class CudaPort:
     def _free_all(self) -> None:
         """Free all memory. Errors are ignored: a lost device has none to free."""
         api, invoke = driver_api(), self.context.invoke
+        self._sharing.close_all()
         self._spaces.close()
         while self._segments:
             invoke(api.cuMemFree, self._segments.popitem()[1][0])
@@ -192,14 +220,9 @@ class CudaPort:
         try:
             known.remove(address)
         except KeyError:
-            raise self._unknown(address, call, origin) from None
+            raise unknown_address(address, call, origin, self.name) from None
         try:
             check(self.context.invoke(getattr(driver_api(), function), address), function, self.name)
         except DeviceError:
             known.add(address)
             raise
-
-    def _unknown(self, address: int, call: str, origin: str) -> DeviceError:
-        error = error_of(1, call, self.name)
-        error.add_note(f"{address:#x} is not the address of memory that `{origin}` returned")
-        return error

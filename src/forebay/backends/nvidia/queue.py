@@ -7,7 +7,9 @@ import time
 from functools import cache
 from operator import index
 
+from forebay.backends.common.shared_slots import ORPHANED
 from forebay.backends.nvidia._stream import FUNCTIONS, Stream, load
+from forebay.backends.nvidia.blocking_calls import BlockingCalls
 from forebay.backends.nvidia.calls import call, check, driver_api
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.kernels.queue_work import KernelWork
@@ -32,6 +34,7 @@ class CudaQueue(Stream, KernelWork):
                 created = check(api.cuStreamCreateWithPriority(flags, priority), "cuStreamCreate", context.name)
                 handle = int(created)
         super().__init__(context, handle)
+        self._blocking: BlockingCalls | None = None
 
     def wait(self, tick: int) -> None:
         number = index(tick)
@@ -45,6 +48,22 @@ class CudaQueue(Stream, KernelWork):
             raise TypeError(f"a cuda queue can wait only for cuda queues, not for a {type(other).__name__}")
         self.make_wait(other, index(tick))
 
+    def call_blocking(self, function: int, argument: int, owner: object) -> None:
+        """Make later work wait for a native function that may block, which `call_native` does not permit.
+
+        The function may still run after the queue was closed with a time limit; `owner` is kept until it returns.
+        """
+        self.check_usable()
+        if self._blocking is None:
+            self._blocking = BlockingCalls(self.context, self.handle)
+        self._blocking.add(function, argument, owner)
+
+    def take_failure(self) -> BaseException | int | None:
+        failure = super().take_failure()
+        if self._blocking is not None:
+            failure = failure or self._blocking.take_failure() or None
+        return failure
+
     def close(self, timeout: float | None = None) -> bool:
         """Complete the queued work, and destroy the events."""
         if self.closed or self.context.forked():
@@ -52,6 +71,8 @@ class CudaQueue(Stream, KernelWork):
         done = self._complete(timeout)
         if not done:
             self.drop_calls()
+        if self._blocking is not None:
+            self._blocking.give_up()
         failure = self.take_failure()
         if failure is not None:
             warn_unraisable(f"{self._work_error(failure)}; no wait reported it before the queue was closed")
@@ -60,6 +81,8 @@ class CudaQueue(Stream, KernelWork):
 
     def destroy(self) -> None:
         """Destroy the stream. Until then its handle is not reused."""
+        if self._blocking is not None:
+            self._blocking.destroy()
         if self.handle:
             self.context.invoke(driver_api().cuStreamDestroy, self.handle)
 
@@ -78,6 +101,9 @@ class CudaQueue(Stream, KernelWork):
     def _work_error(self, failure: BaseException | int) -> DeviceError:
         name = self.name
         work = f"{name}: work of queue {self.handle:#x} failed"
+        if failure == ORPHANED:
+            message = f"{work}: it waited for an event of another process, which ended before it reached the event"
+            return DeviceError(message, code=ORPHANED, call="wait_for", device=name)
         if isinstance(failure, int):
             return DeviceError(f"{work} with code {failure}", code=failure, call="call_native", device=name)
         return DeviceError(f"{work} with {type(failure).__name__}: {failure}", call="call", device=name)

@@ -242,7 +242,11 @@ def receive(sent: StorageHandle) -> Storage:
     stream = current_stream_for(opened)
     capture_state.forbid_on(stream.queue, opened.device.kind, "receive")
     lease = Lease.open(sent.lease, str(opened.device))
-    mapping = _get_mapping(opened, sent.handle)
+    try:
+        mapping = _get_mapping(opened, sent.handle)
+    except DeviceError as error:  # the driver may not know why
+        lease.check_owner(str(opened.device))
+        raise error from None
     if sent.offset < 0 or sent.nbytes <= 0 or sent.offset + sent.nbytes > mapping.nbytes:
         raise DeviceError("invalid argument: the memory is not within its segment", code=1, call="receive")
     if not lease.borrow():

@@ -1,0 +1,130 @@
+"""Sharing of device memory and events between processes.
+
+Memory is shared by the driver's handles. Shared events are slots in shared memory, as those of the CPU device: an event
+of the driver keeps only its last record, and a stream that waits for an event of a process that was killed would wait
+forever.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from threading import RLock
+
+from forebay.backends.common.arguments import integer_of
+from forebay.backends.common.cuda_errors import INVALID_CONTEXT
+from forebay.backends.common.shared_file import HANDLE_BYTES, invalid_handle
+from forebay.backends.common.shared_slots import SharedEvent
+from forebay.backends.nvidia.address_space import CudaAddressSpaces
+from forebay.backends.nvidia.calls import check, driver_api, error_of, unknown_address
+from forebay.backends.nvidia.context import PrimaryContext
+from forebay.errors import DeviceError, Unsupported
+
+__all__ = ["CudaIpc"]
+
+_FATAL_OR_STATE = frozenset({2, 3, 4, 100, 101, 700, 709, 719})  # codes that are not about the handle
+
+
+class CudaIpc:
+    """The shared memory of a port; implements `spi.Shares`.
+
+    `segments` has, by address, the address that the driver returned and the size.
+    """
+
+    def __init__(
+        self, context: PrimaryContext, segments: Mapping[int, tuple[int, int]], spaces: CudaAddressSpaces
+    ) -> None:
+        self._context = context
+        self._segments = segments
+        self._spaces = spaces
+        self._handles: dict[int, bytes] = {}  # of own memory, by the address that the driver returned
+        self._opened: dict[int, int] = {}  # memory of other processes: address, and how often it was opened
+        self._lock = RLock()
+
+    def share(self, address: int) -> tuple[bytes, int]:
+        address = integer_of(address, "address")
+        origin = self._origin_of(address)
+        if origin is None and self._spaces.contains(address):
+            message = f"{self._context.name}: memory of expandable segments cannot be shared"
+            raise Unsupported(message, ability="Growable")
+        if origin is None:
+            raise unknown_address(address, "share", "reserve", self._context.name)
+        handle = self._handles.get(origin)
+        if handle is None:
+            with self._context.current() as api:
+                shared = check(api.cuIpcGetMemHandle(origin), "cuIpcGetMemHandle", self._context.name)
+            handle = self._handles[origin] = ctypes.string_at(shared.getPtr(), HANDLE_BYTES)
+        return handle, address - origin
+
+    def open(self, data: object) -> tuple[int, int]:
+        if not isinstance(data, bytes | bytearray | memoryview) or len(data) != HANDLE_BYTES:
+            found = f"{len(data)} bytes" if hasattr(data, "__len__") else type(data).__name__
+            raise invalid_handle(f"a handle has {HANDLE_BYTES} bytes, not {found}", self._context.name)
+        handle = driver_api().CUipcMemHandle()
+        ctypes.memmove(handle.getPtr(), bytes(data), HANDLE_BYTES)
+        with self._lock, self._context.current() as api:
+            result = api.cuIpcOpenMemHandle(handle, api.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+            if result[0]:
+                raise self._open_error(int(result[0]))
+            address = int(result[1])
+            try:
+                found = check(api.cuMemGetAddressRange(address), "cuMemGetAddressRange", self._context.name)
+            except BaseException:
+                api.cuIpcCloseMemHandle(address)
+                raise
+            self._opened[address] = self._opened.get(address, 0) + 1
+        base, nbytes = (int(each) for each in found)
+        return address, nbytes - (address - base)
+
+    def close(self, address: int) -> None:
+        address = integer_of(address, "address")
+        with self._lock:
+            self._context.check_usable()
+            count = self._opened.get(address, 0)
+            if not count:
+                raise unknown_address(address, "close_shared", "open_shared", self._context.name)
+            with self._context.current() as api:
+                check(api.cuIpcCloseMemHandle(address), "cuIpcCloseMemHandle", self._context.name)
+                if count == 1:
+                    del self._opened[address]
+                else:
+                    self._opened[address] = count - 1
+
+    def make_mark(self) -> SharedEvent:
+        return SharedEvent.create()
+
+    def open_mark(self, handle: bytes) -> SharedEvent:
+        return SharedEvent.open(handle, self._context.name)
+
+    # ---- For the port
+
+    def on_release(self, origin: int) -> None:
+        """Forget the handle of memory that is freed: memory that gets its address has another one."""
+        self._handles.pop(origin, None)
+
+    def close_all(self) -> None:
+        """Close the memory of other processes. Errors are ignored: the device may be lost."""
+        self._handles.clear()
+        while self._opened:
+            address, count = self._opened.popitem()
+            for _ in range(count):
+                self._context.invoke(driver_api().cuIpcCloseMemHandle, address)
+
+    def _origin_of(self, address: int) -> int | None:
+        """Return the address that the driver returned for the segment that contains an address."""
+        for start, (origin, nbytes) in tuple(self._segments.items()):
+            if start <= address < start + nbytes:
+                return origin
+        return None
+
+    def _open_error(self, code: int) -> DeviceError:
+        if code == INVALID_CONTEXT:
+            message = "invalid device context: the memory is shared by this process, which cannot open it"
+            return DeviceError(message, code=code, call="open_shared", device=self._context.name)
+        error = error_of(code, "cuIpcOpenMemHandle", self._context.name)
+        if code not in _FATAL_OR_STATE:
+            error.add_note(
+                "The process that shared the memory may have ended or freed it, belongs to another user, or its GPU is "
+                "not visible to this process."
+            )
+        return error
