@@ -222,6 +222,47 @@ def main():
     )
 
 
+def test_memory_that_was_returned_can_be_freed(runner):
+    """The receiver has closed the segment when the sender gets its memory back, even if work was pending."""
+    run_successfully(
+        runner,
+        """
+def child(pipe):
+    for blocked in (False, True):
+        tensor = get(pipe)
+        assert tensor.tolist() == [3] * 1000
+        gate = block(cuda.current_stream()) if blocked else None
+        copy = tensor.clone()
+        del tensor
+        put(pipe, "dropped")
+        if gate:
+            assert get(pipe) == "go on"
+            gate.set()
+        cuda.synchronize()
+        assert copy.tolist() == [3] * 1000
+        put(pipe, "synchronized")
+    assert get(pipe) == "freed"
+
+def main():
+    process, pipe = start(child)
+    for blocked in (False, True):
+        tensor = forebay.empty(1000, dtype=forebay.uint8, device="cuda").fill_(3)
+        put(pipe, tensor)
+        del tensor
+        assert get(pipe) == "dropped"
+        if blocked:
+            assert outstanding_count() == 1
+            pipe.send("go on")
+        assert get(pipe) == "synchronized"
+        assert outstanding_count() == 0
+        cuda.empty_cache()
+        assert cuda.memory_reserved() == 0
+    pipe.send("freed")
+    join(process)
+""",
+    )
+
+
 def test_memory_of_a_killed_receiver_is_returned(runner):
     run_successfully(
         runner,

@@ -84,6 +84,8 @@ class DeviceProps:
         queue.
     stream_priorities : int, default 4
         Number of stream priorities. With 1, stream ids count up from 1, as for MPS.
+    closes_before_release : bool, default False
+        Whether other processes must close a shared segment (`Shares`) before its owner releases it, as CUDA requires.
     heaps : Heaps, optional
         Heap parameters, if memory is allocated as for Metal instead of as for CUDA.
     details : mapping of str to object, optional
@@ -103,5 +105,6 @@ class DeviceProps:
     emulated: bool = False
     pooled_streams: int = 0
     stream_priorities: int = 4
+    closes_before_release: bool = False
     heaps: Heaps | None = None
     details: Mapping[str, Any] = field(default_factory=dict, hash=False)

@@ -64,6 +64,7 @@ class CudaDriver:
             queue_visible=False,
             pooled_streams=32,
             stream_priorities=4,
+            closes_before_release=True,
             multi_processor_count=int(details["multi_processor_count"]),
             max_threads_per_multi_processor=int(details["max_threads_per_multi_processor"]),
             details=details,

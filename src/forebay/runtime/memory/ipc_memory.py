@@ -10,6 +10,7 @@ import os
 import sys
 from collections import OrderedDict
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from forebay.backends.common.shared_slots import Lease
 from forebay.device_spec import Device
@@ -175,10 +176,17 @@ class _Mapping:
 
 
 _mappings: OrderedDict[tuple[int, bytes], _Mapping] = OrderedDict()  # least recently used first
+# Of devices whose segments must be closed before their owner releases them: these are not kept while unused.
+_used_mappings: WeakValueDictionary[tuple[int, bytes], _Mapping] = WeakValueDictionary()
 
 
 def _get_mapping(opened: OpenDevice, handle: bytes) -> _Mapping:
     key = id(opened), handle
+    if opened.port.props.closes_before_release:
+        used = _used_mappings.get(key)
+        if used is None:
+            used = _used_mappings[key] = _Mapping(sharing_port(opened), handle)
+        return used
     mapping = _mappings.pop(key, None)
     if mapping is None:
         mapping = _Mapping(sharing_port(opened), handle)
@@ -189,6 +197,22 @@ def _get_mapping(opened: OpenDevice, handle: bytes) -> _Mapping:
         except KeyError:  # another thread was faster
             break
     return mapping
+
+
+class _Closing:
+    """A mapping that is closed, and then its lease returned, by the destructor."""
+
+    _exiting = staticmethod(sys.is_finalizing)
+
+    def __init__(self, mapping: _Mapping, lease: Lease) -> None:
+        self._process = os.getpid()
+        self._mapping: _Mapping | None = mapping
+        self._lease = lease
+
+    def __del__(self) -> None:
+        if not self._exiting() and self._process == os.getpid():
+            self._mapping = None
+            self._lease.return_memory()
 
 
 class _ReceivedMemory(StreamOrderedOwner):
@@ -221,12 +245,19 @@ class _ReceivedMemory(StreamOrderedOwner):
         queues = {} if self._opened.unusable else self._opened.queues
         used = [queues[handle] for handle in self._handles if handle in queues]
         busy = [queue for queue in used if capture_state.capture_of(queue) is None and not queue.idle()]
+        closing = _Closing(self._mapping, self._lease) if self._opened.port.props.closes_before_release else None
+        if closing is not None:
+            del self._mapping
         if not busy:
-            self._lease.return_memory()
+            if closing is None:
+                self._lease.return_memory()
             return
         last = busy.pop()
         for queue in busy:
             last.wait_for(queue, queue.signal())
+        if closing is not None:  # the sender gets the memory back when the runtime drops what it keeps alive
+            with self._opened.keep_alive(last, closing):
+                return
         with self._opened.keep_alive(last, self._mapping, self._lease):
             self._lease.return_memory(last)
 
@@ -262,9 +293,10 @@ def receive(sent: StorageHandle) -> Storage:
 def after_fork_in_child() -> None:
     """Clear leases and mappings in a forked child, without running their destructors: both belong to the parent."""
     global _parents  # noqa: PLW0603 -- keeps them alive
-    _parents = (dict(_outstanding), dict(_mappings))
+    _parents = (dict(_outstanding), dict(_mappings), dict(_used_mappings))
     _outstanding.clear()
     _mappings.clear()
+    _used_mappings.clear()
 
 
 _parents: Any = None
