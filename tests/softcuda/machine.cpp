@@ -54,6 +54,7 @@ CUresult begin_call(const char* name, bool needs_initialisation) {
   if (in_host_function) return CUDA_ERROR_NOT_PERMITTED;
   if (!needs_initialisation) return CUDA_SUCCESS;
   if (state.process != getpid()) return CUDA_ERROR_NOT_INITIALIZED;  // also in a child that was forked after cuInit
+  if (const CUresult failed = check_unsafe_call(name)) return failed;
   const std::string function = name;
   for (const char* prefix :
        {"cuDevice", "cuCtxGet", "cuCtxSet", "cuCtxPush", "cuCtxPop", "cuStreamDestroy", "cuEventDestroy"}) {
@@ -103,8 +104,8 @@ uint64_t softcuda_calls(const char* name) {
   return total;
 }
 
-// The number of live objects of a type: "streams", "events", "contexts", "reservations", "chunks", "modules", or the
-// name of a kind of memory.
+// The number of live objects of a type: "streams", "events", "contexts", "reservations", "chunks", "graphs",
+// "graph_execs", "modules", "user_objects", "captures", or the name of a kind of memory.
 int64_t softcuda_live(const char* type) {
   softcuda::Machine& state = softcuda::machine();
   const softcuda::Lock lock(state.mutex);
@@ -113,6 +114,10 @@ int64_t softcuda_live(const char* type) {
   if (name == "events") return static_cast<int64_t>(state.events.size());
   if (name == "reservations") return static_cast<int64_t>(state.reservations.size());
   if (name == "modules") return softcuda_live_modules();
+  if (name == "graph_execs") return static_cast<int64_t>(state.graph_execs.size());
+  if (name == "user_objects") return static_cast<int64_t>(state.user_objects.size());
+  if (name == "captures") return static_cast<int64_t>(state.captures.size());
+  if (name == "graphs") return softcuda::count_graphs();
   if (name == "chunks") return static_cast<int64_t>(state.chunks.size());
   if (name == "streams") {
     for (const auto& device : state.devices) count += device.context.streams.size();

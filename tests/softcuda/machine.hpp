@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -37,6 +38,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const unsigned flags;
   const int priority;
   const uint64_t id;
+  std::shared_ptr<struct Capture> capture;  // null unless the stream is captured; the machine's mutex protects it
+  std::vector<struct Node*> front;          // the nodes on which the next captured operation depends
 
  private:
   void run();
@@ -64,6 +67,8 @@ struct Event {
   std::shared_ptr<Stream> stream;  // null before the first record
   uint64_t number = 0;             // of the work of the stream that records the time
   std::shared_ptr<int64_t> nanoseconds = std::make_shared<int64_t>(0);
+  std::shared_ptr<Capture> capture{};  // in which it was last recorded, if it was
+  std::vector<Node*> front{};          // the nodes before it
 };
 
 // A range of memory that the driver knows.
@@ -109,6 +114,11 @@ struct Machine {
   std::map<uintptr_t, size_t> reservations;  // of cuMemAddressReserve
   std::set<Event*> events;
   std::set<Chunk*> chunks;
+  std::vector<std::shared_ptr<Capture>> captures;
+  std::set<struct Graph*> graphs;  // also child graphs and bodies of conditional nodes
+  std::set<Node*> nodes;
+  std::set<struct GraphExec*> graph_execs;
+  std::set<struct UserObject*> user_objects;
   std::vector<Fault> faults;
   CUresult sticky = CUDA_SUCCESS;
   std::map<std::string, uint64_t> calls;
@@ -138,6 +148,27 @@ std::shared_ptr<Stream> stream_of(CUstream handle, Context* context);
   if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
 // Queues work, after what the default stream's rules demand.
 uint64_t submit(const std::shared_ptr<Stream>& stream, Stream::Work work);
+// Queues work, or adds it to the graph into which the stream is captured. The work must be repeatable, and own what its
+// parameters point to. Sets `number` to that of the queued work; it stays 0 in a capture.
+CUresult submit_or_capture(const std::shared_ptr<Stream>& stream, const CUgraphNodeParams& params, Stream::Work work,
+                           uint64_t* number = nullptr);
+CUgraphNodeParams node_params(CUgraphNodeType type);  // all other parameters are 0
+Stream::Work host_work(CUhostFn function, void* argument);
+// Returns an error if a launch is not valid, else sets its work, which owns the arguments.
+CUresult kernel_work(const CUDA_KERNEL_NODE_PARAMS_v3& params, Stream::Work* work);
+void record_event(Event* event, const std::shared_ptr<Stream>& stream);
+void wait_for_event(const Event* event, const std::shared_ptr<Stream>& stream);
+// Rules of captures. Each invalidates the captures that the operation concerns.
+CUresult check_not_capturing(const std::shared_ptr<Stream>& stream);  // for queries and waits of the host
+CUresult check_context_not_capturing(const Context* context);
+CUresult check_unsafe_call(const char* name);  // for calls such as cuMemAlloc, which captures cannot observe
+bool is_captured(const std::shared_ptr<Stream>& stream);
+void invalidate(const std::shared_ptr<Capture>& capture);
+// Capture the record of an event, or a wait for one; nothing if the stream is not captured and the event neither.
+std::optional<CUresult> capture_record(const std::shared_ptr<Stream>& stream, Event* event, unsigned flags);
+std::optional<CUresult> capture_wait(const std::shared_ptr<Stream>& stream, Event* event, unsigned flags);
+int64_t count_graphs();                                       // that programs own
+void end_captures_of(const std::shared_ptr<Stream>& stream);  // which is destroyed
 void wait_for_all(Context* context);
 void drop_events(const Context* context);  // the caller holds the lock
 

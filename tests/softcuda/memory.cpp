@@ -138,14 +138,32 @@ CUresult copy(uintptr_t to, uintptr_t from, size_t bytes, const std::shared_ptr<
   if (target == Place::Invalid || source == Place::Invalid) return CUDA_ERROR_INVALID_VALUE;
   auto* const destination = reinterpret_cast<void*>(to);
   auto* const origin = reinterpret_cast<const char*>(from);
-  uint64_t number;
-  if (source == Place::Pageable && target != Place::Pageable) {  // read at once, so that the program may change it
-    number = submit(stream, [destination, kept = std::vector<char>(origin, origin + bytes)] {
-      std::memcpy(destination, kept.data(), kept.size());
-    });
-  } else {
-    number = submit(stream, [destination, origin, bytes] { std::memmove(destination, origin, bytes); });
+  if (is_captured(stream)) {
+    CUgraphNodeParams params = node_params(CU_GRAPH_NODE_TYPE_MEMCPY);
+    params.memcpy.copyCtx = reinterpret_cast<CUcontext>(stream->context);
+    CUDA_MEMCPY3D& all = params.memcpy.copyParams;
+    all.srcMemoryType = source == Place::Device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    all.dstMemoryType = target == Place::Device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    (source == Place::Device ? all.srcDevice : reinterpret_cast<CUdeviceptr&>(all.srcHost)) = from;
+    (target == Place::Device ? all.dstDevice : reinterpret_cast<CUdeviceptr&>(all.dstHost)) = to;
+    all.WidthInBytes = bytes;
+    all.Height = all.Depth = 1;
+    return submit_or_capture(stream, params,
+                             [destination, origin, bytes] { std::memmove(destination, origin, bytes); });
   }
+  uint64_t number = 0;
+  const CUgraphNodeParams params = node_params(CU_GRAPH_NODE_TYPE_MEMCPY);
+  CUresult failed;
+  if (source == Place::Pageable && target != Place::Pageable) {  // read at once, so that the program may change it
+    const auto work = [destination, kept = std::vector<char>(origin, origin + bytes)] {
+      std::memcpy(destination, kept.data(), kept.size());
+    };
+    failed = submit_or_capture(stream, params, work, &number);
+  } else {
+    const auto work = [destination, origin, bytes] { std::memmove(destination, origin, bytes); };
+    failed = submit_or_capture(stream, params, work, &number);
+  }
+  if (failed) return failed;
   if (blocks || target == Place::Pageable) stream->wait(number);
   return CUDA_SUCCESS;
 }
@@ -158,8 +176,10 @@ CUresult fill(CUdeviceptr to, Element value, size_t count, const std::shared_ptr
     const Lock lock(machine().mutex);
     if (!is_accessible(to, count * sizeof value, stream->context)) return CUDA_ERROR_INVALID_VALUE;
   }
-  submit(stream, [to, value, count] { std::fill_n(reinterpret_cast<Element*>(to), count, value); });
-  return CUDA_SUCCESS;
+  CUgraphNodeParams params = node_params(CU_GRAPH_NODE_TYPE_MEMSET);
+  params.memset = {to, 0, value, sizeof value, count, 1, reinterpret_cast<CUcontext>(stream->context)};
+  const auto work = [to, value, count] { std::fill_n(reinterpret_cast<Element*>(to), count, value); };
+  return submit_or_capture(stream, params, work);
 }
 
 }  // namespace

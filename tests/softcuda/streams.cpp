@@ -104,6 +104,26 @@ uint64_t submit(const std::shared_ptr<Stream>& stream, Stream::Work work) {
   return stream->submit(std::move(work));
 }
 
+Stream::Work host_work(CUhostFn function, void* argument) {
+  return [function, argument] {
+    if (machine().sticky != CUDA_SUCCESS) return;
+    in_host_function = true;
+    function(argument);
+    in_host_function = false;
+  };
+}
+
+void record_event(Event* event, const std::shared_ptr<Stream>& stream) {
+  event->nanoseconds = std::make_shared<int64_t>(0);
+  event->number = submit(stream, [time = event->nanoseconds] { *time = now(); });
+  event->stream = stream;
+}
+
+void wait_for_event(const Event* event, const std::shared_ptr<Stream>& stream) {
+  if (event->stream && event->stream != stream)
+    submit(stream, [other = event->stream, number = event->number] { other->wait(number); });
+}
+
 void wait_for_all(Context* context) {
   std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>> pending;
   {
@@ -160,10 +180,16 @@ CUresult record_event(CUevent handle, CUstream on, unsigned flags) {
   EVENT(event, handle);
   if (flags > CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   if (stream->context != event->context) return CUDA_ERROR_INVALID_HANDLE;
-  event->nanoseconds = std::make_shared<int64_t>(0);
-  event->number = submit(stream, [time = event->nanoseconds] { *time = now(); });
-  event->stream = stream;
+  if (const auto captured = capture_record(stream, event, flags)) return *captured;
+  record_event(event, stream);
   return CUDA_SUCCESS;
+}
+
+// An event that was last recorded in a capture has no state. Invalidates that capture.
+CUresult check_not_captured(const Event* event) {
+  if (!event->capture) return CUDA_SUCCESS;
+  invalidate(event->capture);
+  return CUDA_ERROR_CAPTURED_EVENT;
 }
 
 }  // namespace
@@ -193,6 +219,7 @@ CUresult cuStreamDestroy(CUstream handle) {
   STREAM(stream, handle);
   if (stream == context->legacy || handle == CU_STREAM_PER_THREAD) return CUDA_ERROR_INVALID_HANDLE;
   const Lock lock(machine().mutex);
+  end_captures_of(stream);
   stream->context->streams.erase(stream);
   stream->finish();
   return CUDA_SUCCESS;
@@ -202,6 +229,7 @@ CUresult cuStreamQuery(CUstream handle) {
   CALL(cuStreamQuery);
   CURRENT_CONTEXT(context);
   STREAM(stream, handle);
+  if (const CUresult failed = check_not_capturing(stream)) return failed;
   return stream->reached(stream->submitted()) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
@@ -209,6 +237,7 @@ CUresult cuStreamSynchronize(CUstream handle) {
   CALL(cuStreamSynchronize);
   CURRENT_CONTEXT(context);
   STREAM(stream, handle);
+  if (const CUresult failed = check_not_capturing(stream)) return failed;
   stream->wait(submit(stream, [] {}));
   return machine().sticky;
 }
@@ -219,9 +248,8 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent waited, unsigned flags) {
   STREAM(stream, handle);
   EVENT(event, waited);
   if (flags > CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
-  if (event->stream && event->stream != stream) {
-    submit(stream, [other = event->stream, number = event->number] { other->wait(number); });
-  }
+  if (const auto captured = capture_wait(stream, event, flags)) return *captured;
+  wait_for_event(event, stream);
   return CUDA_SUCCESS;
 }
 
@@ -240,26 +268,15 @@ STREAM_PROPERTY(cuStreamGetId, unsigned long long, stream->id)
 STREAM_PROPERTY(cuStreamGetDevice, CUdevice, stream->context->device)
 STREAM_PROPERTY(cuStreamGetCtx, CUcontext, reinterpret_cast<CUcontext>(stream->context))
 
-CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
-  CALL(cuStreamIsCapturing);
-  CURRENT_CONTEXT(context);
-  STREAM(stream, handle);
-  *status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return CUDA_SUCCESS;
-}
-
 CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* argument) {
   CALL(cuLaunchHostFunc);
   CURRENT_CONTEXT(context);
   STREAM(stream, handle);
   if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  submit(stream, [function, argument] {
-    if (machine().sticky != CUDA_SUCCESS) return;
-    in_host_function = true;
-    function(argument);
-    in_host_function = false;
-  });
-  return CUDA_SUCCESS;
+  CUgraphNodeParams params = node_params(CU_GRAPH_NODE_TYPE_HOST);
+  params.host.fn = function;
+  params.host.userData = argument;
+  return submit_or_capture(stream, params, host_work(function, argument));
 }
 
 CUresult cuEventCreate(CUevent* result, unsigned flags) {
@@ -294,6 +311,7 @@ CUresult cuEventRecord(CUevent handle, CUstream on) {
 CUresult cuEventQuery(CUevent handle) {
   CALL(cuEventQuery);
   EVENT(event, handle);
+  if (const CUresult failed = check_not_captured(event)) return failed;
   return !event->stream || event->stream->reached(event->number) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
@@ -303,6 +321,7 @@ CUresult cuEventSynchronize(CUevent handle) {
   uint64_t number;
   {
     EVENT(event, handle);
+    if (const CUresult failed = check_not_captured(event)) return failed;
     stream = event->stream;
     number = event->number;
   }
@@ -315,6 +334,7 @@ CUresult cuEventElapsedTime(float* milliseconds, CUevent first, CUevent second) 
   EVENT(start, first);
   EVENT(end, second);
   for (const Event* event : {start, end}) {
+    if (event->capture) return CUDA_ERROR_CAPTURED_EVENT;
     if (!event->stream || event->flags & CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
     if (!event->stream->reached(event->number)) return CUDA_ERROR_NOT_READY;
   }
