@@ -36,6 +36,25 @@ struct Functions {
   Result (*memcpy_async)(uint64_t, uint64_t, size_t, Handle);
   Result (*memset_async)(uint64_t, unsigned char, size_t, Handle);
   Result (*launch_host_func)(Handle, Callback, void*);
+  Result (*exchange_capture_mode)(int*);
+};
+
+// Permits calls that a capture cannot observe until the end of the scope. Otherwise they would fail, and invalidate the
+// captures of all threads: queries of events do not change what is captured.
+class Relaxed {
+ public:
+  explicit Relaxed(const Functions& driver) : driver_(driver) { result = driver.exchange_capture_mode(&mode_); }
+  ~Relaxed() {
+    if (result == kSuccess) driver_.exchange_capture_mode(&mode_);
+  }
+  Relaxed(const Relaxed&) = delete;
+  Relaxed& operator=(const Relaxed&) = delete;
+
+  Result result;
+
+ private:
+  const Functions& driver_;
+  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; then that of the thread
 };
 
 // Makes a context current until the end of the scope, unless it is.
@@ -62,18 +81,29 @@ class Current {
   bool pushed_ = false;
 };
 
+inline Result query_event(const Functions& driver, Handle event) {
+  const Relaxed relaxed(driver);
+  return relaxed.result ? relaxed.result : driver.event_query(event);
+}
+
 // A queued native function. The code of the first failure is kept.
 struct NativeCall {
   Work function;
   void* argument;
-  std::shared_ptr<std::atomic<int>> failure;
-  bool repeated;  // by launches of a graph, which owns the call
+  std::shared_ptr<std::atomic<int>> failure;  // of the stream that reports it
+  bool repeated;                              // by launches of a graph, which owns the call
 };
+
+// Lets another stream report the failures of a call, which may be running.
+inline void report_to(NativeCall* call, const std::shared_ptr<std::atomic<int>>& failure) {
+  std::atomic_store(&call->failure, failure);
+}
 
 inline void run_native_call(void* argument) {
   auto* const call = static_cast<NativeCall*>(argument);
   int none = 0;
-  if (const int code = call->function(call->argument)) call->failure->compare_exchange_strong(none, code);
+  if (const int code = call->function(call->argument))
+    std::atomic_load(&call->failure)->compare_exchange_strong(none, code);
   if (!call->repeated) delete call;
 }
 
@@ -112,6 +142,8 @@ class Stream {
 
   Result query() {
     const Current current(*driver_, context_);
+    const Relaxed relaxed(*driver_);
+    if (relaxed.result) return relaxed.result;
     return current.result ? current.result : driver_->stream_query(stream_);
   }
 
@@ -214,6 +246,9 @@ class Stream {
 
   Result poll(int64_t* tick) {
     *tick = reached_;
+    if (pending_.empty()) return kSuccess;
+    const Relaxed relaxed(*driver_);
+    if (relaxed.result) return relaxed.result;
     while (!pending_.empty()) {
       const Tick& first = pending_.front();
       const Result result = driver_->event_query(first.event);

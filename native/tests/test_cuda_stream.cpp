@@ -48,7 +48,15 @@ Result record(Handle event, Handle) {
   static_cast<Event*>(event)->position = ++submitted;
   return kSuccess;
 }
+thread_local int mode = 0;
+std::atomic<int> strict{0};  // queries in a mode that is not relaxed
+Result exchange(int* other) {
+  if (failure != kSuccess) return failure;
+  std::swap(mode, *other);
+  return kSuccess;
+}
 Result query(Handle event) {
+  strict += mode != 2;
   if (failure != kSuccess) return failure;
   return static_cast<Event*>(event)->position <= completed ? kSuccess : kNotReady;
 }
@@ -58,7 +66,10 @@ Result wait_event(Handle, Handle, unsigned) {
   ++waits;
   return kSuccess;
 }
-Result query_stream(Handle) { return completed < submitted ? kNotReady : kSuccess; }
+Result query_stream(Handle) {
+  strict += mode != 2;
+  return completed < submitted ? kNotReady : kSuccess;
+}
 Result copy(uint64_t, uint64_t, size_t, Handle) {
   ++submitted;
   return kSuccess;
@@ -73,7 +84,7 @@ Result launch(Handle, Callback function, void* argument) {
 }
 
 const Functions driver{get_current, push,       pop,          create, destroy, record, query,
-                       elapsed,     wait_event, query_stream, copy,   set,     launch};
+                       elapsed,     wait_event, query_stream, copy,   set,     launch, exchange};
 int context, handle;
 
 }  // namespace
@@ -147,6 +158,31 @@ TEST(first_failure_of_native_calls_is_kept) {
     run_native_call(new NativeCall{fail, reinterpret_cast<void*>(code), failure, false});
   }
   CHECK(*failure == 7);
+}
+
+TEST(queries_do_not_disturb_captures) {
+  Stream stream;
+  stream.open(&driver, &context, &handle);
+  strict = 0;
+  Tick tick;
+  CHECK(stream.signal(true, &tick) == kSuccess);
+  completed = submitted.load();
+  CHECK(stream.query() == kSuccess && query_event(driver, tick.event) == kSuccess);
+  int64_t last;
+  CHECK(stream.reached(&last) == kSuccess && last == 1);
+  CHECK(strict == 0 && mode == 0);
+  failure = 700;
+  CHECK(stream.query() == 700 && query_event(driver, tick.event) == 700);
+  failure = kSuccess;
+  stream.close();
+}
+
+TEST(call_of_a_graph_reports_to_the_stream_of_its_launch) {
+  const auto first = std::make_shared<std::atomic<int>>(0), second = std::make_shared<std::atomic<int>>(0);
+  NativeCall call{[](void*) { return 5; }, nullptr, first, true};
+  report_to(&call, second);
+  run_native_call(&call);
+  CHECK(*first == 0 && *second == 5);
 }
 
 TEST(threads_signal_wait_and_mark_together) {

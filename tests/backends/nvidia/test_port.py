@@ -116,6 +116,7 @@ print(made, *ignored)
         "cuMemFree",
         "cuStreamDestroy",
         "cuStreamQuery",
+        "cuThreadExchangeStreamCaptureMode",
     }  # of the clean-up
 
 

@@ -29,7 +29,6 @@ cdef extern from "cuda/stream.hpp" namespace "forebay::cuda" nogil:
     cdef Result NotReady "forebay::cuda::kNotReady"
     cdef cppclass Functions:
         Result (*event_elapsed_time)(float*, Handle, Handle)
-        Result (*event_query)(Handle)
     cdef cppclass Tick:
         int64_t number
         Handle event
@@ -41,6 +40,8 @@ cdef extern from "cuda/stream.hpp" namespace "forebay::cuda" nogil:
         cpp_bool repeated
     ctypedef void (*Callback)(void*) noexcept nogil
     cdef void run_native_call(void*) noexcept
+    cdef Result query_event(const Functions&, Handle)
+    cdef void report_to(NativeCall*, const shared_ptr[atomic_int]&)
     cdef cppclass NativeStream "forebay::cuda::Stream":
         void open(const Functions*, Handle, Handle)
         Result copy(uint64_t, uint64_t, size_t)
@@ -60,10 +61,10 @@ cdef extern from "cuda/stream.hpp" namespace "forebay::cuda" nogil:
 FUNCTIONS = (
     "cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent", "cuEventCreate", "cuEventDestroy", "cuEventRecord",
     "cuEventQuery", "cuEventElapsedTime", "cuStreamWaitEvent", "cuStreamQuery", "cuMemcpyAsync", "cuMemsetD8Async",
-    "cuLaunchHostFunc",
+    "cuLaunchHostFunc", "cuThreadExchangeStreamCaptureMode",
 )
 cdef Functions driver
-cdef set queued_calls = set()  # owned by the driver until they ran
+cdef set queued_calls = set()  # owned by the driver until they ran; those of graphs are not among them
 
 
 def load(addresses):
@@ -94,6 +95,19 @@ cdef class HostCall:
 
     def __init__(self, Stream stream not None, function, bint repeated=False):
         self.stream, self.function, self.repeated = stream, function, repeated
+
+
+@cython.final
+cdef class NativeHostCall:
+    cdef NativeCall native
+
+    def __init__(self, Stream stream not None, function, argument):
+        cdef uintptr_t address = address_of(function, "function"), value = index_of(argument, "argument")
+        self.native.function, self.native.argument = <Work>address, <void*>value
+        self.native.failure, self.native.repeated = stream.native_failure, True
+
+    def report_to(self, Stream stream not None):
+        report_to(&self.native, stream.native_failure)
 
 
 cdef class Stream:
@@ -150,11 +164,20 @@ cdef class Stream:
         cdef Result result
         self.check()
         self.finished.clear()
-        queued_calls.add(call)
+        if not call.repeated:
+            queued_calls.add(call)
         with nogil:
             result = self.native.get().launch(run_python_call, <void*>call)
         if result:
             queued_calls.discard(call)
+            raise error_of(result, "cuLaunchHostFunc", self.name)
+
+    def queue_native_call(self, NativeHostCall call not None):
+        cdef Result result
+        self.check()
+        with nogil:
+            result = self.native.get().launch(run_native_call, &call.native)
+        if result:
             raise error_of(result, "cuLaunchHostFunc", self.name)
 
     def call_native(self, function, argument):
@@ -295,7 +318,7 @@ cdef class Stream:
         cdef Handle event = known.event
         cdef Result result
         with nogil:
-            result = driver.event_query(event)
+            result = query_event(driver, event)
         if result == NotReady:
             raise WrongState(f"{self.name}: the {name} mark is not reached yet: wait for its tick first")
         return event

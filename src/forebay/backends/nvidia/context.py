@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 from forebay.backends.nvidia.calls import call, driver_api, error_of
 from forebay.backends.nvidia.kernels.modules import Modules
@@ -27,6 +29,9 @@ class PrimaryContext:
         self._process = os.getpid()
         self._released = False
         self._api = driver_api()
+        self._relaxed: Any = self._api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        self.graphs: WeakSet[Any] = WeakSet()  # `GraphExecutables`
+        self.discarded: deque[Any] = deque()  # handles of deleted ones, which `destroy_discarded` destroys
 
     def check_process(self) -> None:
         """Raise Forked in a child of the process that opened the device."""
@@ -44,21 +49,25 @@ class PrimaryContext:
         return self._process != os.getpid()
 
     def invoke(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of the driver with this context as the current one, and return its result."""
-        self.check_usable()
-        if self._api.cuCtxGetCurrent()[1] == self._handle:
-            return function(*arguments)
+        """Call a function of the driver inside `current`, and return its result."""
         with self.current():
             return function(*arguments)
 
     @contextmanager
     def current(self) -> Iterator[Any]:
-        """Make the context current inside the block, which gets the module of the driver's functions."""
+        """Make the context current inside the block, which gets the module of the driver's functions.
+
+        Calls that captures cannot observe, such as the allocation of memory, are permitted inside the block. They would
+        fail otherwise, and invalidate the captures of the whole process, also those of other libraries.
+        """
         self.check_usable()
         call("cuCtxPushCurrent", self._handle, device=self.name)
+        failed, mode = self._api.cuThreadExchangeStreamCaptureMode(self._relaxed)  # fails only on a lost device
         try:
             yield self._api
         finally:
+            if not failed:
+                self._api.cuThreadExchangeStreamCaptureMode(mode)
             self._api.cuCtxPopCurrent()
 
     def release(self) -> None:
