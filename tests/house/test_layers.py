@@ -70,6 +70,7 @@ TYPING_EXCEPTIONS = {
 # Cycles of annotations inside one package: a class and the parts that it is made of.
 TYPING_CYCLES = {
     "backends.host": "a port and its parts",
+    "backends.nvidia": "a queue and its captures",
     "runtime.settings": "a parser's result and the settings class",
     "runtime.allocator": "an allocator and its parts",
     "runtime.devices": "an open device and its parts",

@@ -17,8 +17,8 @@ class CapturedNode(NamedTuple):
     ----------
     op : str
         Type of the node: "copy", "fill", "draw", "strided" (strided copy or fill with an element), "call" (Python
-        function), "native" (native function), "if", "while", "set" (read a condition again), "again" (end of a loop's
-        body), "record_event" or "wait_event".
+        function), "native" (native function), "external" (work that another library launched on the same stream), "if",
+        "while", "set" (read a condition again), "again" (end of a loop's body), "record_event" or "wait_event".
     dependencies : tuple of int
         Numbers of the nodes that it depends on.
     details : mapping of str to object

@@ -7,9 +7,11 @@ from threading import RLock
 
 from forebay.backends.common.arguments import address_of, integer_of, size_of
 from forebay.backends.common.shared_slots import SharedEvent
+from forebay.backends.nvidia import capture  # noqa: F401 - registers the class of captured graphs
 from forebay.backends.nvidia.address_space import CudaAddressSpaces
 from forebay.backends.nvidia.calls import check, driver_api, unknown_address
 from forebay.backends.nvidia.context import PrimaryContext
+from forebay.backends.nvidia.graph_executables import destroy_all
 from forebay.backends.nvidia.ipc import CudaIpc
 from forebay.backends.nvidia.process_usage import process_memory
 from forebay.backends.nvidia.queue import CudaQueue
@@ -163,6 +165,7 @@ class CudaPort:
         with ExitStack() as stack:  # runs all of these, even if a warning in one is an error
             stack.callback(self.context.release)
             stack.callback(self._free_all)
+            stack.callback(destroy_all, self.context)
             for queue in tuple(self._queues):
                 stack.callback(queue.destroy)
                 stack.callback(queue.close)

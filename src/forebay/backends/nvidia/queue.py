@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import MutableMapping
 from functools import cache
 from operator import index
+from typing import TYPE_CHECKING, ClassVar
 
+from forebay.backends.common.capture_recorder import CaptureMixin, wait_in_capture
+from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.backends.common.shared_slots import ORPHANED
 from forebay.backends.nvidia._stream import FUNCTIONS, Stream, load
 from forebay.backends.nvidia.blocking_calls import BlockingCalls
@@ -15,6 +19,9 @@ from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.kernels.queue_work import KernelWork
 from forebay.errors import DeviceError, warn_unraisable
 
+if TYPE_CHECKING:
+    from forebay.backends.nvidia.capture import CudaCapturedGraph
+
 __all__ = ["CudaQueue"]
 
 _SLICE = 50_000_000  # nanoseconds of a wait after which the interpreter runs signal handlers
@@ -22,8 +29,13 @@ _POLL = 0.0005  # seconds between queries while a queue is closed
 _VERSION = 12000  # of CUDA: the interfaces of the functions that `_stream` calls
 
 
-class CudaQueue(Stream, KernelWork):
+class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
     """An in-order queue: a stream of the driver. The first one of a device is its default stream."""
+
+    _recording_class: ClassVar[
+        type[CudaCapturedGraph]
+    ]  # set by the module of CudaCapturedGraph, which imports this one
+    recording: CudaCapturedGraph  # set only during a capture, when the class is CapturingQueue
 
     def __init__(self, context: PrimaryContext, priority: int, *, default: bool) -> None:
         _load_functions()
@@ -38,6 +50,7 @@ class CudaQueue(Stream, KernelWork):
 
     def wait(self, tick: int) -> None:
         number = index(tick)
+        self.check_not_captured(number)
         while not self.wait_within(number, _SLICE):
             pass
         if (failure := self.take_failure()) is not None:
@@ -46,7 +59,20 @@ class CudaQueue(Stream, KernelWork):
     def wait_for(self, other: object, tick: int) -> None:
         if not isinstance(other, CudaQueue):
             raise TypeError(f"a cuda queue can wait only for cuda queues, not for a {type(other).__name__}")
-        self.make_wait(other, index(tick))
+        number = index(tick)
+        if number >= 0 or not wait_in_capture(self, other, number):
+            self.make_wait(other, number)
+
+    @property
+    def capture(self) -> CudaCapturedGraph | None:
+        return None
+
+    def new_graph(self, mode: str, queues: MutableMapping[int, int]) -> CudaCapturedGraph:
+        return self._recording_class(self, mode, queues)
+
+    def driver_error(self, code: int, call: str) -> DeviceError:
+        """Return the error for a CUDA error code."""
+        return accelerator_error(code, kind=self.name.partition(":")[0], call=call, device=self.name)
 
     def call_blocking(self, function: int, argument: int, owner: object) -> None:
         """Make later work wait for a native function that may block, which `call_native` does not permit.

@@ -20,6 +20,7 @@ _NODE_TYPES = {
     "set": "kernel",
     "call": "host",
     "native": "host",
+    "external": "kernel",
     "if": "conditional",
     "while": "conditional",
     "again": "empty",

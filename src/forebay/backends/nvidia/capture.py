@@ -1,0 +1,211 @@
+"""Capture of CUDA queues: forebay's record of the nodes, and the driver's own capture of the same streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from operator import index
+from typing import Any
+
+from forebay.backends.common import recorded_work
+from forebay.backends.common.capture_recorder import CapturedMark, CaptureRecorder, wait_in_capture
+from forebay.backends.nvidia._stream import HostCall, NativeHostCall
+from forebay.backends.nvidia.graph_executables import GraphExecutables, destroy_discarded
+from forebay.backends.nvidia.queue import CudaQueue
+from forebay.backends.nvidia.stream_capture import StreamCapture
+from forebay.errors import ForebayError, Unsupported, WrongState
+from forebay.spi import Queue
+
+__all__ = ["CapturingQueue", "CudaCapturedGraph"]
+
+
+class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
+    """A captured graph of CUDA queues.
+
+    Work that another library launches on a captured stream is a node "external", noticed before the next operation of
+    forebay on this stream.
+    """
+
+    def __init__(self, first: CudaQueue, mode: str, queues: MutableMapping[int, int]) -> None:
+        self._classes: dict[int, type[CudaQueue]] = {}  # of the queues when they are not captured, by handle
+        self.calls: list[HostCall | NativeHostCall] = []  # of the nodes, also of those of graphs inside this one
+        self.executables: GraphExecutables | None = None  # when the capture has ended
+        self.driver: StreamCapture
+        self._failure: ForebayError | None = None  # the driver's, when the capture ended
+        destroy_discarded(first.context)
+        self._mode = mode
+        super().__init__(first, mode, queues)
+
+    def attach(self, queue: CudaQueue) -> None:
+        if queue is self._first:
+            self.driver = StreamCapture(queue, self._mode)
+        queue.recording = self
+        self._classes[queue.handle] = queue.__class__
+        queue.__class__ = CapturingQueue  # so that a queue outside a capture need not test for one
+
+    def detach(self, queue: CudaQueue) -> None:
+        queue.__class__ = self._classes[queue.handle]
+        del queue.recording
+
+    def add(self, queue: CudaQueue, what: str, **details: Any) -> int:
+        with self.lock:
+            self._note_foreign_work(queue)
+            return super().add(queue, what, **details)
+
+    def signal(self, queue: CudaQueue) -> int:
+        with self.lock:
+            self._note_foreign_work(queue)
+            tick = super().signal(queue)
+            with self.operation(queue):
+                self.driver.signal(queue, tick)
+        return tick
+
+    def add_dependency(self, queue: CudaQueue, tick: int) -> None:
+        with self.lock:
+            self._note_foreign_work(queue)
+            super().add_dependency(queue, tick)
+            with self.operation(queue):
+                self.driver.wait(queue, tick)
+
+    def add_event(self, queue: Queue, op: str, event: int, function: Callable[[Queue], object]) -> None:
+        with self.lock:
+            super().add_event(queue, op, event, function)
+            with self.operation(self._member(queue)):
+                self.driver.split(function, self._members.values())
+
+    def add_child_graph(
+        self, queue: CudaQueue, other: CaptureRecorder[CudaQueue], sources: Sequence[tuple[int, int]]
+    ) -> None:
+        if not isinstance(other, CudaCapturedGraph) or other.executables is None:
+            raise WrongState("the graph cannot be launched: its capture did not end successfully")
+        with self.lock:
+            self._note_foreign_work(queue)
+            super().add_child_graph(queue, other, sources)
+            self.calls += other.calls
+            with self.operation(queue):
+                for part in other.executables.parts:
+                    if callable(part):
+                        self.driver.split(part, self._members.values())
+                    else:
+                        self.driver.add_graph(queue, part)
+
+    def _begin(self, queue: Queue, what: str, address: int) -> None:  # noqa: ARG002 - of `begin_if` and `begin_while`
+        raise Unsupported(
+            "a graph of CUDA queues has no conditional nodes yet: they need a kernel that reads the condition",
+            ability="Captures",
+        )
+
+    def call(self, queue: CudaQueue, function: Callable[[], object]) -> None:
+        """Capture a Python function."""
+        self.add(queue, "call", **recorded_work.call(function))
+        call = HostCall(queue, function, repeated=True)
+        self.calls.append(call)
+        with self.operation(queue):
+            queue.queue_call(call)
+
+    def call_native(self, queue: CudaQueue, function: int, argument: int) -> None:
+        """Capture a native function."""
+        self.add(queue, "native", **recorded_work.native(function, argument))
+        call = NativeHostCall(queue, function, argument)
+        self.calls.append(call)
+        with self.operation(queue):
+            queue.queue_native_call(call)
+
+    @contextmanager
+    def operation(self, queue: CudaQueue) -> Iterator[None]:
+        """Invalidate the capture if the driver refuses an operation inside the block."""
+        try:
+            yield
+            self.driver.operated(queue)
+        except BaseException:
+            self.invalidate()
+            raise
+
+    def detach_all(self) -> None:
+        with self.lock:
+            super().detach_all()
+            self._failure = self.driver.end()
+            if self._broken:
+                self.driver.destroy()
+
+    def end(self, queue: CudaQueue) -> None:
+        queue.check_usable()
+        try:
+            try:
+                self._note_foreign_work(queue)
+            except ForebayError:
+                self.invalidate()
+            super().end(queue)
+        finally:
+            if self._ended and self.executables is None:
+                self.driver.destroy()
+
+    def finished(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        self.executables = GraphExecutables(self.driver.context, self.driver.parts, self.calls)
+
+    def launch(self, queue: Queue, sources: Sequence[tuple[int, int]] = ()) -> None:
+        if not isinstance(queue, CudaQueue):
+            raise TypeError(f"a graph of cuda queues is launched on a cuda queue, not on a {type(queue).__name__}")
+        if self.add_to_capture(queue, sources) or self.executables is None:  # the latter is not possible then
+            return
+        queue.check_usable()
+        with self.lock:
+            self.executables.launch(queue)
+
+    def _note_foreign_work(self, queue: CudaQueue) -> None:
+        """Add a node for what other libraries have launched on a stream, so that dependencies include it."""
+        if self._ended or self._broken or not self.driver.has_foreign_work(queue):
+            return
+        super().add(queue, "external")
+        self.driver.operated(queue)
+
+
+class CapturingQueue(CudaQueue):
+    """Class of a CUDA queue during a capture. Ticks from before the capture can still be queried and waited for."""
+
+    @property
+    def capture(self) -> CudaCapturedGraph | None:
+        return self.recording
+
+    def copy(self, dst: int, src: int, nbytes: int) -> None:
+        self.recording.add(self, "copy", **recorded_work.copy(dst, src, nbytes))
+        with self.recording.operation(self):
+            super().copy(dst, src, nbytes)
+
+    def fill(self, dst: int, byte: int, nbytes: int) -> None:
+        self.recording.add(self, "fill", **recorded_work.fill(dst, byte, nbytes))
+        with self.recording.operation(self):
+            super().fill(dst, byte, nbytes)
+
+    def call(self, function: Callable[[], object]) -> None:
+        self.recording.call(self, function)
+
+    def call_native(self, function: int, argument: int) -> None:
+        self.recording.call_native(self, function, argument)
+
+    def signal(self) -> int:
+        return self.recording.signal(self)
+
+    def mark(self) -> CapturedMark:  # type: ignore[override]  # another implementation of `spi.Mark`
+        return CapturedMark(self.recording.signal(self))
+
+    def idle(self) -> bool:
+        raise self.recording.forbidden(self, "idle")
+
+    def wait(self, tick: int) -> None:
+        self.check_not_captured(index(tick))
+        super().wait(tick)
+
+    def wait_for(self, other: object, tick: int) -> None:
+        if not isinstance(other, CudaQueue):
+            raise TypeError(f"a cuda queue can wait only for cuda queues, not for a {type(other).__name__}")
+        wait_in_capture(self, other, index(tick))
+
+    def close(self, timeout: float | None = None) -> bool:
+        self.abandon_capture()
+        return self.close(timeout)  # abandon_capture() has restored the class
+
+
+CudaQueue._recording_class = CudaCapturedGraph  # noqa: SLF001 - queues create recordings, whose module imports theirs

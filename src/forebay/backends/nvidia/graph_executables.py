@@ -1,0 +1,140 @@
+"""Executable graphs of the driver: launches, and destruction where the driver may be called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from forebay.backends.nvidia._stream import HostCall, NativeHostCall, Stream
+from forebay.backends.nvidia.calls import check, driver_api
+from forebay.backends.nvidia.context import PrimaryContext
+from forebay.errors import ForebayError
+
+if TYPE_CHECKING:
+    from forebay.backends.nvidia.queue import CudaQueue
+    from forebay.backends.nvidia.stream_capture import Part
+
+__all__ = ["GraphExecutables", "destroy_all", "destroy_discarded", "destroy_graphs"]
+
+
+class _Launch(NamedTuple):
+    """A launch: its queue, and the tick behind it, or None if that could not be signalled."""
+
+    queue: CudaQueue
+    tick: int | None
+
+
+@dataclass(slots=True)
+class _Discarded:
+    """Handles to destroy: functions of the driver and their arguments."""
+
+    handles: list[tuple[str, Any]]
+    calls: Sequence[HostCall | NativeHostCall] = ()  # which the last launch may still execute
+    last: _Launch | None = None
+    has_failed: bool = False  # one attempt to destroy the handles
+
+    def is_executing(self) -> bool:
+        """Return True if a launch may still use the calls."""
+        if not self.calls or self.last is None:
+            return False
+        queue, tick = self.last
+        with suppress(ForebayError):
+            return not queue.closed and (tick is None or queue.reached() < tick)
+        return False
+
+
+def destroy_discarded(context: PrimaryContext) -> None:
+    """Destroy the graphs of a context that no object uses any more. Never raises."""
+    kept: list[_Discarded] = []
+    for _ in range(len(context.discarded)):
+        discarded: _Discarded = context.discarded.popleft()
+        if discarded.is_executing():
+            kept.append(discarded)
+            continue
+        try:
+            while discarded.handles:
+                function, handle = discarded.handles[-1]
+                check(context.invoke(getattr(driver_api(), function), handle), function, context.name)
+                discarded.handles.pop()
+        except ForebayError:
+            if not discarded.has_failed:
+                discarded.has_failed = True
+                kept.append(discarded)
+    context.discarded.extend(kept)
+
+
+def destroy_graphs(context: PrimaryContext, parts: list[Part]) -> None:
+    """Destroy graphs that were not instantiated, and clear the list. Never raises."""
+    handles = [("cuGraphDestroy", part) for part in parts if not callable(part)]
+    parts.clear()
+    if handles:
+        context.discarded.append(_Discarded(handles))
+        destroy_discarded(context)
+
+
+def destroy_all(context: PrimaryContext) -> None:
+    """Destroy all graphs of a context, whose queues are closed. Never raises."""
+    for each in tuple(context.graphs):
+        each.discard()
+    for _ in range(2):
+        destroy_discarded(context)
+
+
+class GraphExecutables:
+    """The parts of one captured graph, instantiated.
+
+    A destructor may run on a thread of the driver, which must not call it. So the handles are passed to the context,
+    and destroyed by the next launch or capture, or when the port is closed.
+    """
+
+    def __init__(self, context: PrimaryContext, parts: list[Part], calls: Sequence[HostCall | NativeHostCall]) -> None:
+        self.parts: tuple[Part, ...] = ()
+        self._context = context
+        self._calls = calls
+        self._executables: list[Any] = []  # of each part: the driver's handle, or the function
+        self._last: _Launch | None = None
+        context.graphs.add(self)
+        for part in parts:
+            self._executables.append(part if callable(part) else self._call("cuGraphInstantiate", part, 0))
+        self.parts = tuple(parts)
+        parts.clear()  # this object destroys them now
+
+    def launch(self, queue: CudaQueue) -> None:
+        """Launch the graphs and call the functions, in order and after earlier launches."""
+        if self._context.discarded:
+            destroy_discarded(self._context)
+        is_split = len(self._executables) > 1
+        if is_split and self._last is not None and self._last.queue is not queue and not self._last.queue.closed:
+            last, tick = self._last
+            queue.make_wait(last, Stream.signal(last) if tick is None else tick)
+        if is_split or self._calls:
+            self._last = _Launch(queue, None)
+        for call in self._calls:
+            if isinstance(call, HostCall):
+                call.stream = queue
+            else:
+                call.report_to(queue)
+        for executable in self._executables:
+            if callable(executable):
+                executable(queue)
+            else:
+                self._call("cuGraphLaunch", executable, queue.handle)
+        if is_split or self._calls:
+            self._last = _Launch(queue, Stream.signal(queue))
+
+    def discard(self) -> None:
+        """Pass the handles to the context. The graph cannot be launched any more."""
+        executables, self._executables = self._executables, []
+        parts, self.parts = self.parts, ()
+        handles = [("cuGraphDestroy", each) for each in parts if not callable(each)]
+        handles += [("cuGraphExecDestroy", each) for each in executables if not callable(each)]
+        if handles:
+            self._context.discarded.append(_Discarded(handles, self._calls, self._last))
+
+    def __del__(self) -> None:
+        self.discard()
+
+    def _call(self, function: str, *arguments: Any) -> Any:
+        return check(self._context.invoke(getattr(driver_api(), function), *arguments), function, self._context.name)

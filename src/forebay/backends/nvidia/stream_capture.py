@@ -1,0 +1,146 @@
+"""The driver's capture of streams: what other libraries launch on the same streams is captured, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from forebay.backends.common.cuda_errors import (
+    CAPTURE_BROKEN,
+    CAPTURE_OF_ANOTHER_THREAD,
+    CAPTURE_UNJOINED,
+    ILLEGAL_STATE,
+)
+from forebay.backends.nvidia.calls import check, driver_api, error_of
+from forebay.backends.nvidia.context import PrimaryContext
+from forebay.backends.nvidia.graph_executables import destroy_graphs
+from forebay.errors import DeviceError, ForebayError, warn_unraisable
+from forebay.spi import Queue
+
+if TYPE_CHECKING:
+    from forebay.backends.nvidia.queue import CudaQueue
+
+__all__ = ["Part", "StreamCapture"]
+
+Part = Any | Callable[[Queue], object]  # of a captured graph: a graph of the driver, or a function that a launch calls
+_MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
+_DISABLE_TIMING = 2
+_SET_DEPENDENCIES = 1
+_ACTIVE = 1
+_ENDED = (CAPTURE_BROKEN, CAPTURE_UNJOINED, ILLEGAL_STATE)  # errors after which the stream is not captured any more
+
+
+class StreamCapture:
+    """A capture, which begins and ends on one stream.
+
+    Functions between nodes split it: the driver's capture ends before the function and begins again after it, so that
+    everything before the function precedes everything after it.
+    """
+
+    def __init__(self, first: CudaQueue, mode: str) -> None:
+        self.parts: list[Part] = []
+        self._first = first
+        self.context: PrimaryContext = first.context
+        self._mode: Any = driver_api().CUstreamCaptureMode(_MODES[mode])
+        self._fronts: dict[int, frozenset[int]] = {}  # by stream: the nodes after the last operation of forebay
+        self._ticks: dict[int, Any] = {}  # event of each tick of the part that is captured now
+        self._events: list[Any] = []  # of all parts
+        self._active = False
+        self._begin()
+
+    def has_foreign_work(self, queue: CudaQueue) -> bool:
+        """Return True if something else than forebay has queued work on a captured stream since `operated`."""
+        known = self._fronts.get(queue.handle)
+        return known is not None and self._nodes_before(queue)[1] != known
+
+    def operated(self, queue: CudaQueue) -> None:
+        """Note that forebay has queued work on a captured stream."""
+        self._fronts[queue.handle] = self._nodes_before(queue)[1]
+
+    def signal(self, queue: CudaQueue, tick: int) -> None:
+        """Record an event behind the captured work of a stream, for `wait`."""
+        self._ticks[tick] = self._record(queue)
+
+    def wait(self, queue: CudaQueue, tick: int) -> None:
+        """Make the later work of a stream, which joins the capture, depend on a tick."""
+        event = self._ticks.get(tick)
+        if event is None and queue.handle in self._fronts:
+            return  # a function of the graph came between: everything before it precedes
+        self._wait(queue, self._record(self._first) if event is None else event)
+        self.operated(queue)
+
+    def add_graph(self, queue: CudaQueue, graph: Any) -> None:
+        """Add a copy of a graph behind the captured work of a stream."""
+        captured, before = self._nodes_before(queue)
+        nodes = [driver_api().CUgraphNode(node) for node in before]
+        node = self._call("cuGraphAddChildGraphNode", captured, nodes, len(nodes), graph)
+        self._call("cuStreamUpdateCaptureDependencies", queue.handle, [node], None, 1, _SET_DEPENDENCIES)
+        self.operated(queue)
+
+    def split(self, function: Callable[[Queue], object], members: Iterable[CudaQueue]) -> None:
+        """Let each launch call a function between the work captured so far and all later work."""
+        others = [queue for queue in members if queue is not self._first and queue.handle in self._fronts]
+        for queue in others:
+            self._wait(self._first, self._record(queue))
+        self._end()
+        self.parts.append(function)
+        self._begin()
+        for queue in others:
+            self._wait(queue, self._record(self._first))
+            self.operated(queue)
+
+    def end(self) -> DeviceError | None:
+        """End the capture, and return the driver's error, if any. Never raises."""
+        error: DeviceError | None = None
+        while self._active and not self.context.forked():
+            try:
+                self._end()
+            except DeviceError as raised:
+                if error is not None or raised.code == CAPTURE_OF_ANOTHER_THREAD:
+                    self._active = False
+                    warn_unraisable(f"the stream of queue {self._first.handle:#x} is still captured: {raised}")
+                error = raised
+        while self._events:
+            with suppress(ForebayError):
+                self._call("cuEventDestroy", self._events.pop())
+        return error
+
+    def destroy(self) -> None:
+        """Destroy the captured graphs. Never raises."""
+        destroy_graphs(self.context, self.parts)
+
+    def _begin(self) -> None:
+        self._call("cuStreamBeginCapture", self._first.handle, self._mode)
+        self._active = True
+        self._fronts = {self._first.handle: frozenset()}
+
+    def _end(self) -> None:
+        result = self.context.invoke(driver_api().cuStreamEndCapture, self._first.handle)
+        code = int(result[0])
+        if not code or code in _ENDED:
+            self._active = False
+            self._fronts = {}
+            self._ticks = {}
+        if code:
+            raise error_of(code, "cuStreamEndCapture", self._first.name)
+        self.parts.append(result[1])
+
+    def _nodes_before(self, queue: CudaQueue) -> tuple[Any, frozenset[int]]:
+        """Return the graph of the capture, and the nodes on which the next operation of a stream depends."""
+        status, _, graph, nodes, _, count = self._call("cuStreamGetCaptureInfo", queue.handle)
+        if int(status) != _ACTIVE:
+            raise error_of(CAPTURE_BROKEN, "cuStreamGetCaptureInfo", queue.name)
+        return graph, frozenset(int(node) for node in nodes[:count])
+
+    def _record(self, queue: CudaQueue) -> Any:
+        event = self._call("cuEventCreate", _DISABLE_TIMING)
+        self._events.append(event)
+        self._call("cuEventRecord", event, queue.handle)
+        return event
+
+    def _wait(self, queue: CudaQueue, event: Any) -> None:
+        self._call("cuStreamWaitEvent", queue.handle, event, 0)
+
+    def _call(self, function: str, *arguments: Any) -> Any:
+        return check(self.context.invoke(getattr(driver_api(), function), *arguments), function, self._first.name)
