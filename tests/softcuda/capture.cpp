@@ -239,16 +239,11 @@ void invalidate(const std::shared_ptr<Capture>& capture) { capture->invalid = tr
 
 void end_captures_of(const std::shared_ptr<Stream>& stream) {
   const auto capture = capture_of(stream);
-  if (!capture) return;
+  if (!capture || capture->origin != stream)
+    return;  // a stream that has joined stays a member: its work must be joined
   capture->invalid = true;
-  if (capture->origin == stream) {
-    end(capture);
-    capture->owned = nullptr;
-    return;
-  }
-  auto& streams = capture->streams;
-  streams.erase(std::remove(streams.begin(), streams.end(), stream), streams.end());
-  stream->capture = nullptr;
+  end(capture);
+  capture->owned = nullptr;
 }
 
 }  // namespace softcuda
