@@ -165,19 +165,20 @@ CUresult launch(CUfunction function, const unsigned (&grid)[3], const unsigned (
   if (uint64_t{block[0]} * block[1] * block[2] > 1024 || shared > 48u << 10) return CUDA_ERROR_INVALID_VALUE;
   std::vector<char> buffer;
   if (!copy_arguments(*kernel, separate, packed, &buffer)) return CUDA_ERROR_INVALID_VALUE;
-  submit(stream, [module = module_of(kernel->module), kernel, buffer = std::move(buffer),
-                  grid = std::vector(grid, grid + 3), block = std::vector(block, block + 3)]() mutable {
+  const auto work = [module = module_of(kernel->module), kernel, buffer, grid = std::vector(grid, grid + 3),
+                     block = std::vector(block, block + 3)] {
     if (machine().sticky != CUDA_SUCCESS) return;
+    std::vector<char> own = buffer;  // a kernel may change its parameters
     std::vector<void*> arguments;
     for (int at = 0; at < kernel->entry->parameters; ++at) {
-      arguments.push_back(buffer.data() + kernel->offsets[static_cast<size_t>(at) + 1] - kernel->entry->sizes[at]);
+      arguments.push_back(own.data() + kernel->offsets[static_cast<size_t>(at) + 1] - kernel->entry->sizes[at]);
     }
     const std::lock_guard<std::mutex> lock(module->running);
     if (const int code = kernel->entry->run(arguments.data(), grid.data(), block.data())) {
       machine().sticky = static_cast<CUresult>(code);
     }
-  });
-  return CUDA_SUCCESS;
+  };
+  return submit_or_capture(stream, node_params(CU_GRAPH_NODE_TYPE_KERNEL), work);
 }
 
 }  // namespace

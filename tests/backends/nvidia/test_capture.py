@@ -368,3 +368,57 @@ one.wait(one.signal())
 print(bytes_at(memory, 1))
 """
     assert output_of(program) == ["forked forked forked [1]"]
+
+
+def test_draws_of_nested_graphs_use_the_positions_of_each_launch():
+    program = """
+from forebay.spi import Draw
+def plan(at, seed, offset):
+    return Draw("uniform", "float32", memory + at, 4, (), seed, offset, 256, (0.0, 1.0, 1.0))
+inner = one.begin_capture()
+one.draw(plan(0, 0, 4))
+one.end_capture()
+outer = one.begin_capture()
+one.draw(plan(16, 1, 0))
+inner.launch(one, [(0, 8)])  # source 0 of the outer graph, 8 words later
+one.end_capture()
+default.draw(plan(64, 7, 16))  # as the inner draw
+default.draw(plan(80, 5, 4))
+default.wait(default.signal())
+for seed in (3, 7):
+    outer.launch(two, [(seed, 4), (5, 4)])
+    inner.launch(one, [(9, 0)])  # must not disturb the launch before
+    two.wait(two.signal())
+    one.wait(one.signal())
+one.fill(memory, 0, 16)
+outer.launch(one, [(7, 4), (5, 4)])
+one.wait(one.signal())
+print(bytes_at(memory, 32) == bytes_at(memory + 64, 32))
+del inner, outer
+gc.collect()
+print(live()["device"])
+other = one.begin_capture()
+print(live()["device"])
+"""
+    first, second, third = output_of(program)
+    assert first == "True"
+    assert (int(second), int(third)) == (3, 1)  # the memory of two graphs is freed later
+
+
+def test_strided_copies_are_captured_without_the_host():
+    program = """
+from forebay.spi import StridedCopy
+graph = one.begin_capture()
+one.copy_strided(StridedCopy((2, 2), memory, (1, 2), "int8", 1, memory, (2, 1), may_overlap=True))
+one.end_capture()
+for value in range(4):
+    one.fill(memory + value, value, 1)
+graph.launch(one)
+one.wait(one.signal())
+print(bytes_at(memory, 4), [node.op for node in graph.work])
+host = ctypes.create_string_buffer(4)
+one.begin_capture()
+print(code_of(one.copy_strided, StridedCopy((2,), memory, (2,), "int8", 1, ctypes.addressof(host), (1,))))
+print(code_of(one.end_capture))
+"""
+    assert output_of(program) == ["[0, 2, 1, 3] ['strided']", "900", "901"]

@@ -11,10 +11,12 @@ from forebay.backends.common import recorded_work
 from forebay.backends.common.capture_recorder import CapturedMark, CaptureRecorder, wait_in_capture
 from forebay.backends.nvidia._stream import HostCall, NativeHostCall
 from forebay.backends.nvidia.graph_executables import GraphExecutables, destroy_discarded
+from forebay.backends.nvidia.graph_memory import GraphMemory
+from forebay.backends.nvidia.kernels.draws import launch_draw
 from forebay.backends.nvidia.queue import CudaQueue
 from forebay.backends.nvidia.stream_capture import StreamCapture
 from forebay.errors import ForebayError, Unsupported, WrongState
-from forebay.spi import Queue
+from forebay.spi import Draw, Queue, StridedCopy
 
 __all__ = ["CapturingQueue", "CudaCapturedGraph"]
 
@@ -31,6 +33,8 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
         self.calls: list[HostCall | NativeHostCall] = []  # of the nodes, also of those of graphs inside this one
         self.executables: GraphExecutables | None = None  # when the capture has ended
         self.driver: StreamCapture
+        self.memory: GraphMemory = GraphMemory(first.context)
+        self._draws: list[tuple[CudaCapturedGraph, Sequence[tuple[int, int]]]] = []  # of graphs inside this one
         self._failure: ForebayError | None = None  # the driver's, when the capture ended
         destroy_discarded(first.context)
         self._mode = mode
@@ -82,6 +86,7 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
             self._note_foreign_work(queue)
             super().add_child_graph(queue, other, sources)
             self.calls += other.calls
+            self._draws.append((other, sources))
             with self.operation(queue):
                 for part in other.executables.parts:
                     if callable(part):
@@ -102,6 +107,12 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
         self.calls.append(call)
         with self.operation(queue):
             queue.queue_call(call)
+
+    def draw(self, queue: CudaQueue, draw: Draw) -> None:
+        """Capture a random fill, which reads the position of its source in the memory that each launch writes."""
+        self.add(queue, "draw", **recorded_work.draw(draw))
+        with self.operation(queue):
+            launch_draw(queue, draw, self.memory.source(draw.seed))
 
     def call_native(self, queue: CudaQueue, function: int, argument: int) -> None:
         """Capture a native function."""
@@ -152,7 +163,18 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
             return
         queue.check_usable()
         with self.lock:
+            written = list(self._write_sources(queue, sources))
             self.executables.launch(queue)
+            for memory in written:
+                memory.launched(queue)
+
+    def _write_sources(self, queue: CudaQueue, sources: Sequence[tuple[int, int]]) -> Iterator[GraphMemory]:
+        """Queue the writes of seeds and offsets for this graph and those inside it."""
+        self.memory.write(queue, sources)
+        yield self.memory
+        for inner, numbers in self._draws:
+            shifted = [(sources[number][0], sources[number][1] + offset) for number, offset in numbers]
+            yield from inner._write_sources(queue, shifted)  # noqa: SLF001 - another instance
 
     def _note_foreign_work(self, queue: CudaQueue) -> None:
         """Add a node for what other libraries have launched on a stream, so that dependencies include it."""
@@ -178,6 +200,14 @@ class CapturingQueue(CudaQueue):
         self.recording.add(self, "fill", **recorded_work.fill(dst, byte, nbytes))
         with self.recording.operation(self):
             super().fill(dst, byte, nbytes)
+
+    def draw(self, draw: Draw) -> None:
+        self.recording.draw(self, draw)
+
+    def copy_strided(self, copy: StridedCopy) -> None:
+        self.recording.add(self, "strided", **recorded_work.copy_strided(copy))
+        with self.recording.operation(self):
+            super().copy_strided(copy)
 
     def call(self, function: Callable[[], object]) -> None:
         self.recording.call(self, function)

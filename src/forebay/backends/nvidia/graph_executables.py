@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from forebay.backends.nvidia.queue import CudaQueue
     from forebay.backends.nvidia.stream_capture import Part
 
-__all__ = ["GraphExecutables", "destroy_all", "destroy_discarded", "destroy_graphs"]
+__all__ = ["Discarded", "GraphExecutables", "Launch", "destroy_all", "destroy_discarded", "destroy_graphs"]
 
 
-class _Launch(NamedTuple):
+class Launch(NamedTuple):
     """A launch: its queue, and the tick behind it, or None if that could not be signalled."""
 
     queue: CudaQueue
@@ -27,17 +27,17 @@ class _Launch(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Discarded:
+class Discarded:
     """Handles to destroy: functions of the driver and their arguments."""
 
     handles: list[tuple[str, Any]]
     calls: Sequence[HostCall | NativeHostCall] = ()  # which the last launch may still execute
-    last: _Launch | None = None
+    last: Launch | None = None
     has_failed: bool = False  # one attempt to destroy the handles
 
     def is_executing(self) -> bool:
-        """Return True if a launch may still use the calls."""
-        if not self.calls or self.last is None:
+        """Return True if a launch may still use the calls or the memory."""
+        if self.last is None:
             return False
         queue, tick = self.last
         with suppress(ForebayError):
@@ -47,9 +47,9 @@ class _Discarded:
 
 def destroy_discarded(context: PrimaryContext) -> None:
     """Destroy the graphs of a context that no object uses any more. Never raises."""
-    kept: list[_Discarded] = []
+    kept: list[Discarded] = []
     for _ in range(len(context.discarded)):
-        discarded: _Discarded = context.discarded.popleft()
+        discarded: Discarded = context.discarded.popleft()
         if discarded.is_executing():
             kept.append(discarded)
             continue
@@ -70,7 +70,7 @@ def destroy_graphs(context: PrimaryContext, parts: list[Part]) -> None:
     handles = [("cuGraphDestroy", part) for part in parts if not callable(part)]
     parts.clear()
     if handles:
-        context.discarded.append(_Discarded(handles))
+        context.discarded.append(Discarded(handles))
         destroy_discarded(context)
 
 
@@ -94,7 +94,7 @@ class GraphExecutables:
         self._context = context
         self._calls = calls
         self._executables: list[Any] = []  # of each part: the driver's handle, or the function
-        self._last: _Launch | None = None
+        self._last: Launch | None = None
         context.graphs.add(self)
         for part in parts:
             self._executables.append(part if callable(part) else self._call("cuGraphInstantiate", part, 0))
@@ -110,7 +110,7 @@ class GraphExecutables:
             last, tick = self._last
             queue.make_wait(last, Stream.signal(last) if tick is None else tick)
         if is_split or self._calls:
-            self._last = _Launch(queue, None)
+            self._last = Launch(queue, None)
         for call in self._calls:
             if isinstance(call, HostCall):
                 call.stream = queue
@@ -122,7 +122,7 @@ class GraphExecutables:
             else:
                 self._call("cuGraphLaunch", executable, queue.handle)
         if is_split or self._calls:
-            self._last = _Launch(queue, Stream.signal(queue))
+            self._last = Launch(queue, Stream.signal(queue))
 
     def discard(self) -> None:
         """Pass the handles to the context. The graph cannot be launched any more."""
@@ -131,7 +131,7 @@ class GraphExecutables:
         handles = [("cuGraphDestroy", each) for each in parts if not callable(each)]
         handles += [("cuGraphExecDestroy", each) for each in executables if not callable(each)]
         if handles:
-            self._context.discarded.append(_Discarded(handles, self._calls, self._last))
+            self._context.discarded.append(Discarded(handles, self._calls, self._last if self._calls else None))
 
     def __del__(self) -> None:
         self.discard()

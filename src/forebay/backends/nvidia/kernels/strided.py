@@ -7,7 +7,7 @@ import math
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from forebay.backends.common.strided_copy_encoding import SimplifiedCopy, copy_strided_now, simplify_strided_copy
 from forebay.backends.nvidia.calls import check, driver_api, error_of
@@ -38,6 +38,8 @@ _UNKNOWN = 1  # CUDA_ERROR_INVALID_VALUE: the driver does not know the address
 class CopyQueue(KernelQueue, Protocol):
     """The part of a queue that strided copies use."""
 
+    @property
+    def capture(self) -> Any: ...  # the CudaCapturedGraph, during a capture
     def copy(self, dst: int, src: int, nbytes: int) -> None: ...
     def signal(self) -> int: ...
     def wait(self, tick: int) -> None: ...
@@ -62,6 +64,8 @@ def launch_strided_copy(queue: CopyQueue, copy: StridedCopy) -> None:
         return
     to_host = not _is_accessible(queue, copy.to)
     from_host = bool(copy.source and not copy.value) and not _is_accessible(queue, copy.source)
+    if queue.capture is not None and (to_host or from_host or len(copy.value) > _VALUE):
+        raise queue.capture.forbidden(queue, "copy_strided")
     if to_host:
         _copy_to_host(queue, copy, from_host=from_host)
     elif from_host:
@@ -122,6 +126,9 @@ def _staged(queue: CopyQueue, copy: StridedCopy, size: int) -> Iterator[tuple[St
 @contextmanager
 def _scratch(queue: CopyQueue, nbytes: int) -> Iterator[int]:
     """Allocate device memory for the work that is queued inside the block."""
+    if queue.capture is not None:
+        yield queue.capture.memory.allocate(nbytes)
+        return
     api, context = driver_api(), queue.context
     address = check(context.invoke(api.cuMemAllocAsync, nbytes, queue.handle), "cuMemAllocAsync", queue.name)
     try:

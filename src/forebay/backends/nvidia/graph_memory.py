@@ -1,0 +1,77 @@
+"""Device memory that belongs to a captured graph: positions of random numbers, and temporary memory of its work."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from forebay.backends.nvidia._stream import Stream
+from forebay.backends.nvidia.calls import check
+from forebay.backends.nvidia.context import PrimaryContext
+from forebay.backends.nvidia.graph_executables import Discarded, Launch
+from forebay.errors import Unsupported
+
+if TYPE_CHECKING:
+    from forebay.backends.nvidia.queue import CudaQueue
+
+__all__ = ["GraphMemory"]
+
+_PAIR = struct.Struct("=2Q")  # a seed and an offset
+_MOST_SOURCES = 256
+_UINT64_MAX = (1 << 64) - 1
+
+
+class GraphMemory:
+    """The memory of a graph. Each launch writes the seed and the offset of its sources of random numbers into it."""
+
+    def __init__(self, context: PrimaryContext) -> None:
+        self._context = context
+        self._addresses: list[int] = []
+        self._sources = 0  # address of the pairs
+        self._last: Launch | None = None  # that may still read them
+        context.graphs.add(self)
+
+    def allocate(self, nbytes: int) -> int:
+        """Allocate memory that lives as long as the graph."""
+        with self._context.current() as api:
+            address = int(check(api.cuMemAlloc(nbytes), "cuMemAlloc", self._context.name))
+            self._addresses.append(address)
+        return address
+
+    def source(self, number: int) -> int:
+        """Return the address of the seed and the offset of a source of random numbers."""
+        if not 0 <= number < _MOST_SOURCES:
+            raise Unsupported(f"a graph has at most {_MOST_SOURCES} sources of random numbers", ability="Captures")
+        if not self._sources:
+            self._sources = self.allocate(_MOST_SOURCES * _PAIR.size)
+        return self._sources + number * _PAIR.size
+
+    def write(self, queue: CudaQueue, sources: Sequence[tuple[int, int]]) -> None:
+        """Queue the write of the seeds and offsets for one launch, after earlier launches that read them."""
+        if not self._sources:
+            return
+        if self._last is not None and self._last.queue is not queue and not self._last.queue.closed:
+            last, tick = self._last
+            queue.make_wait(last, Stream.signal(last) if tick is None else tick)
+        self._last = Launch(queue, None)
+        packed = b"".join(_PAIR.pack(seed & _UINT64_MAX, offset & _UINT64_MAX) for seed, offset in sources)
+        if packed:
+            buffer = ctypes.create_string_buffer(packed, len(packed))
+            Stream.copy(queue, self._sources, ctypes.addressof(buffer), len(packed))  # has read it when it returns
+
+    def launched(self, queue: CudaQueue) -> None:
+        """Note the end of a launch for which `write` was called."""
+        if self._sources:
+            self._last = Launch(queue, Stream.signal(queue))
+
+    def discard(self) -> None:
+        """Pass the memory to the context, which frees it when no launch uses it any more."""
+        addresses, self._addresses = self._addresses, []
+        if addresses:
+            handles = [("cuMemFree", address) for address in addresses]
+            self._context.discarded.append(Discarded(handles, last=self._last))
+
+    def __del__(self) -> None:
+        self.discard()
