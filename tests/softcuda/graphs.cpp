@@ -323,7 +323,6 @@ CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* result, CUgrap
   return CUDA_SUCCESS;
 }
 
-// What the device function cudaGraphSetConditional does. The caller must know that the graph exists.
 void softcuda_set_conditional(CUgraphConditionalHandle handle, unsigned value) {
   reinterpret_cast<Condition*>(handle)->value = value;
 }

@@ -84,6 +84,8 @@ CUresult load(const void* image, Context* context, std::shared_ptr<Module>* resu
   auto module = std::make_shared<Module>();
   module->context = context;
   module->library = library;
+  if (void* const set = dlsym(library, "softcuda_set"))
+    *static_cast<void**>(set) = reinterpret_cast<void*>(softcuda_set_conditional);
   const auto* entry = static_cast<const Entry*>(dlsym(library, "softcuda_kernels"));
   const auto* architecture = static_cast<const int*>(dlsym(library, "softcuda_architecture"));
   if (!entry || !architecture) return CUDA_ERROR_INVALID_IMAGE;

@@ -188,6 +188,9 @@ bool is_imported_elsewhere(const Range& range);
 // Creates a file of device memory, or returns -1.
 int new_file(const Device& device, size_t bytes);
 
+// What the device function cudaGraphSetConditional does. The caller must know that the graph exists.
+extern "C" void softcuda_set_conditional(CUgraphConditionalHandle handle, unsigned value);
+
 int64_t now();  // nanoseconds
 
 }  // namespace softcuda

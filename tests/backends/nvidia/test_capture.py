@@ -16,7 +16,7 @@ from forebay import DeviceError, Forked, Unsupported, WrongState
 from forebay.backends.nvidia.driver import CudaDriver
 
 soft = ctypes.CDLL("libcuda.so.1")
-TYPES = "contexts streams events device graphs graph_execs captures user_objects".split()
+TYPES = "contexts streams events device graphs graph_execs captures user_objects modules".split()
 GLOBAL = api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
 
 def live():
@@ -41,6 +41,7 @@ def open_port():
 
 def scenario():
     values = []
+    one.fill(memory, 0, 16)
     graph = one.begin_capture()
     one.fill(memory, 1, 2)
     two.wait_for(one, one.signal())
@@ -60,7 +61,18 @@ def scenario():
     two.wait(two.signal())
     assert bytes_at(memory, 10) == [3, 1, 1, 1, 0, 0, 0, 0, 4, 0], bytes_at(memory, 10)
     assert values == [[1] * 4] * 2, values
+    conditional = two.begin_capture()
+    conditional.begin_if(two, memory)
+    two.fill(memory + 9, 8, 1)
+    conditional.end_body(two)
+    two.end_capture()
+    conditional.launch(two)
+    two.wait(two.signal())
+    assert bytes_at(memory, 10)[9] == 8
+    two.fill(memory + 9, 0, 1)
+    two.wait(two.signal())
     abandoned = two.begin_capture()
+    abandoned.begin_if(two, memory)
     two.fill(memory, 9, 1)
     two.abandon_capture()
 """
@@ -142,6 +154,7 @@ print(made, *ignored)
         "cuEventDestroy",
         "cuGraphDestroy",
         "cuGraphExecDestroy",
+        "cuStreamDestroy",
         "cuStreamEndCapture",
         "cuStreamQuery",
         "cuThreadExchangeStreamCaptureMode",
@@ -422,3 +435,65 @@ print(code_of(one.copy_strided, StridedCopy((2,), memory, (2,), "int8", 1, ctype
 print(code_of(one.end_capture))
 """
     assert output_of(program) == ["[0, 2, 1, 3] ['strided']", "900", "901"]
+
+
+def test_nested_conditions_and_a_stream_that_joins_a_body():
+    program = """
+graph = one.begin_capture()
+one.fill(memory + 1, 5, 1)
+graph.begin_if(one, memory)
+one.fill(memory + 2, 6, 1)
+graph.begin_if(one, memory + 16)
+one.fill(memory + 3, 7, 1)
+graph.end_body(one)
+two.wait_for(one, one.signal())
+two.copy(memory + 4, memory + 2, 1)
+one.wait_for(two, two.signal())
+graph.end_body(one)
+one.copy(memory + 5, memory + 4, 1)
+one.end_capture()
+for outer, inner in ((0, 1), (1, 0), (2, 3)):
+    default.fill(memory, 0, 8)
+    default.fill(memory, outer, 1)
+    default.fill(memory + 16, inner, 1)
+    graph.launch(default)
+    default.wait(default.signal())
+    print(bytes_at(memory, 6))
+outer = one.begin_capture()
+try:
+    graph.launch(one)
+except Unsupported as error:
+    print(error)
+one.abandon_capture()
+"""
+    assert output_of(program) == [
+        "[0, 5, 0, 0, 0, 0]",
+        "[1, 5, 6, 0, 6, 6]",
+        "[2, 5, 6, 7, 6, 6]",
+        "a graph with conditional nodes cannot be a part of another graph",
+    ]
+
+
+def test_open_body_is_discarded_with_the_capture():
+    program = """
+graph = one.begin_capture()
+graph.begin_while(one, memory)
+one.fill(memory + 1, 5, 1)
+for work in (lambda: one.call(print), lambda: graph.add_event(one, "record_event", 1, print)):
+    try:
+        work()
+    except Unsupported as error:
+        print(error)
+streams = soft.softcuda_live(b"streams")
+print(code_of(one.end_capture), streams - soft.softcuda_live(b"streams"))
+graph = one.begin_capture()
+graph.begin_if(one, memory)
+one.abandon_capture()
+print("captures" in live(), "graphs" in live(), streams - soft.softcuda_live(b"streams"))
+"""
+    assert output_of(program) == [
+        "the body of a condition cannot call functions of the host",
+        "the body of a condition cannot record external events",
+        "904 1",
+        "False False 1",
+    ]

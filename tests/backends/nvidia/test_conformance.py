@@ -15,7 +15,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software dr
 # These tests start a process that looks for devices of its own, or compute with NumPy in device memory.
 LEFT_OUT = (
     "test_queued_work_completes_at_exit or test_seed_set_before_first_use_applies "
-    "or test_while_loop_runs_until_its_condition_is_zero "
     "or (test_draws_computed_from_tensors_match_the_cpu_device and with)"
 )
 LIMIT = 600  # seconds; the kernels are compiled once

@@ -15,6 +15,8 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
+#define __cudart_builtin__
+#define CUDARTAPI
 
 using size_t = __SIZE_TYPE__;
 using ptrdiff_t = __PTRDIFF_TYPE__;
@@ -94,6 +96,12 @@ extern "C" [[noreturn]] inline void __assertfail(const char*, const char*, unsig
   throw SoftcudaFailure{710};
 }
 #define assert(condition) ((condition) ? (void)0 : __assertfail(#condition, __FILE__, __LINE__, "", 1))
+
+using cudaGraphConditionalHandle = unsigned long long;
+extern "C" {
+void (*softcuda_set)(cudaGraphConditionalHandle, unsigned) = nullptr;  // the driver's function, which it sets
+void cudaGraphSetConditional(cudaGraphConditionalHandle handle, unsigned value) { softcuda_set(handle, value); }
+}
 
 // ---- The table of kernels, which the driver reads
 

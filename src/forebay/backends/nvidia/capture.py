@@ -9,10 +9,11 @@ from typing import Any
 
 from forebay.backends.common import recorded_work
 from forebay.backends.common.capture_recorder import CapturedMark, CaptureRecorder, wait_in_capture
-from forebay.backends.nvidia._stream import HostCall, NativeHostCall
+from forebay.backends.nvidia._stream import HostCall, NativeHostCall, Stream
 from forebay.backends.nvidia.graph_executables import GraphExecutables, destroy_discarded
 from forebay.backends.nvidia.graph_memory import GraphMemory
 from forebay.backends.nvidia.kernels.draws import launch_draw
+from forebay.backends.nvidia.kernels.strided import launch_strided_copy
 from forebay.backends.nvidia.queue import CudaQueue
 from forebay.backends.nvidia.stream_capture import StreamCapture
 from forebay.errors import ForebayError, Unsupported, WrongState
@@ -67,7 +68,10 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
     def add_dependency(self, queue: CudaQueue, tick: int) -> None:
         with self.lock:
             self._note_foreign_work(queue)
+            before = self._frontiers[queue.handle]
             super().add_dependency(queue, tick)
+            if self._frontiers[queue.handle] == before and self.driver.is_captured(queue):
+                return  # the tick precedes anyway
             with self.operation(queue):
                 self.driver.wait(queue, tick)
 
@@ -82,6 +86,8 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
     ) -> None:
         if not isinstance(other, CudaCapturedGraph) or other.executables is None:
             raise WrongState("the graph cannot be launched: its capture did not end successfully")
+        if any(node.op in {"if", "while"} for node in other.work):
+            raise Unsupported("a graph with conditional nodes cannot be a part of another graph", ability="Captures")
         with self.lock:
             self._note_foreign_work(queue)
             super().add_child_graph(queue, other, sources)
@@ -94,14 +100,34 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
                     else:
                         self.driver.add_graph(queue, part)
 
-    def _begin(self, queue: Queue, what: str, address: int) -> None:  # noqa: ARG002 - of `begin_if` and `begin_while`
-        raise Unsupported(
-            "a graph of CUDA queues has no conditional nodes yet: they need a kernel that reads the condition",
-            ability="Captures",
-        )
+    def _begin(self, queue: Queue, what: str, address: int) -> None:  # of `begin_if` and `begin_while`
+        with self.lock:
+            super()._begin(queue, what, address)
+            member = self._member(queue)
+            with self.operation(member):
+                self.driver.begin_body(member, what, address)
+
+    def update_condition(self, queue: Queue, address: int) -> None:
+        with self.lock:
+            super().update_condition(queue, address)
+            member = self._member(queue)
+            with self.operation(member):
+                self.driver.update_condition(member, address)
+
+    def end_body(self, queue: Queue) -> None:
+        with self.lock:
+            super().end_body(queue)
+            member = self._member(queue)
+            with self.operation(member):
+                self.driver.end_body(member)
+
+    def _check_outside_bodies(self, queue: CudaQueue) -> None:
+        if self._bodies.get(queue.handle):
+            raise Unsupported("the body of a condition cannot call functions of the host", ability="Captures")
 
     def call(self, queue: CudaQueue, function: Callable[[], object]) -> None:
         """Capture a Python function."""
+        self._check_outside_bodies(queue)
         self.add(queue, "call", **recorded_work.call(function))
         call = HostCall(queue, function, repeated=True)
         self.calls.append(call)
@@ -112,10 +138,11 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
         """Capture a random fill, which reads the position of its source in the memory that each launch writes."""
         self.add(queue, "draw", **recorded_work.draw(draw))
         with self.operation(queue):
-            launch_draw(queue, draw, self.memory.source(draw.seed))
+            launch_draw(self.driver.target(queue), draw, self.memory.source(draw.seed))
 
     def call_native(self, queue: CudaQueue, function: int, argument: int) -> None:
         """Capture a native function."""
+        self._check_outside_bodies(queue)
         self.add(queue, "native", **recorded_work.native(function, argument))
         call = NativeHostCall(queue, function, argument)
         self.calls.append(call)
@@ -194,12 +221,12 @@ class CapturingQueue(CudaQueue):
     def copy(self, dst: int, src: int, nbytes: int) -> None:
         self.recording.add(self, "copy", **recorded_work.copy(dst, src, nbytes))
         with self.recording.operation(self):
-            super().copy(dst, src, nbytes)
+            Stream.copy(self.recording.driver.target(self), dst, src, nbytes)
 
     def fill(self, dst: int, byte: int, nbytes: int) -> None:
         self.recording.add(self, "fill", **recorded_work.fill(dst, byte, nbytes))
         with self.recording.operation(self):
-            super().fill(dst, byte, nbytes)
+            Stream.fill(self.recording.driver.target(self), dst, byte, nbytes)
 
     def draw(self, draw: Draw) -> None:
         self.recording.draw(self, draw)
@@ -207,7 +234,7 @@ class CapturingQueue(CudaQueue):
     def copy_strided(self, copy: StridedCopy) -> None:
         self.recording.add(self, "strided", **recorded_work.copy_strided(copy))
         with self.recording.operation(self):
-            super().copy_strided(copy)
+            launch_strided_copy(self.recording.driver.target(self), copy)
 
     def call(self, function: Callable[[], object]) -> None:
         self.recording.call(self, function)

@@ -15,20 +15,33 @@ from forebay.backends.common.cuda_errors import (
 from forebay.backends.nvidia.calls import check, driver_api, error_of
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.graph_executables import destroy_graphs
+from forebay.backends.nvidia.kernels.condition import launch_set_condition
+from forebay.backends.nvidia.queue import CudaQueue
 from forebay.errors import DeviceError, ForebayError, warn_unraisable
 from forebay.spi import Queue
 
 if TYPE_CHECKING:
-    from forebay.backends.nvidia.queue import CudaQueue
+    from forebay.backends.nvidia.capture import CudaCapturedGraph
 
 __all__ = ["Part", "StreamCapture"]
 
 Part = Any | Callable[[Queue], object]  # of a captured graph: a graph of the driver, or a function that a launch calls
 _MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
+_CONDITIONS = {"if": 0, "while": 1}
 _DISABLE_TIMING = 2
 _SET_DEPENDENCIES = 1
 _ACTIVE = 1
 _ENDED = (CAPTURE_BROKEN, CAPTURE_UNJOINED, ILLEGAL_STATE)  # errors after which the stream is not captured any more
+
+
+class _BodyQueue(CudaQueue):
+    """A stream that is captured into the body of a conditional node, in place of the queue that captures the body."""
+
+    condition: int  # the driver's handle
+
+    @property
+    def capture(self) -> CudaCapturedGraph | None:
+        return self.recording
 
 
 class StreamCapture:
@@ -46,24 +59,76 @@ class StreamCapture:
         self._fronts: dict[int, frozenset[int]] = {}  # by stream: the nodes after the last operation of forebay
         self._ticks: dict[int, Any] = {}  # event of each tick of the part that is captured now
         self._events: list[Any] = []  # of all parts
+        self._bodies: dict[int, list[_BodyQueue]] = {}  # by stream: the open bodies
         self._active = False
         self._begin()
 
+    def target(self, queue: CudaQueue) -> CudaQueue:
+        """Return the queue on which the work of a queue is captured: another one inside the body of a condition."""
+        bodies = self._bodies.get(queue.handle)
+        return bodies[-1] if bodies else queue
+
+    def is_captured(self, queue: CudaQueue) -> bool:
+        """Return True if a stream has joined the capture."""
+        return self.target(queue).handle in self._fronts
+
+    def begin_body(self, queue: CudaQueue, what: str, address: int) -> None:
+        """Begin the body of a conditional node, "if" or "while", whose condition is a byte."""
+        api, outer = driver_api(), self.target(queue)
+        graph, _ = self._nodes_before(outer)
+        context = api.CUcontext(self.context.handle)
+        condition = self._call("cuGraphConditionalHandleCreate", graph, context, 0, 0)
+        launch_set_condition(outer, int(condition), address)
+        params = api.CUgraphNodeParams()
+        params.type = api.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
+        params.conditional.handle, params.conditional.ctx, params.conditional.size = condition, context, 1
+        params.conditional.type = api.CUgraphConditionalNodeType(_CONDITIONS[what])
+        nodes = [api.CUgraphNode(node) for node in self._nodes_before(outer)[1]]
+        node = self._call("cuGraphAddNode", graph, nodes, None, len(nodes), params)
+        self._call("cuStreamUpdateCaptureDependencies", outer.handle, [node], None, 1, _SET_DEPENDENCIES)
+        self.operated(queue)
+        body = _BodyQueue(self.context, 0, default=False)
+        body.condition, body.recording = int(condition), queue.recording
+        self._bodies.setdefault(queue.handle, []).append(body)
+        bodies = params.conditional.phGraph_out
+        self._call("cuStreamBeginCaptureToGraph", body.handle, bodies[0], [], None, 0, self._mode)
+
+    def update_condition(self, queue: CudaQueue, address: int) -> None:
+        """Set the condition of the innermost body again."""
+        body = self._bodies[queue.handle][-1]
+        launch_set_condition(body, body.condition, address)
+
+    def end_body(self, queue: CudaQueue) -> None:
+        """End the innermost body of a queue."""
+        self._end_body(self._bodies[queue.handle].pop())
+
+    def _end_body(self, body: _BodyQueue) -> None:
+        try:
+            self._call("cuStreamEndCapture", body.handle)
+        finally:
+            self._fronts.pop(body.handle, None)
+            del body.recording
+            body.destroy_events()
+            body.destroy()
+
     def has_foreign_work(self, queue: CudaQueue) -> bool:
         """Return True if something else than forebay has queued work on a captured stream since `operated`."""
+        queue = self.target(queue)
         known = self._fronts.get(queue.handle)
         return known is not None and self._nodes_before(queue)[1] != known
 
     def operated(self, queue: CudaQueue) -> None:
         """Note that forebay has queued work on a captured stream."""
+        queue = self.target(queue)
         self._fronts[queue.handle] = self._nodes_before(queue)[1]
 
     def signal(self, queue: CudaQueue, tick: int) -> None:
         """Record an event behind the captured work of a stream, for `wait`."""
-        self._ticks[tick] = self._record(queue)
+        self._ticks[tick] = self._record(self.target(queue))
 
     def wait(self, queue: CudaQueue, tick: int) -> None:
         """Make the later work of a stream, which joins the capture, depend on a tick."""
+        queue = self.target(queue)
         event = self._ticks.get(tick)
         if event is None and queue.handle in self._fronts:
             return  # a function of the graph came between: everything before it precedes
@@ -72,6 +137,7 @@ class StreamCapture:
 
     def add_graph(self, queue: CudaQueue, graph: Any) -> None:
         """Add a copy of a graph behind the captured work of a stream."""
+        queue = self.target(queue)
         captured, before = self._nodes_before(queue)
         nodes = [driver_api().CUgraphNode(node) for node in before]
         node = self._call("cuGraphAddChildGraphNode", captured, nodes, len(nodes), graph)
@@ -93,6 +159,10 @@ class StreamCapture:
     def end(self) -> DeviceError | None:
         """End the capture, and return the driver's error, if any. Never raises."""
         error: DeviceError | None = None
+        for bodies in self._bodies.values():
+            for _ in tuple(bodies):
+                with suppress(ForebayError):
+                    self._end_body(bodies.pop())
         while self._active and not self.context.forked():
             try:
                 self._end()
