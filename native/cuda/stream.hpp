@@ -20,7 +20,12 @@ using Handle = void*;  // of a context, a stream or an event
 using Result = int;
 using Callback = void (*)(void*);
 using Work = int (*)(void*);  // a native function that a stream executes; 0 or the code of its failure
-constexpr Result kSuccess = 0, kNotReady = 600;
+constexpr Result kSuccess = 0, kInvalidValue = 1, kNotReady = 600;
+
+// Sizes of a launch of a kernel.
+struct Launch {
+  unsigned grid[3], block[3], shared;
+};
 
 struct Functions {
   Result (*ctx_get_current)(Handle*);
@@ -37,6 +42,9 @@ struct Functions {
   Result (*memset_async)(uint64_t, unsigned char, size_t, Handle);
   Result (*launch_host_func)(Handle, Callback, void*);
   Result (*exchange_capture_mode)(int*);
+  Result (*launch_kernel)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**,
+                          void**);
+  Result (*pointer_get_attribute)(void*, int, uint64_t);
 };
 
 // Permits calls that a capture cannot observe until the end of the scope. Otherwise they would fail, and invalidate the
@@ -138,6 +146,26 @@ class Stream {
   Result launch(Callback function, void* argument) {
     const Current current(*driver_, context_);
     return current.result ? current.result : driver_->launch_host_func(stream_, function, argument);
+  }
+
+  // `arguments` has the address of each argument. The driver copies them.
+  Result launch_kernel(Handle function, const Launch& launch, void** arguments) {
+    const Current current(*driver_, context_);
+    if (current.result) return current.result;
+    const auto& [grid, block, shared] = launch;
+    return driver_->launch_kernel(function, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared, stream_,
+                                  arguments, nullptr);
+  }
+
+  // Sets `known` to whether the driver knows the memory at an address, so that kernels can access it.
+  Result find_memory(uint64_t address, bool* known) {
+    constexpr int kMemoryType = 2;  // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    const Current current(*driver_, context_);
+    if (current.result) return current.result;
+    unsigned type;
+    const Result result = driver_->pointer_get_attribute(&type, kMemoryType, address);
+    *known = result == kSuccess;
+    return result == kInvalidValue ? kSuccess : result;
   }
 
   Result query() {

@@ -83,8 +83,20 @@ Result launch(Handle, Callback function, void* argument) {
   return kSuccess;
 }
 
-const Functions driver{get_current, push,       pop,          create, destroy, record, query,
-                       elapsed,     wait_event, query_stream, copy,   set,     launch, exchange};
+std::vector<unsigned> launched;
+Result launch_kernel(Handle, unsigned x, unsigned y, unsigned z, unsigned a, unsigned b, unsigned c, unsigned shared,
+                     Handle, void** arguments, void** packed) {
+  CHECK(!packed);
+  launched = {x, y, z, a, b, c, shared, *static_cast<unsigned*>(arguments[0])};
+  return failure;
+}
+Result pointer_attribute(void* result, int, uint64_t address) {
+  *static_cast<unsigned*>(result) = 2;
+  return address == 64 ? kSuccess : address == 65 ? kInvalidValue : kNotReady;
+}
+
+const Functions driver{get_current, push,         pop,  create, destroy, record,   query,         elapsed,
+                       wait_event,  query_stream, copy, set,    launch,  exchange, launch_kernel, pointer_attribute};
 int context, handle;
 
 }  // namespace
@@ -212,6 +224,27 @@ TEST(threads_signal_wait_and_mark_together) {
   CHECK(events <= 8);
   stream.close();
   CHECK(events == 0);
+}
+
+TEST(kernel_is_launched_with_its_sizes_and_arguments) {
+  Stream stream;
+  stream.open(&driver, &context, &handle);
+  unsigned argument = 9;
+  void* arguments[] = {&argument};
+  CHECK(stream.launch_kernel(&handle, {{1, 2, 3}, {4, 5, 6}, 7}, arguments) == kSuccess);
+  CHECK((launched == std::vector<unsigned>{1, 2, 3, 4, 5, 6, 7, 9}));
+  failure = 700;
+  CHECK(stream.launch_kernel(&handle, {{1, 1, 1}, {1, 1, 1}, 0}, arguments) == 700);
+  failure = kSuccess;
+}
+
+TEST(memory_is_known_or_not) {
+  Stream stream;
+  stream.open(&driver, &context, &handle);
+  bool known = false;
+  CHECK(stream.find_memory(64, &known) == kSuccess && known);
+  CHECK(stream.find_memory(65, &known) == kSuccess && !known);
+  CHECK(stream.find_memory(66, &known) == kNotReady);
 }
 
 int main(int argc, char** argv) { return check::run_all(argc > 1 ? argv[1] : ""); }

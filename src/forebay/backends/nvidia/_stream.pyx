@@ -11,6 +11,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libcpp cimport bool as cpp_bool
 from libcpp.memory cimport make_shared, shared_ptr
+from libcpp.vector cimport vector
 from posix.unistd cimport getpid
 
 from forebay.backends.common.arguments import address_of, byte_of, index_of, size_of
@@ -32,6 +33,10 @@ cdef extern from "cuda/stream.hpp" namespace "forebay::cuda" nogil:
     cdef cppclass Tick:
         int64_t number
         Handle event
+    cdef cppclass Launch:
+        unsigned grid[3]
+        unsigned block[3]
+        unsigned shared
     ctypedef int (*Work)(void*) noexcept nogil
     cdef cppclass NativeCall:
         Work function
@@ -47,6 +52,8 @@ cdef extern from "cuda/stream.hpp" namespace "forebay::cuda" nogil:
         Result copy(uint64_t, uint64_t, size_t)
         Result fill(uint64_t, unsigned char, size_t)
         Result launch(Callback, void*)
+        Result launch_kernel(Handle, const Launch&, void**)
+        Result find_memory(uint64_t, cpp_bool*)
         Result query()
         Result signal(cpp_bool, Tick*)
         Result reached(int64_t*)
@@ -61,7 +68,7 @@ cdef extern from "cuda/stream.hpp" namespace "forebay::cuda" nogil:
 FUNCTIONS = (
     "cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent", "cuEventCreate", "cuEventDestroy", "cuEventRecord",
     "cuEventQuery", "cuEventElapsedTime", "cuStreamWaitEvent", "cuStreamQuery", "cuMemcpyAsync", "cuMemsetD8Async",
-    "cuLaunchHostFunc", "cuThreadExchangeStreamCaptureMode",
+    "cuLaunchHostFunc", "cuThreadExchangeStreamCaptureMode", "cuLaunchKernel", "cuPointerGetAttribute",
 )
 cdef Functions driver
 cdef set queued_calls = set()  # owned by the driver until they ran; those of graphs are not among them
@@ -192,6 +199,32 @@ cdef class Stream:
         if result:
             del call
             raise error_of(result, "cuLaunchHostFunc", self.name)
+
+    def launch_kernel(self, function, grid, block, unsigned shared, tuple arguments):
+        cdef Launch launch
+        cdef uintptr_t address = function
+        cdef vector[void*] addresses
+        cdef Result result
+        self.check()
+        launch.grid[0], launch.grid[1], launch.grid[2] = grid
+        launch.block[0], launch.block[1], launch.block[2] = block
+        launch.shared = shared
+        for each in arguments:
+            addresses.push_back(<void*><char*>each)
+        with nogil:
+            result = self.native.get().launch_kernel(<Handle>address, launch, addresses.data())
+        if result:
+            raise error_of(result, "cuLaunchKernel", self.name)
+
+    def knows_memory(self, uint64_t address):
+        cdef cpp_bool known = False
+        cdef Result result
+        self.check()
+        with nogil:
+            result = self.native.get().find_memory(address, &known)
+        if result:
+            raise error_of(result, "cuPointerGetAttribute", self.name)
+        return known
 
     def signal(self):
         cdef Tick tick

@@ -102,6 +102,20 @@ port.close()
     assert len(lines) == 16
 
 
+@pytest.mark.parametrize("function", ["cuModuleUnload", "cuCtxPushCurrent"])
+def test_failing_unload_does_not_keep_the_context(function):
+    program = (
+        KERNELS
+        + f"""
+load_kernel(queue, PROGRAM, "count", ["pointer"])
+soft.softcuda_fail(b"{function}", ctypes.c_uint64(0), 999, 0)
+port.context.release()
+print(live().get("contexts"))
+"""
+    )
+    assert output_of(program) == ["None"]
+
+
 def test_grids_and_blocks():
     program = (
         KERNELS

@@ -36,6 +36,15 @@ class KernelQueue(Protocol):
     @property
     def handle(self) -> int: ...
     def check_usable(self) -> None: ...
+    def knows_memory(self, address: int) -> bool: ...
+    def launch_kernel(
+        self,
+        function: int,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int,
+        arguments: tuple[bytes, ...],
+    ) -> None: ...
 
 
 class Kernel:
@@ -153,15 +162,9 @@ def launch_packed(
     shared: int = 0,
 ) -> None:
     """Queue a kernel with packed arguments, which the driver copies before it returns."""
-    queue.check_usable()
     if function.context is not queue.context:
         raise WrongState(f"kernel {function.name} was loaded for {function.context.name}, not for {queue.name}")
-    addresses = (ctypes.c_char_p * len(arguments))(*arguments)
-    api = driver_api()
-    launched = queue.context.invoke(
-        api.cuLaunchKernel, function.handle, *grid, *block, shared, queue.handle, ctypes.addressof(addresses), 0
-    )
-    check(launched, f"cuLaunchKernel of {function.name}", queue.name)
+    queue.launch_kernel(function.handle, grid, block, shared, tuple(arguments))
 
 
 def _size(value: int | Sequence[int], what: str, bounds: tuple[int, ...]) -> tuple[int, int, int]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from forebay.backends.nvidia.calls import call, check, driver_api
 from forebay.backends.nvidia.kernels.compiler import Program, compile_program
+from forebay.errors import DeviceError
 
 __all__ = ["Context", "Function", "Modules"]
 
@@ -26,10 +28,10 @@ class Function:
 
     __slots__ = ("context", "handle", "name")
 
-    def __init__(self, context: Context, name: str, handle: Any) -> None:
+    def __init__(self, context: Context, name: str, handle: int) -> None:
         self.context: Context = context
         self.name: str = name
-        self.handle: Any = handle
+        self.handle: int = handle
 
 
 class Modules:
@@ -66,7 +68,7 @@ class Modules:
                 self._symbols[program] = dict(image.symbols)
             symbol = self._symbols[program].get(name, name)
             found = context.invoke(driver_api().cuModuleGetFunction, self._loaded[program], symbol.encode())
-            return Function(context, name, check(found, "cuModuleGetFunction", context.name))
+            return Function(context, name, int(check(found, "cuModuleGetFunction", context.name)))
 
     def own_function(self, key: Hashable, name: str, make: Callable[[], Program]) -> Function:
         """Return the kernel of one of forebay's programs. `make` returns the program if the key is new.
@@ -95,7 +97,8 @@ class Modules:
         with self._lock:
             self._own.clear()
             while self._loaded:
-                self._context.invoke(driver_api().cuModuleUnload, self._loaded.popitem()[1])
+                with suppress(DeviceError):
+                    self._context.invoke(driver_api().cuModuleUnload, self._loaded.popitem()[1])
 
     def _capability(self) -> tuple[int, int]:
         attributes = driver_api().CUdevice_attribute

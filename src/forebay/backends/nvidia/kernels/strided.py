@@ -32,7 +32,6 @@ _TYPES = {
 _WORDS = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t", 16: "Word16"}
 _HEADER, _AXIS = 40, 24  # bytes
 _VALUE = 64  # bytes of a fill's element that are a part of the kernel's argument
-_UNKNOWN = 1  # CUDA_ERROR_INVALID_VALUE: the driver does not know the address
 
 
 class CopyQueue(KernelQueue, Protocol):
@@ -62,8 +61,8 @@ def launch_strided_copy(queue: CopyQueue, copy: StridedCopy) -> None:
     queue.check_usable()
     if simplified is None:
         return
-    to_host = not _is_accessible(queue, copy.to)
-    from_host = bool(copy.source and not copy.value) and not _is_accessible(queue, copy.source)
+    to_host = not queue.knows_memory(copy.to)
+    from_host = bool(copy.source and not copy.value) and not queue.knows_memory(copy.source)
     if queue.capture is not None and (to_host or from_host or len(copy.value) > _VALUE):
         raise queue.capture.forbidden(queue, "copy_strided")
     if to_host:
@@ -172,17 +171,6 @@ def _is_aligned(copy: SimplifiedCopy, *, fill: bool) -> bool:
         or (not fill and copy.source % source)
         or any(length > 1 and (to_step % to or source_step % source) for length, to_step, source_step in copy.axes)
     )
-
-
-def _is_accessible(queue: KernelQueue, address: int) -> bool:
-    """Return True if a kernel can access the memory: that of devices, and pinned or managed memory."""
-    api = driver_api()
-    attribute = api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-    found = queue.context.invoke(api.cuPointerGetAttribute, attribute, address)
-    if int(found[0]) == _UNKNOWN:
-        return False
-    check(found, "cuPointerGetAttribute", queue.name)
-    return True
 
 
 def _contiguous(shape: Sequence[int], size: int) -> tuple[int, ...]:
