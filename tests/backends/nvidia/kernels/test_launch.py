@@ -64,6 +64,12 @@ print(live())
     ]
 
 
+def test_example_of_the_documentation(root):
+    page = (root / "docs/how-to/cuda.md").read_text().partition("## Launch kernels")[2]
+    example = page.partition("```python")[2].partition("```")[0]
+    assert output_of(example) == ["2.5"]
+
+
 def test_wrong_arguments_are_refused():
     program = (
         KERNELS
@@ -79,7 +85,7 @@ def attempt(arguments, kernel=store):
         print(type(error).__name__, error)
 
 attempt(right[:-1])
-WRONG = [(0, "x"), (0, -1), (0, 1.0), (1, 1), (2, 128), (3, -1), (4, 1.5), (5, True)]
+WRONG = [(0, "x"), (0, -1), (0, np.array(1)), (1, 1), (2, 128), (3, -1), (4, 1.5), (5, True)]
 for number, wrong in [*WRONG, (6, "x"), (7, 1j), (8, b"x"), (8, 3)]:
     attempt([*right[:number], wrong, *right[number + 1:]])
 for wrong in (("pointer",), (*STORE[:-1], "f8"), ("pointer", "no type")):

@@ -14,7 +14,7 @@ from forebay.backends.nvidia.kernels.compiler import Program
 from forebay.backends.nvidia.kernels.modules import Context, Function, Modules
 from forebay.errors import DeviceError, WrongState
 
-__all__ = ["Kernel", "KernelQueue", "launch", "launch_packed", "load_kernel"]
+__all__ = ["Kernel", "KernelQueue", "KernelStream", "launch", "launch_packed", "load_kernel"]
 
 _POINTER = "pointer"
 _BOUNDS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
@@ -76,13 +76,22 @@ class Kernel:
         return packed
 
 
-def load_kernel(queue: KernelQueue, program: Program, name: str, parameters: Sequence[object]) -> Kernel:
+class KernelStream(Protocol):
+    """A stream, which has a queue."""
+
+    @property
+    def queue(self) -> Any: ...  # a KernelQueue
+
+
+def load_kernel(
+    stream: KernelStream | KernelQueue, program: Program, name: str, parameters: Sequence[object]
+) -> Kernel:
     """Compile a program, unless that was done before, and return a kernel of it for the queue's device.
 
     Parameters
     ----------
-    queue : CudaQueue
-        A queue of the device.
+    stream : Stream or CudaQueue
+        A stream of the device, or its queue.
     program : Program
         The program.
     name : str
@@ -100,6 +109,7 @@ def load_kernel(queue: KernelQueue, program: Program, name: str, parameters: Seq
     TypeError
         If the types do not agree with the compiled kernel.
     """
+    queue: KernelQueue = _queue_of(stream)
     queue.check_usable()
     types = tuple(None if each == _POINTER else np.dtype(each) for each in parameters)  # type: ignore[call-overload]  # checks
     context = queue.context
@@ -116,7 +126,7 @@ def launch(
     grid: int | Sequence[int],
     block: int | Sequence[int],
     args: Sequence[object],
-    stream: KernelQueue,
+    stream: KernelStream | KernelQueue,
     shared: int = 0,
 ) -> None:
     """Queue a kernel.
@@ -131,10 +141,10 @@ def launch(
         Number of threads of a block along one to three axes.
     args : sequence of object
         One argument for each parameter: ints, floats, bools, complex numbers, scalars of NumPy and ctypes; bytes for
-        structures; for a pointer an address, an instance of `ctypes.c_void_p`, or an object with
-        `__cuda_array_interface__`.
-    stream : CudaQueue
-        Queue of the kernel's device.
+        structures; for a pointer an address, an instance of `ctypes.c_void_p`, a tensor, or an
+        object with `__cuda_array_interface__`.
+    stream : Stream or CudaQueue
+        A stream of the kernel's device, or its queue.
     shared : int, default 0
         Bytes of dynamic shared memory.
 
@@ -150,7 +160,7 @@ def launch(
         _size(value, what, bounds)
         for value, what, bounds in zip((grid, block), ("grid", "block"), _BOUNDS, strict=True)
     ]
-    launch_packed(stream, function, sizes[0], sizes[1], kernel.pack(args), operator.index(shared))
+    launch_packed(_queue_of(stream), function, sizes[0], sizes[1], kernel.pack(args), operator.index(shared))
 
 
 def launch_packed(
@@ -167,6 +177,11 @@ def launch_packed(
     queue.launch_kernel(function.handle, grid, block, shared, tuple(arguments))
 
 
+def _queue_of(stream: KernelStream | KernelQueue) -> KernelQueue:
+    queue: KernelQueue = stream.queue if hasattr(stream, "queue") else stream
+    return queue
+
+
 def _size(value: int | Sequence[int], what: str, bounds: tuple[int, ...]) -> tuple[int, int, int]:
     sizes = tuple(value) if isinstance(value, Sequence) else (value,)
     found = [operator.index(each) for each in sizes] + [1] * (3 - len(sizes))
@@ -180,11 +195,13 @@ def _size(value: int | Sequence[int], what: str, bounds: tuple[int, ...]) -> tup
 
 def _pack_pointer(argument: object) -> bytes:
     interface = getattr(argument, "__cuda_array_interface__", None)
-    if interface is not None:
+    if hasattr(argument, "data_ptr"):
+        argument = argument.data_ptr()
+    elif interface is not None:
         argument = interface["data"][0]
     elif isinstance(argument, ctypes.c_void_p):
         argument = argument.value or 0
-    if isinstance(argument, bool) or not hasattr(argument, "__index__"):
+    if isinstance(argument, (bool, np.ndarray)) or not hasattr(argument, "__index__"):
         raise TypeError(f"not an address or an array of a device, but {type(argument).__name__}")
     return operator.index(argument).to_bytes(8, "little")
 
