@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from forebay.backends.common.strided_copy_encoding import SimplifiedCopy, copy_strided_now, simplify_strided_copy
-from forebay.backends.nvidia.calls import check, driver_api, error_of
+from forebay.backends.nvidia.calls import check, driver_api
 from forebay.backends.nvidia.kernels.launch import KernelQueue, launch_packed
 from forebay.backends.nvidia.kernels.sources import axes_class, own_program
+from forebay.errors import DeviceError
 from forebay.spi import StridedCopy
 
 __all__ = ["CopyQueue", "launch_strided_copy"]
@@ -133,10 +134,11 @@ def _scratch(queue: CopyQueue, nbytes: int) -> Iterator[int]:
     try:
         yield int(address)
     finally:
-        freed = context.invoke(api.cuMemFreeAsync, address, queue.handle)
-        if freed[0]:
+        try:
+            check(context.invoke(api.cuMemFreeAsync, address, queue.handle), "cuMemFreeAsync", queue.name)
+        except DeviceError:
             context.invoke(api.cuMemFree, address)  # waits for the queued work
-            raise error_of(int(freed[0]), "cuMemFreeAsync", queue.name)
+            raise
 
 
 def _launch(queue: KernelQueue, copy: StridedCopy, simplified: SimplifiedCopy | None = None) -> None:
