@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "build/native-tests"
 COMPILER = shlex.split(os.environ.get("CXX", "g++"))
-FLAGS = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-pthread", "-fno-sanitize-recover=all", "-Inative"]
+FLAGS = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-O0", "-g1", "-pthread", "-fno-sanitize-recover=all", "-Inative"]
 FLAGS += ["-ffp-contract=off", "-fno-math-errno"]  # as in setup.py: random numbers depend on these flags
 SANITIZERS = ["address,undefined", "thread"]
 PROGRAMS = sorted(path.stem for path in ROOT.glob("native/tests/test_*.cpp"))

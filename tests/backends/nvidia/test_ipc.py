@@ -304,7 +304,7 @@ before = soft.softcuda_calls(b"")
 run(None)
 calls = soft.softcuda_calls(b"") - before
 survived = sum(run(number) for number in range(calls))
-print(calls > 50, survived < calls / 2)
+print(calls > 50, survived < 2 * calls / 3)  # the rest: changes of the context and the capture mode, clean-up
 owner.kill()
 """
     assert lines_of(program) == ["True True"]
