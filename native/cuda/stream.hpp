@@ -20,6 +20,7 @@ using Handle = void*;  // of a context, a stream or an event
 using Result = int;
 using Callback = void (*)(void*);
 using Work = int (*)(void*);  // a native function that a stream executes; 0 or the code of its failure
+constexpr int kAllDevices = -1, kNoDevice = -2;
 constexpr Result kSuccess = 0, kInvalidValue = 1, kNotReady = 600;
 
 // Sizes of a launch of a kernel.
@@ -157,15 +158,26 @@ class Stream {
                                   arguments, nullptr);
   }
 
-  // Sets `known` to whether the driver knows the memory at an address, so that kernels can access it.
-  Result find_memory(uint64_t address, bool* known) {
-    constexpr int kMemoryType = 2;  // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+  // Sets `device` to the device whose kernels can access the memory at an address: kAllDevices for pinned and managed
+  // memory, kNoDevice for other memory of the host.
+  Result memory_device(uint64_t address, int* device) {
+    constexpr int kMemoryType = 2, kIsManaged = 8, kDeviceOrdinal = 9;  // CU_POINTER_ATTRIBUTE_
+    constexpr unsigned kHost = 1;                                       // CU_MEMORYTYPE_HOST
     const Current current(*driver_, context_);
     if (current.result) return current.result;
-    unsigned type;
-    const Result result = driver_->pointer_get_attribute(&type, kMemoryType, address);
-    *known = result == kSuccess;
-    return result == kInvalidValue ? kSuccess : result;
+    unsigned type = 0, managed = 0;
+    Result result = driver_->pointer_get_attribute(&type, kMemoryType, address);
+    *device = kNoDevice;
+    if (result) return result == kInvalidValue ? kSuccess : result;
+    *device = kAllDevices;
+    if (type == kHost) return kSuccess;
+    if ((result = driver_->pointer_get_attribute(&managed, kIsManaged, address)) || managed) return result;
+    return driver_->pointer_get_attribute(device, kDeviceOrdinal, address);
+  }
+
+  Result elapsed(Handle start, Handle end, float* milliseconds) {
+    const Current current(*driver_, context_);
+    return current.result ? current.result : driver_->event_elapsed_time(milliseconds, start, end);
   }
 
   Result query() {
@@ -212,15 +224,9 @@ class Stream {
     return kSuccess;
   }
 
-  int64_t last() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return last_;
-  }
-
-  bool closed() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return closed_;
-  }
+  // Both are read without the lock, which a thread may hold while the driver blocks.
+  int64_t last() const { return last_; }
+  bool closed() const { return closed_; }
 
   // Accepts the event of a mark. Makes no call of the driver and does not wait for one, as a destructor calls it.
   void give_back(Handle event) {
@@ -233,7 +239,10 @@ class Stream {
     const std::lock_guard<std::mutex> lock(mutex_);
     reached_ = last_;
     pending_.clear();
-    for (const Handle event : events_) driver_->event_destroy(event);
+    {
+      const Current current(*driver_, context_);
+      for (const Handle event : events_) driver_->event_destroy(event);
+    }
     events_.clear();
     for (auto& events : free_) events.clear();
     closed_ = true;
@@ -294,8 +303,9 @@ class Stream {
   std::mutex mutex_;  // of everything below but `given_`
   std::deque<Tick> pending_;
   std::vector<Handle> free_[2], events_;  // without and with times; all
-  int64_t last_ = 0, reached_ = 0;
-  bool closed_ = false;
+  std::atomic<int64_t> last_{0};
+  int64_t reached_ = 0;
+  std::atomic<bool> closed_{false};
   std::mutex given_mutex_;
   std::vector<Handle> given_;
 };

@@ -3,6 +3,8 @@
 
 import traceback
 
+from forebay.errors import without_frames
+
 
 @cython.final
 cdef class Mark:
@@ -110,9 +112,7 @@ cdef int run_callable(void* argument) noexcept with gil:
             queue.error = error
             lines = traceback.format_tb(error.__traceback__)
             error.add_note("raised by the queued function:\n" + "".join(lines).rstrip())
-            while error is not None:  # a stored exception keeps no frames
-                error.__traceback__ = error.__context__ = None
-                error = error.__cause__
+            without_frames(error)
         return 1
     finally:
         Py_DECREF(call)

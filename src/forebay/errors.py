@@ -178,7 +178,9 @@ def without_frames(error: _Error) -> _Error:
         The same exception, without tracebacks, and without the exception that was being handled.
     """
     each: BaseException | None = error
-    while each is not None:
+    seen = set[int]()
+    while each is not None and id(each) not in seen:  # `raise error from error` is its own cause
+        seen.add(id(each))
         each.__traceback__, each.__context__ = None, None
         each = each.__cause__
     return error

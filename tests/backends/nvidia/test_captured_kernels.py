@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from support.captured_queues import output_of
+from support.software_driver import run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
 
@@ -124,3 +125,32 @@ print("captures" in live(), "graphs" in live(), streams - soft.softcuda_live(b"s
         "904 1",
         "False False 1",
     ]
+
+
+def test_graph_with_draws_is_a_part_of_another_graph_only_once():
+    program = """
+import forebay
+from forebay import cuda
+memory = forebay.empty(1024, device="cuda")
+stream = cuda.Stream()
+with cuda.stream(stream):
+    inner, outer = cuda.CUDAGraph(), cuda.CUDAGraph()
+    inner.capture_begin()
+    memory.uniform_()
+    inner.capture_end()
+    outer.capture_begin()
+    inner.replay()
+    try:
+        inner.replay()
+    except forebay.Unsupported as error:
+        print(error)
+    outer.capture_end()
+    outer.replay()
+cuda.synchronize()
+print(0 < memory.cpu().numpy().mean() < 1)
+"""
+    done = run(program)
+    assert done.stdout.splitlines() == [
+        "a graph that draws random numbers can be a part of another graph only once",
+        "True",
+    ], done.stderr

@@ -57,7 +57,7 @@ FORKED = (
             {"CUDA_VISIBLE_DEVICES": "0", "SOFTCUDA_DEVICES": "0"},
             "0 the NVIDIA driver finds no GPU\n",
         ),
-        (ASK, {"SOFTCUDA_VERSION": "11080"}, "0 the NVIDIA driver supports CUDA 11.8; forebay needs 12.0\n"),
+        (ASK, {"SOFTCUDA_VERSION": "11080"}, "0 the NVIDIA driver supports CUDA 11.8; forebay needs 13.0\n"),
         (HIDDEN + ASK, {}, "0 cuda-bindings is not installed ("),
         (ASK, {"SOFTCUDA_INIT_ERROR": "100"}, NO_NODES),
         (ASK, {"SOFTCUDA_INIT_ERROR": "999"}, NO_NODES),
@@ -74,7 +74,7 @@ FORKED = (
         (
             WITH_NODES + ASK,
             {"SOFTCUDA_INIT_ERROR": "12345"},
-            "0 the NVIDIA driver is newer than cuda-bindings, which does not know: 12345",
+            "0 the NVIDIA driver is newer than cuda-bindings, which has no name for: 12345",
         ),
         (
             ASK,

@@ -250,3 +250,44 @@ first.wait(later)
 port.close()
 """
     assert output_of(program) == ["True"]
+
+
+def test_failure_that_is_its_own_cause_is_raised():
+    program = """
+def fail():
+    error = ValueError("itself")
+    raise error from error
+
+port = CudaDriver().open(0)
+queue = port.queue()
+queue.call(fail)
+try:
+    queue.wait(queue.signal())
+except DeviceError as error:
+    print(error.__cause__)
+port.close()
+"""
+    assert output_of(program) == ["itself"]
+
+
+def test_memory_is_freed_although_a_context_cannot_be_made_current():
+    program = """
+port = CudaDriver().open(0)
+port.queue()
+kept = port.reserve(2 * MIB), port.reserve(2 * MIB), port.pin(4096)
+soft.softcuda_fail(b"cuCtxPushCurrent", ctypes.c_uint64(0), 999, 0)
+port.close()
+print(live())
+"""
+    assert output_of(program) == ["{}"]
+
+
+def test_elements_of_another_device_are_converted():
+    program = """
+import forebay
+source = forebay.arange(6, dtype=forebay.float32, device="cuda:0").reshape(2, 3)
+target = forebay.empty((2, 3), dtype=forebay.int64, device="cuda:1")
+target.copy_(source)
+print(target.tolist())
+"""
+    assert output_of(program) == ["[[0, 1, 2], [3, 4, 5]]"]

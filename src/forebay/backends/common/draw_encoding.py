@@ -47,7 +47,9 @@ def element_size(element: str) -> int:
 
 
 def pack_draw(draw: Draw) -> bytes:
-    """Return the bytes for `_core.Queue.draw_packed`."""
+    """Return the bytes for `_core.Queue.draw_packed`. Raises ValueError if a name is unknown."""
+    if draw.distribution not in _LAWS or draw.element not in _ELEMENTS:
+        raise ValueError(f"invalid draw: {draw}")
     header = _HEADER.pack(
         draw.address,
         draw.elements,

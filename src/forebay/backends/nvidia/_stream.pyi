@@ -11,6 +11,8 @@ from typing_extensions import disjoint_base
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.spi import Mark as _Mark
 
+ALL_DEVICES: Final[int]
+NO_DEVICE: Final[int]
 FUNCTIONS: Final[tuple[str, ...]]  # of the driver, which `load` sets
 
 def load(addresses: Mapping[str, int]) -> None: ...  # by name; before the first stream
@@ -65,7 +67,9 @@ class Stream:
         shared: int,
         arguments: tuple[bytes, ...],
     ) -> None: ...
-    def knows_memory(self, address: int) -> bool: ...  # whether kernels can access it
+    # Return the device whose kernels can access an address: ALL_DEVICES for pinned and managed memory, NO_DEVICE for
+    # other memory of the host.
+    def memory_device(self, address: int) -> int: ...
     def signal(self) -> int: ...
     def mark(self) -> Mark: ...
     def elapsed_ms(self, start: _Mark, end: _Mark) -> float: ...

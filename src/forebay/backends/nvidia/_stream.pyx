@@ -16,7 +16,7 @@ from posix.unistd cimport getpid
 
 from forebay.backends.common.arguments import address_of, byte_of, index_of, size_of
 from forebay.backends.nvidia.calls import error_of
-from forebay.errors import WrongState
+from forebay.errors import WrongState, without_frames
 
 cdef extern from "<atomic>" namespace "std" nogil:
     cdef cppclass atomic_int "std::atomic<int>":
@@ -28,6 +28,7 @@ cdef extern from "cuda/stream.hpp" namespace "forebay::cuda" nogil:
     ctypedef void* Handle
     ctypedef int Result
     cdef Result NotReady "forebay::cuda::kNotReady"
+    cdef int AllDevices "forebay::cuda::kAllDevices", NoDevice "forebay::cuda::kNoDevice"
     cdef cppclass Functions:
         Result (*event_elapsed_time)(float*, Handle, Handle)
     cdef cppclass Tick:
@@ -53,7 +54,8 @@ cdef extern from "cuda/stream.hpp" namespace "forebay::cuda" nogil:
         Result fill(uint64_t, unsigned char, size_t)
         Result launch(Callback, void*)
         Result launch_kernel(Handle, const Launch&, void**)
-        Result find_memory(uint64_t, cpp_bool*)
+        Result memory_device(uint64_t, int*)
+        Result elapsed(Handle, Handle, float*)
         Result query()
         Result signal(cpp_bool, Tick*)
         Result reached(int64_t*)
@@ -63,6 +65,8 @@ cdef extern from "cuda/stream.hpp" namespace "forebay::cuda" nogil:
         void give_back(Handle)
         void close()
         cpp_bool closed()
+
+ALL_DEVICES, NO_DEVICE = AllDevices, NoDevice
 
 # In the order of the members of `Functions`.
 FUNCTIONS = (
@@ -216,15 +220,15 @@ cdef class Stream:
         if result:
             raise error_of(result, "cuLaunchKernel", self.name)
 
-    def knows_memory(self, uint64_t address):
-        cdef cpp_bool known = False
+    def memory_device(self, uint64_t address):
+        cdef int device = 0
         cdef Result result
         self.check()
         with nogil:
-            result = self.native.get().find_memory(address, &known)
+            result = self.native.get().memory_device(address, &device)
         if result:
             raise error_of(result, "cuPointerGetAttribute", self.name)
-        return known
+        return device
 
     def signal(self):
         cdef Tick tick
@@ -254,7 +258,7 @@ cdef class Stream:
         self.check_process()
         cdef Handle first = self.event_of(start, "start"), last = self.event_of(end, "end")
         with nogil:
-            result = driver.event_elapsed_time(&milliseconds, first, last)
+            result = self.native.get().elapsed(first, last, &milliseconds)
         if result:
             raise error_of(result, "cuEventElapsedTime", self.name)
         return milliseconds
@@ -318,6 +322,7 @@ cdef class Stream:
         for call in tuple(queued_calls):
             if call.stream is self:
                 call.function = None
+        self.finished.clear()
 
     def check_usable(self):
         if self.context is None:
@@ -377,6 +382,4 @@ cdef keep_failure(Stream stream, error):
     stream.failure = error
     lines = traceback.format_tb(error.__traceback__)
     error.add_note("raised by the queued function:\n" + "".join(lines).rstrip())
-    while error is not None:  # a stored exception keeps no frames
-        error.__traceback__ = error.__context__ = None
-        error = error.__cause__
+    without_frames(error)

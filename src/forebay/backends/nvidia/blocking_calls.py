@@ -29,7 +29,8 @@ class BlockingCalls:
     def __init__(self, context: PrimaryContext, stream: int) -> None:
         self._context = context
         self._stream = stream
-        self._lock = threading.RLock()
+        self._order = threading.Lock()  # held while the driver may block; keeps the order of the stream
+        self._lock = threading.RLock()  # of everything below; not held during a call of the driver
         self._calls = deque[tuple[int, int, int, object]]()  # functions, arguments, numbers, what they need
         self._queued = 0  # number of the last call
         self._returned = 0  # number of the last call that returned
@@ -39,7 +40,7 @@ class BlockingCalls:
 
     def add(self, function: int, argument: int, owner: object) -> None:
         """Make later work of the stream wait until a native function has returned, which uses memory of `owner`."""
-        with self._lock:
+        with self._order:
             if not self._address:
                 self._address = self._new_word()
             number = self._queued + 1
@@ -48,15 +49,17 @@ class BlockingCalls:
                 flags = api.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
                 result = api.cuStreamWaitValue32(self._stream, device, number & _MASK, flags)
                 check(result, "cuStreamWaitValue32", self._context.name)
-            self._queued = number  # from here on only `_run` lets the stream continue
-            self._calls.append((function, argument, number, owner))
-            if not self._running:
-                self._running = True
-                self._start()
+            with self._lock:
+                self._queued = number  # from here on only `_run` lets the stream continue
+                self._calls.append((function, argument, number, owner))
+                starts, self._running = not self._running, True
+        if starts:
+            self._start()
 
     def take_failure(self) -> int:
         """Return the first code with which a function failed since the last call, or 0."""
-        code, self._failure = self._failure, 0
+        with self._lock:
+            code, self._failure = self._failure, 0
         return code
 
     def give_up(self) -> None:
@@ -101,11 +104,14 @@ class BlockingCalls:
                     self._running = False
                     return
                 function, argument, number, owner = self._calls.popleft()
-            code = _Native(function)(argument)
-            del owner
-            with self._lock:
-                self._failure = self._failure or code
-                self._write(number)
+            code = 0
+            try:
+                code = _Native(function)(argument)
+            finally:
+                del owner
+                with self._lock:
+                    self._failure = self._failure or code
+                    self._write(number)
 
     def _write(self, number: int) -> None:
         """Let the stream continue up to a call. The caller holds the lock."""

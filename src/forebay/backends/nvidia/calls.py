@@ -41,7 +41,11 @@ def check(result: tuple[Any, ...], function: str, device: str = "") -> Any:
 
 def call(function: str, *arguments: Any, device: str = "") -> Any:
     """Call a function of the driver by name. Raises DeviceError."""
-    return check(getattr(driver_api(), function)(*arguments), function, device)
+    try:
+        result = getattr(driver_api(), function)(*arguments)
+    except RuntimeError as error:  # the driver does not have the function
+        raise DeviceError(f"{device or 'cuda'}: {error}", call=function, device=device) from None
+    return check(result, function, device)
 
 
 def unknown_address(address: int, call: str, origin: str, device: str) -> DeviceError:

@@ -9,6 +9,7 @@ from typing import Any
 
 from forebay.backends.common import recorded_work
 from forebay.backends.common.capture_recorder import CapturedMark, CaptureRecorder, wait_in_capture
+from forebay.backends.common.draw_encoding import pack_draw
 from forebay.backends.nvidia._stream import HostCall, NativeHostCall, Stream
 from forebay.backends.nvidia.graph_executables import GraphExecutables, destroy_discarded
 from forebay.backends.nvidia.graph_memory import GraphMemory
@@ -88,6 +89,10 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
             raise WrongState("the graph cannot be launched: its capture did not end successfully")
         if any(node.op in {"if", "while"} for node in other.work):
             raise Unsupported("a graph with conditional nodes cannot be a part of another graph", ability="Captures")
+        drawing = other.drawing_graphs()
+        if not drawing.isdisjoint(self.drawing_graphs()):
+            message = "a graph that draws random numbers can be a part of another graph only once"
+            raise Unsupported(message, ability="Captures")
         with self.lock:
             self._note_foreign_work(queue)
             super().add_child_graph(queue, other, sources)
@@ -99,6 +104,11 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
                         self.driver.split(part, self._members.values())
                     else:
                         self.driver.add_graph(queue, part)
+
+    def drawing_graphs(self) -> set[GraphMemory]:
+        """Return the memory of this graph and of those inside it that have positions of random numbers."""
+        inner = (graph.drawing_graphs() for graph, _ in self._draws)
+        return set[GraphMemory]().union({self.memory} if self.memory.has_sources else (), *inner)
 
     def _begin(self, queue: Queue, what: str, address: int) -> None:  # of `begin_if` and `begin_while`
         with self.lock:
@@ -136,6 +146,7 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
 
     def draw(self, queue: CudaQueue, draw: Draw) -> None:
         """Capture a random fill, which reads the position of its source in the memory that each launch writes."""
+        pack_draw(draw._replace(seed=0, offset=0))  # raises ValueError if it is invalid
         self.add(queue, "draw", **recorded_work.draw(draw))
         with self.operation(queue):
             launch_draw(self.driver.target(queue), draw, self.memory.source(draw.seed))
@@ -151,7 +162,7 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
 
     @contextmanager
     def operation(self, queue: CudaQueue) -> Iterator[None]:
-        """Invalidate the capture if the driver refuses an operation inside the block."""
+        """Invalidate the capture if an operation of the driver fails inside the block."""
         try:
             yield
             self.driver.operated(queue)
@@ -241,6 +252,20 @@ class CapturingQueue(CudaQueue):
 
     def call_native(self, function: int, argument: int) -> None:
         self.recording.call_native(self, function, argument)
+
+    def call_blocking(self, function: int, argument: int, owner: object) -> None:  # noqa: ARG002 -- always fails
+        raise self.recording.forbidden(self, "wait_for")
+
+    def launch_kernel(
+        self,
+        function: int,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int,
+        arguments: tuple[bytes, ...],
+    ) -> None:
+        with self.recording.operation(self):
+            Stream.launch_kernel(self.recording.driver.target(self), function, grid, block, shared, arguments)
 
     def signal(self) -> int:
         return self.recording.signal(self)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakSet
 
 from forebay.backends.nvidia.calls import call, driver_api, error_of
 from forebay.backends.nvidia.kernels.modules import Modules
-from forebay.errors import Forked, WrongState
+from forebay.errors import ForebayError, Forked, WrongState
 
 __all__ = ["PrimaryContext"]
 
@@ -61,14 +61,22 @@ class PrimaryContext:
         fail otherwise, and invalidate the captures of the whole process, also those of other libraries.
         """
         self.check_usable()
-        call("cuCtxPushCurrent", self._handle, device=self.name)
-        failed, mode = self._api.cuThreadExchangeStreamCaptureMode(self._relaxed)  # fails only on a lost device
+        pushed, exchanged = False, None
         try:
+            call("cuCtxPushCurrent", self._handle, device=self.name)
+            pushed = True
+            exchanged = self._api.cuThreadExchangeStreamCaptureMode(self._relaxed)  # fails only on a lost device
             yield self._api
         finally:
-            if not failed:
-                self._api.cuThreadExchangeStreamCaptureMode(mode)
-            self._api.cuCtxPopCurrent()
+            if exchanged is not None and not exchanged[0]:
+                self._api.cuThreadExchangeStreamCaptureMode(exchanged[1])
+            if pushed:
+                self._api.cuCtxPopCurrent()
+
+    def try_to_invoke(self, function: str, *arguments: Any) -> None:
+        """Call a function of the driver by name, to clean up. Errors are ignored: the device may be lost."""
+        with suppress(ForebayError):
+            self.invoke(getattr(self._api, function), *arguments)
 
     def release(self) -> None:
         """Release the context. Other libraries may still use it."""

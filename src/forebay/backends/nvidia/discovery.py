@@ -17,7 +17,7 @@ __all__ = ["NO_DEVICE", "Discovery", "discover"]
 
 NO_DEVICE = 100
 _NOT_INITIALIZED = 3
-_LOWEST_VERSION = 12000  # of the driver's interface
+_LOWEST_VERSION = 13000  # of the driver's interface
 _DEVICES = Path("/dev")
 _DEVICE_NODES = ("nvidiactl", "dxg", "nvmap", "nvhost-ctrl")  # the latter ones in WSL and on Tegra
 _FORKED = (
@@ -78,7 +78,9 @@ class _Start:
             return self._result
         first_line = str(self._result).strip().partition("\n")[0]
         if isinstance(self._result, (ValueError, KeyError)):  # of the enumeration of codes
-            return Discovery(reason=f"the NVIDIA driver is newer than cuda-bindings, which does not know: {first_line}")
+            return Discovery(
+                reason=f"the NVIDIA driver is newer than cuda-bindings, which has no name for: {first_line}"
+            )
         reason = f"the NVIDIA driver is not installed, or not visible in this container ({first_line})"
         return Discovery(reason=reason, pytorch_text=_NO_DRIVER)
 

@@ -48,8 +48,11 @@ class Discarded:
 def destroy_discarded(context: PrimaryContext) -> None:
     """Destroy the graphs of a context that no object uses any more. Never raises."""
     kept: list[Discarded] = []
-    for _ in range(len(context.discarded)):
-        discarded: Discarded = context.discarded.popleft()
+    while context.discarded:
+        try:
+            discarded: Discarded = context.discarded.popleft()
+        except IndexError:  # another thread destroys them, too
+            break
         if discarded.is_executing():
             kept.append(discarded)
             continue

@@ -30,8 +30,14 @@ class GraphMemory:
         self._context = context
         self._addresses: list[int] = []
         self._sources = 0  # address of the pairs
+        self._most = 0  # number of pairs that are used
         self._last: Launch | None = None  # that may still read them
         context.graphs.add(self)
+
+    @property
+    def has_sources(self) -> bool:
+        """True if launches write positions of random numbers."""
+        return bool(self._sources)
 
     def allocate(self, nbytes: int) -> int:
         """Allocate memory that lives as long as the graph."""
@@ -46,6 +52,7 @@ class GraphMemory:
             raise Unsupported(f"a graph has at most {_MOST_SOURCES} sources of random numbers", ability="Captures")
         if not self._sources:
             self._sources = self.allocate(_MOST_SOURCES * _PAIR.size)
+        self._most = max(self._most, number + 1)
         return self._sources + number * _PAIR.size
 
     def write(self, queue: CudaQueue, sources: Sequence[tuple[int, int]]) -> None:
@@ -56,7 +63,8 @@ class GraphMemory:
             last, tick = self._last
             queue.make_wait(last, Stream.signal(last) if tick is None else tick)
         self._last = Launch(queue, None)
-        packed = b"".join(_PAIR.pack(seed & _UINT64_MAX, offset & _UINT64_MAX) for seed, offset in sources)
+        used = sources[: self._most]
+        packed = b"".join(_PAIR.pack(seed & _UINT64_MAX, offset & _UINT64_MAX) for seed, offset in used)
         if packed:
             buffer = ctypes.create_string_buffer(packed, len(packed))
             Stream.copy(queue, self._sources, ctypes.addressof(buffer), len(packed))  # has read it when it returns

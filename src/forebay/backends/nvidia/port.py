@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from threading import RLock
 
 from forebay.backends.common.arguments import address_of, integer_of, size_of
@@ -16,7 +16,7 @@ from forebay.backends.nvidia.ipc import CudaIpc
 from forebay.backends.nvidia.process_usage import process_memory
 from forebay.backends.nvidia.queue import CudaQueue
 from forebay.byte_sizes import format_bytes
-from forebay.errors import DeviceError, OutOfMemory, WrongState
+from forebay.errors import DeviceError, ForebayError, OutOfMemory, WrongState
 from forebay.spi import DeviceProps
 
 __all__ = ["CudaPort"]
@@ -48,9 +48,8 @@ class CudaPort:
     def reserve(self, nbytes: int) -> int:
         nbytes = size_of(nbytes)
         address = origin = self._allocate(nbytes)
-        if (
-            address % _ALIGNMENT
-        ):  # the driver guarantees 256 bytes only; multiples of 2 MiB are aligned to 2 MiB in practice
+        # The driver guarantees 256 bytes only; multiples of 2 MiB are aligned to 2 MiB in practice.
+        if address % _ALIGNMENT:
             self._free(address)
             origin = self._allocate(nbytes + _ALIGNMENT)
             address = -(-origin // _ALIGNMENT) * _ALIGNMENT
@@ -63,12 +62,12 @@ class CudaPort:
         found = self._segments.pop(address, None)
         if found is None:
             raise unknown_address(address, "release", "reserve", self.name)
+        self._sharing.on_release(found[0])  # before another thread can get the address
         try:
             self._free(found[0])
         except DeviceError:
             self._segments[address] = found
             raise
-        self._sharing.on_release(found[0])
 
     def memory_info(self) -> tuple[int, int]:
         with self.context.current() as api:
@@ -205,17 +204,19 @@ class CudaPort:
 
     def _free_all(self) -> None:
         """Free all memory. Errors are ignored: a lost device has none to free."""
-        api, invoke = driver_api(), self.context.invoke
-        self._sharing.close_all()
-        self._spaces.close()
+        with suppress(ForebayError):
+            self._sharing.close_all()
+        with suppress(ForebayError):
+            self._spaces.close()
+        clean_up = self.context.try_to_invoke
         while self._segments:
-            invoke(api.cuMemFree, self._segments.popitem()[1][0])
+            clean_up("cuMemFree", self._segments.popitem()[1][0])
         while self._managed:
-            invoke(api.cuMemFree, self._managed.pop())
+            clean_up("cuMemFree", self._managed.pop())
         while self._pinned:
-            invoke(api.cuMemFreeHost, self._pinned.pop())
+            clean_up("cuMemFreeHost", self._pinned.pop())
         while self._pinned_in_place:
-            invoke(api.cuMemHostUnregister, self._pinned_in_place.pop())
+            clean_up("cuMemHostUnregister", self._pinned_in_place.pop())
 
     def _release(self, known: set[int], address: int, call: str, origin: str, function: str) -> None:
         address = integer_of(address, "address")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import MutableMapping
+from contextlib import suppress
 from functools import cache
 from operator import index
 from typing import TYPE_CHECKING, ClassVar
@@ -14,10 +15,10 @@ from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.backends.common.shared_slots import ORPHANED
 from forebay.backends.nvidia._stream import FUNCTIONS, Stream, load
 from forebay.backends.nvidia.blocking_calls import BlockingCalls
-from forebay.backends.nvidia.calls import call, check, driver_api
+from forebay.backends.nvidia.calls import call, check
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.kernels.queue_work import KernelWork
-from forebay.errors import DeviceError, warn_unraisable
+from forebay.errors import DeviceError, ForebayError, warn_unraisable
 
 if TYPE_CHECKING:
     from forebay.backends.nvidia.capture import CudaCapturedGraph
@@ -95,8 +96,7 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
         if self.closed or self.context.forked():
             return True
         done = self._complete(timeout)
-        if not done:
-            self.drop_calls()
+        self.drop_calls()  # those that a device did not execute in time, or because it is lost
         if self._blocking is not None:
             self._blocking.give_up()
         failure = self.take_failure()
@@ -108,9 +108,10 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
     def destroy(self) -> None:
         """Destroy the stream. Until then its handle is not reused."""
         if self._blocking is not None:
-            self._blocking.destroy()
+            with suppress(ForebayError):
+                self._blocking.destroy()
         if self.handle:
-            self.context.invoke(driver_api().cuStreamDestroy, self.handle)
+            self.context.try_to_invoke("cuStreamDestroy", self.handle)
 
     def _complete(self, seconds: float | None) -> bool:
         """Wait for the queued work, at most for some time. Return False on timeout; warn if the driver fails."""

@@ -20,7 +20,8 @@ def cache_folder() -> Path:
     """Return the folder of compiled kernels: in XDG_CACHE_HOME, which is ~/.cache unless it is set to a full path."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not base.is_absolute():
-        base = Path("~/.cache").expanduser()
+        with suppress(RuntimeError):  # no home directory: the folder is not writable, and nothing is cached
+            base = Path("~/.cache").expanduser()
     return base / "forebay" / "kernels"
 
 

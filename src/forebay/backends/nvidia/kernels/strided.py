@@ -9,11 +9,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from forebay.backends.common.strided_copy_encoding import SimplifiedCopy, copy_strided_now, simplify_strided_copy
+from forebay.backends.common.strided_copy_encoding import (
+    SimplifiedCopy,
+    copy_strided_now,
+    simplify_strided_copy,
+    touched_spans,
+)
+from forebay.backends.nvidia._stream import ALL_DEVICES, NO_DEVICE
 from forebay.backends.nvidia.calls import check, driver_api
 from forebay.backends.nvidia.kernels.launch import KernelQueue, launch_packed
 from forebay.backends.nvidia.kernels.sources import axes_class, own_program
-from forebay.errors import DeviceError
+from forebay.errors import DeviceError, Unsupported
 from forebay.spi import StridedCopy
 
 __all__ = ["CopyQueue", "launch_strided_copy"]
@@ -62,14 +68,22 @@ def launch_strided_copy(queue: CopyQueue, copy: StridedCopy) -> None:
     queue.check_usable()
     if simplified is None:
         return
-    to_host = not queue.knows_memory(copy.to)
-    from_host = bool(copy.source and not copy.value) and not queue.knows_memory(copy.source)
+    to_device, source_device = queue.memory_device(copy.to), ALL_DEVICES
+    if copy.source and not copy.value:
+        source_device = queue.memory_device(copy.source)
+    to_host, from_host = to_device == NO_DEVICE, source_device == NO_DEVICE
+    reachable = (int(queue.context.device), ALL_DEVICES, NO_DEVICE)
+    if to_device not in reachable:
+        message = f"{queue.name} cannot write elements to memory of cuda:{to_device}: copy them on that device"
+        raise Unsupported(message, ability="StridedCopies")
     if queue.capture is not None and (to_host or from_host or len(copy.value) > _VALUE):
         raise queue.capture.forbidden(queue, "copy_strided")
     if to_host:
         _copy_to_host(queue, copy, from_host=from_host)
     elif from_host:
         _copy_from_host(queue, copy)
+    elif source_device not in reachable:
+        _copy_from_other_device(queue, copy)
     elif copy.may_overlap and not copy.value:
         with _staged(queue, copy, simplified.source_size) as (staged, rest):
             _launch(queue, staged)
@@ -110,6 +124,14 @@ def _copy_from_host(queue: CopyQueue, copy: StridedCopy) -> None:
     with _scratch(queue, len(buffer)) as address:
         queue.copy(address, ctypes.addressof(buffer), len(buffer))  # the driver has read the buffer when this returns
         _launch(queue, copy._replace(source=address, source_strides=strides, may_overlap=False))
+
+
+def _copy_from_other_device(queue: CopyQueue, copy: StridedCopy) -> None:
+    """Copy the bytes that the source spans to this device, whose kernels cannot read memory of another one."""
+    start, nbytes = touched_spans(copy)[1]
+    with _scratch(queue, nbytes) as address:
+        queue.copy(address, start, nbytes)
+        _launch(queue, copy._replace(source=address + copy.source - start, may_overlap=False))
 
 
 @contextmanager
