@@ -12,6 +12,7 @@
     cross    compile for AArch64 and macOS with zig, and run the native tests that can run here
     minimums run the fast tests with the lowest allowed versions of all requirements, or with --newest
     golden   replay golden traces of PyTorch's allocator: golden [--model] FILE...
+    gpu      run everything that needs an NVIDIA GPU, and write docs/benchmarks-gpu.md: gpu [--quick] [--output FOLDER]
     message  check the commit message in a file: message FILE
 
 A task creates .venv (or $FOREBAY_VENV) if it is missing, installs what the task needs, and rebuilds the compiled core
@@ -189,6 +190,12 @@ def minimums(arguments: list[str]) -> int:
     return run(["python", "tools/minimums.py", *arguments])
 
 
+def gpu(arguments: list[str]) -> int:
+    prepare("test", "cuda")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, ["tools", os.environ.get("PYTHONPATH")]))
+    return run(["python", "-m", "gpu", *arguments])
+
+
 def prepare(*extras: str, core: bool = True) -> None:
     """Bring the environment up to date: interpreter, requirements, compiled core."""
     import tomllib
@@ -293,6 +300,7 @@ TASKS = {
     "cross": cross,
     "minimums": minimums,
     "golden": golden,
+    "gpu": gpu,
     "message": message,
 }
 

@@ -1,0 +1,36 @@
+"""The conformance suite on every GPU of the machine."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from gpu.part import Outcome, execute
+from gpu.pytest_runs import run_tests
+
+SUITE = """from forebay.testing.conformance import *
+
+pytest_plugins = ["forebay.testing.plugin"]
+"""
+LEFT_OUT = "(test_draws_computed_from_tensors_match_the_cpu_device and with)"
+WHY_LEFT_OUT = "`normal` with tensors as parameters computes with NumPy, which cannot access a GPU's memory"
+SECONDS = 1700.0  # less than the part's limit
+
+
+def conform(quick: bool) -> Outcome:
+    """Run the suite; quickly, some of its tests on the first GPU."""
+    selected = "cuda:0 and (copy or fill or tick)" if quick else "cuda:"
+    with tempfile.TemporaryDirectory(prefix="forebay-suite-") as folder:
+        suite = Path(folder) / "test_conformance.py"  # away from the conftest.py of forebay's own tests
+        suite.write_text(SUITE)
+        run = run_tests(
+            ["-k", f"{selected} and not {LEFT_OUT}", f"--rootdir={folder}", str(suite)], Path(folder), SECONDS
+        )
+    counts = ", ".join(f"{number} {name}" for name, number in run.counts.items())
+    passed = run.status == 0 and run.counts["passed"] > 0
+    lines = [] if passed else run.problems()
+    return Outcome("ok" if passed else "failed", counts or "no test ran", [*lines, f"Left out: {WHY_LEFT_OUT}."])
+
+
+if __name__ == "__main__":
+    execute(conform)
