@@ -90,3 +90,82 @@ def test_part_that_hangs_is_stopped(root, tmp_path):
         "failed stopped after 1 s ['begun']",
         "failed its process ended with 3 ['```']",
     ], done.stderr
+
+
+@pytest.fixture
+def as_torch(tmp_path):
+    """Variables with which forebay is the module torch, in place of PyTorch."""
+    (tmp_path / "torch.py").write_text("import sys, forebay, forebay.cuda\nsys.modules['torch'] = forebay\n")
+    return f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+
+
+def test_random_numbers_are_compared_bit_for_bit(root, as_torch):
+    program = as_torch + dedent("""
+    from gpu import random_numbers
+    same = random_numbers.compare(True)
+    print(same.status, same.detail.partition(" are")[0])
+    seeds = iter([1, 2] * 1000)
+    random_numbers.SIZES, random_numbers.DRAWS = (1000,), random_numbers.DRAWS[:1]
+    seed = random_numbers.forebay.manual_seed
+    random_numbers.forebay.manual_seed = lambda _: seed(next(seeds))
+    other = random_numbers.compare(True)
+    print(other.status, len(other.lines))
+    print(other.lines[0])
+    """)
+    done = run(root, program=program)
+    assert done.returncode == 0, done.stderr
+    first, second, third = done.stdout.splitlines()
+    assert first == "ok 38 of 38 draws"
+    assert second == "failed 4"
+    assert third.startswith("* rand, float32, 1,000 numbers, draw 1: ")
+
+
+def test_allocator_statistics_are_compared_key_by_key(root):
+    program = """
+    from forebay import cuda
+    from forebay.runtime.lifecycle.emulation import reset_kind
+    from gpu.allocator_statistics import differences, statistics
+    found = []
+    for _ in range(2):
+        found.append(statistics(cuda, 300))
+        reset_kind("cuda")
+    print(differences(*found), len(found[0]) > 5, found[0][-1]["num_device_alloc"] > 10)
+    found[1][3]["num_ooms"] = 1
+    del found[0][4]["num_ooms"]
+    print("\\n".join(differences(*found)))
+    """
+    done = run(root, program=program)
+    assert done.stdout.splitlines() == [
+        "[] True True",
+        "* look 3, `num_ooms`: forebay 0, PyTorch 1",
+        "* look 4, `num_ooms`: forebay none, PyTorch 0",
+    ], done.stderr
+
+
+def test_replayed_graph_that_differs_is_reported(root):
+    program = """
+    from gpu import graphs
+    calls = []
+    def counted(tensors):
+        calls.append(1)
+        tensors["a"].fill_(float(len(calls)))  # captured once, but executed with other values at once
+    graphs.WORK = {"counted": counted}
+    outcome = graphs.compare(True)
+    print(outcome.status, outcome.lines[0])
+    """
+    done = run(root, program=program)
+    assert done.stdout.strip() == (
+        "failed * counted, replay 1, tensor a: 1000 of 1000 differ, first at 0: 5.0 instead of 1.0"
+    ), done.stderr
+
+
+def test_exchange_that_copies_is_reported(root):
+    program = """
+    import forebay
+    from gpu.interoperability import COUNT, check
+    ours = forebay.ones(COUNT, device="cuda")
+    print(check(ours, forebay.from_dlpack, forebay.cuda.synchronize) or "ok")
+    print(check(ours, lambda tensor: tensor.clone(), forebay.cuda.synchronize).partition(": ")[2])
+    """
+    done = run(root, program=program)
+    assert done.stdout.splitlines() == ["ok", "the memory was copied"], done.stderr
