@@ -155,7 +155,7 @@ def test_replayed_graph_that_differs_is_reported(root):
     """
     done = run(root, program=program)
     assert done.stdout.strip() == (
-        "failed * counted, replay 1, tensor a: 1000 of 1000 differ, first at 0: 5.0 instead of 1.0"
+        "failed * counted, replay 1, tensor a: 1001 of 1001 differ, first at 0: 5.0 instead of 1.0"
     ), done.stderr
 
 
