@@ -34,9 +34,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job,
 
 # Folders and files whose tests have the marker `slow`. `--quick` does not even import them.
 SLOW = (
+    "backends/nvidia",  # child processes
     "faces/test_on_oracle.py",  # child processes
     "faces/test_torch_like_program.py",  # child processes
     "golden",  # long recorded traces
+    "house/test_gpu_task.py",  # child processes
     "house/test_gpu_task.py",  # child processes
     "house/test_docstrings.py",  # all docstrings through numpydoc
     "house/test_stubs.py",  # runs of stubtest

@@ -3,8 +3,6 @@
 
 import traceback
 
-from forebay.errors import without_frames
-
 
 @cython.final
 cdef class Mark:
@@ -112,7 +110,9 @@ cdef int run_callable(void* argument) noexcept with gil:
             queue.error = error
             lines = traceback.format_tb(error.__traceback__)
             error.add_note("raised by the queued function:\n" + "".join(lines).rstrip())
-            without_frames(error)
+            while error is not None and error.__traceback__ is not None:  # a stored exception keeps no frames
+                error.__traceback__ = error.__context__ = None
+                error = error.__cause__
         return 1
     finally:
         Py_DECREF(call)
