@@ -90,9 +90,15 @@ Result launch_kernel(Handle, unsigned x, unsigned y, unsigned z, unsigned a, uns
   launched = {x, y, z, a, b, c, shared, *static_cast<unsigned*>(arguments[0])};
   return failure;
 }
-Result pointer_attribute(void* result, int, uint64_t address) {
-  *static_cast<unsigned*>(result) = 2;
-  return address == 64 ? kSuccess : address == 65 ? kInvalidValue : kNotReady;
+// Addresses: 64 of device 3, 65 unknown, 66 failing, 67 pinned, 68 managed.
+Result pointer_attribute(void* result, int attribute, uint64_t address) {
+  if (address == 65) return kInvalidValue;
+  if (address == 66) return kNotReady;
+  constexpr unsigned kHost = 1, kDevice = 2;
+  if (attribute == 2) *static_cast<unsigned*>(result) = address == 67 ? kHost : kDevice;
+  if (attribute == 8) *static_cast<unsigned*>(result) = address == 68;
+  if (attribute == 9) *static_cast<int*>(result) = 3;
+  return kSuccess;
 }
 
 const Functions driver{get_current, push,         pop,  create, destroy, record,   query,         elapsed,
@@ -238,13 +244,15 @@ TEST(kernel_is_launched_with_its_sizes_and_arguments) {
   failure = kSuccess;
 }
 
-TEST(memory_is_known_or_not) {
+TEST(memory_belongs_to_one_device_or_all_or_none) {
   Stream stream;
   stream.open(&driver, &context, &handle);
-  bool known = false;
-  CHECK(stream.find_memory(64, &known) == kSuccess && known);
-  CHECK(stream.find_memory(65, &known) == kSuccess && !known);
-  CHECK(stream.find_memory(66, &known) == kNotReady);
+  int device = 0;
+  CHECK(stream.memory_device(64, &device) == kSuccess && device == 3);
+  CHECK(stream.memory_device(65, &device) == kSuccess && device == kNoDevice);
+  CHECK(stream.memory_device(66, &device) == kNotReady);
+  CHECK(stream.memory_device(67, &device) == kSuccess && device == kAllDevices);
+  CHECK(stream.memory_device(68, &device) == kSuccess && device == kAllDevices);
 }
 
 int main(int argc, char** argv) { return check::run_all(argc > 1 ? argv[1] : ""); }

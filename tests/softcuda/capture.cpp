@@ -1,4 +1,4 @@
-// Capture of streams into graphs, and the rules that programs must keep meanwhile.
+// Capture of streams into graphs, and the rules for programs during a capture.
 #include <algorithm>
 #include <cstring>
 

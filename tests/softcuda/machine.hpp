@@ -175,7 +175,7 @@ void drop_events(const Context* context);  // the caller holds the lock
 // Returns the range that contains an address, or null.
 std::pair<const uintptr_t, Range>* range_at(uintptr_t address);
 // Returns true if a device can access the range; without a context if any device can, as copies are staged through
-// the host. False too if the driver does not know the range.
+// the host. False too if the driver has no such range.
 bool is_accessible(uintptr_t address, size_t bytes, const Context* context);
 
 // Maps memory of a kind and adds its range.
@@ -188,7 +188,7 @@ bool is_imported_elsewhere(const Range& range);
 // Creates a file of device memory, or returns -1.
 int new_file(const Device& device, size_t bytes);
 
-// What the device function cudaGraphSetConditional does. The caller must know that the graph exists.
+// What the device function cudaGraphSetConditional does. The graph must exist.
 extern "C" void softcuda_set_conditional(CUgraphConditionalHandle handle, unsigned value);
 
 int64_t now();  // nanoseconds

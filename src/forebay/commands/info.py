@@ -14,6 +14,8 @@ from forebay.commands import command_output
 if TYPE_CHECKING:
     from forebay.spi import Driver, Port
 
+_OF_PYTORCH = "nvidia.com/Download/index.aspx\n"  # end of the line with which PyTorch begins the reason for cuda
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -78,12 +80,13 @@ def _capability(details: Mapping[str, Any]) -> str | None:
 def missing() -> dict[str, str]:
     """Return the reason for each missing kind of device, of the installed kinds and cuda, mps and mtia.
 
-    Some reasons begin with a line of PyTorch's, which is left out.
+    The line with which PyTorch begins the reason for cuda is left out.
     """
     from forebay import backends
 
     kinds = dict.fromkeys([*backends.drivers(), "cuda", "mps", "mtia"])
-    return {kind: reason.splitlines()[-1] for kind in kinds if (reason := backends.why_not(kind))}
+    reasons = {kind: backends.why_not(kind) for kind in kinds}
+    return {kind: reason.partition(_OF_PYTORCH)[2] or reason for kind, reason in reasons.items() if reason}
 
 
 def _show() -> None:

@@ -214,8 +214,8 @@ def _nvidia_sensors(kind: DeviceKind, device: object) -> Sensors:
 def _uuid(kind: DeviceKind, device: object) -> str:
     """Return the UUID that a driver without sensors reports, or "".
 
-    CUDA's order of devices is not that of NVML, and only CUDA knows what CUDA_VISIBLE_DEVICES meant when the process
-    began to use it. Without CUDA devices, as in a forked child, the environment has to do.
+    CUDA's order of devices is not that of NVML, and depends on what CUDA_VISIBLE_DEVICES was when the process began to
+    use CUDA. Without CUDA devices, as in a forked child, its present value is used.
     """
     driver = backends.driver(kind.name)
     if isinstance(driver, Telemetry) or not isinstance(driver, Describes):

@@ -75,6 +75,7 @@ print(made, *ignored)
         "cuCtxPopCurrent",
         "cuCtxPushCurrent",
         "cuEventDestroy",
+        "cuEventRecord",  # behind a launch, so that a later one on another queue signals itself
         "cuGraphDestroy",
         "cuGraphExecDestroy",
         "cuStreamDestroy",

@@ -360,7 +360,7 @@ TEXT_OF(ProgramLog, program->log)
 TEXT_OF(PTX, program->image)
 TEXT_OF(CUBIN, program->real ? program->image : std::string())
 
-// What a test asks for, through ctypes.
+// Requests of a test, through ctypes.
 uint64_t softcuda_compilations() {
   const std::lock_guard<std::mutex> lock(mutex);
   return compilations;

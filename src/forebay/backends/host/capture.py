@@ -8,9 +8,9 @@ from forebay import _core
 from forebay.backends.common import recorded_work
 from forebay.backends.common.arguments import integer_of
 from forebay.backends.common.capture_recorder import CapturedMark, CaptureRecorder, wait_in_capture
+from forebay.backends.common.captured_memory import RELEASED, CapturedMemory, MemorySource
 from forebay.backends.common.cuda_errors import ILLEGAL_ADDRESS
 from forebay.backends.common.draw_encoding import pack_draw
-from forebay.backends.host.captured_memory import CapturedMemory, MemorySource
 from forebay.backends.host.program import AtLaunch, Piece, ProgramTemplate, pieces_of, reseeded
 from forebay.backends.host.queue import HostQueue
 from forebay.spi import Draw, Queue, StridedCopy
@@ -18,10 +18,6 @@ from forebay.spi import Draw, Queue, StridedCopy
 __all__ = ["CapturingQueue", "HostCapturedGraph"]
 
 _native = _core.Queue
-_RELEASED = (
-    "The graph uses {1} bytes at {0:#x}, but the device has released that memory since the capture: "
-    "keep the tensors that a graph reads and writes alive for as long as it is replayed."
-)
 
 
 class HostCapturedGraph(CaptureRecorder[HostQueue]):
@@ -62,7 +58,7 @@ class HostCapturedGraph(CaptureRecorder[HostQueue]):
             return
         with self.lock:
             if (lost := self._memory.lost()) is not None:
-                raise queue.driver_error(ILLEGAL_ADDRESS, "launch", _RELEASED.format(*lost))
+                raise queue.driver_error(ILLEGAL_ADDRESS, "launch", RELEASED.format(*lost))
             pieces = [
                 reseeded(piece, sources) if isinstance(piece, ProgramTemplate) else piece for piece in self._pieces
             ]

@@ -40,7 +40,7 @@ class Owner(Protocol):
     def forked(self) -> bool: ...  # True if a parent process opened the port
     def remove_queue(self, handle: int) -> None: ...  # called when the queue is closed
     @property
-    def release_count(self) -> int: ...  # see `captured_memory.MemorySource`
+    def release_count(self) -> int: ...  # see `common.captured_memory.MemorySource`
     def memory(self) -> Iterable[tuple[int, int]]: ...
 
 

@@ -41,6 +41,10 @@ class CudaAddressSpaces:
         """Committed bytes."""
         return self._ledger.held
 
+    def memory(self) -> list[tuple[int, int]]:
+        """Return address and size of each range of committed memory."""
+        return self._ledger.memory()
+
     def reserve(self, nbytes: int, page: int) -> int:
         nbytes, page = check_space_arguments(nbytes, page, self._page_size())
         with self._context.current() as api:

@@ -9,6 +9,8 @@ from typing import Any
 
 from forebay.backends.common import recorded_work
 from forebay.backends.common.capture_recorder import CapturedMark, CaptureRecorder, wait_in_capture
+from forebay.backends.common.captured_memory import RELEASED, CapturedMemory, MemorySource
+from forebay.backends.common.cuda_errors import ILLEGAL_ADDRESS
 from forebay.backends.common.draw_encoding import pack_draw
 from forebay.backends.nvidia._stream import HostCall, NativeHostCall, Stream
 from forebay.backends.nvidia.graph_executables import GraphExecutables, destroy_discarded
@@ -38,6 +40,8 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
         self.memory: GraphMemory = GraphMemory(first.context)
         self._draws: list[tuple[CudaCapturedGraph, Sequence[tuple[int, int]]]] = []  # of graphs inside this one
         self._failure: ForebayError | None = None  # the driver's, when the capture ended
+        self.ports: set[MemorySource] = set()  # of the captured queues
+        self._used: CapturedMemory | None = None  # when the capture has ended
         destroy_discarded(first.context)
         self._mode = mode
         super().__init__(first, mode, queues)
@@ -46,6 +50,7 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
         if queue is self._first:
             self.driver = StreamCapture(queue, self._mode)
         queue.recording = self
+        self.ports.add(queue.owner)
         self._classes[queue.handle] = queue.__class__
         queue.__class__ = CapturingQueue  # so that a queue outside a capture need not test for one
 
@@ -97,6 +102,7 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
             self._note_foreign_work(queue)
             super().add_child_graph(queue, other, sources)
             self.calls += other.calls
+            self.ports |= other.ports
             self._draws.append((other, sources))
             with self.operation(queue):
                 for part in other.executables.parts:
@@ -192,6 +198,7 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
     def finished(self) -> None:
         if self._failure is not None:
             raise self._failure
+        self._used = CapturedMemory(self.ports, self.work)
         self.executables = GraphExecutables(self.driver.context, self.driver.parts, self.calls)
 
     def launch(self, queue: Queue, sources: Sequence[tuple[int, int]] = ()) -> None:
@@ -201,6 +208,8 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
             return
         queue.check_usable()
         with self.lock:
+            if self._used is not None and (lost := self._used.lost()) is not None:
+                raise queue.driver_error(ILLEGAL_ADDRESS, "launch", RELEASED.format(*lost))
             written = list(self._write_sources(queue, sources))
             self.executables.launch(queue)
             for memory in written:

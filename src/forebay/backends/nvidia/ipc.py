@@ -39,6 +39,7 @@ class CudaIpc:
         self._spaces = spaces
         self._handles: dict[int, bytes] = {}  # of own memory, by the address that the driver returned
         self._opened: dict[int, int] = {}  # memory of other processes: address, and how often it was opened
+        self._sizes: dict[int, int] = {}  # of that memory, in bytes
         self._lock = RLock()
 
     def share(self, address: int) -> tuple[bytes, int]:
@@ -72,9 +73,14 @@ class CudaIpc:
             except BaseException:
                 api.cuIpcCloseMemHandle(address)
                 raise
+            base, nbytes = (int(each) for each in found)
+            self._sizes[address] = base + nbytes - address
             self._opened[address] = self._opened.get(address, 0) + 1
-        base, nbytes = (int(each) for each in found)
-        return address, nbytes - (address - base)
+            return address, self._sizes[address]
+
+    def opened(self) -> list[tuple[int, int]]:
+        """Return address and size of each open segment of another process."""
+        return [*tuple(self._sizes.items())]
 
     def close(self, address: int) -> None:
         address = integer_of(address, "address")
@@ -86,7 +92,7 @@ class CudaIpc:
             with self._context.current() as api:
                 check(api.cuIpcCloseMemHandle(address), "cuIpcCloseMemHandle", self._context.name)
                 if count == 1:
-                    del self._opened[address]
+                    del self._opened[address], self._sizes[address]
                 else:
                     self._opened[address] = count - 1
 
@@ -105,6 +111,7 @@ class CudaIpc:
     def close_all(self) -> None:
         """Close the memory of other processes. Errors are ignored: the device may be lost."""
         self._handles.clear()
+        self._sizes.clear()
         while self._opened:
             address, count = self._opened.popitem()
             for _ in range(count):

@@ -179,7 +179,7 @@ class NvmlLibrary:
 def handle_of(nvml: Any, uuid: str) -> Any:
     """Return the handle, of this binding or of nvidia-ml-py, for the UUID of a GPU or MIG instance without its prefix.
 
-    CUDA does not tell which of the two a device is.
+    CUDA does not report which of the two a device is.
     """
     try:
         return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")

@@ -35,9 +35,10 @@ class CudaPort:
         self._lock = RLock()
         self._queues: list[CudaQueue] = []
         self._segments: dict[int, tuple[int, int]] = {}  # by address: what the driver returned, and size
-        self._pinned: set[int] = set()
-        self._managed: set[int] = set()
-        self._pinned_in_place: set[int] = set()
+        self._pinned: dict[int, int] = {}  # address and size, as in the next two
+        self._managed: dict[int, int] = {}
+        self._pinned_in_place: dict[int, int] = {}
+        self.release_count: int = 0  # see `common.captured_memory.MemorySource`
         self._spaces = CudaAddressSpaces(context, self.out_of_memory)
         self._sharing = CudaIpc(context, self._segments, self._spaces)
         self._has_default_queue = False
@@ -68,6 +69,12 @@ class CudaPort:
         except DeviceError:
             self._segments[address] = found
             raise
+        self.release_count += 1
+
+    def memory(self) -> list[tuple[int, int]]:
+        """Return address and size of each range of device memory that queued work may use."""
+        own = [(address, nbytes) for address, (_, nbytes) in tuple(self._segments.items())]
+        return [*own, *tuple(self._managed.items()), *self._spaces.memory(), *self._sharing.opened()]
 
     def memory_info(self) -> tuple[int, int]:
         with self.context.current() as api:
@@ -80,7 +87,7 @@ class CudaPort:
         with self._lock:
             self._check_open()
             default = not self._has_default_queue
-            new = CudaQueue(self.context, max(greatest, min(priority, least)), default=default)
+            new = CudaQueue(self, self.context, max(greatest, min(priority, least)), default=default)
             self._has_default_queue = True
             self._queues.append(new)
         return new
@@ -90,7 +97,7 @@ class CudaPort:
         with self.context.current() as api:
             flags = api.CU_MEMHOSTALLOC_PORTABLE  # pinned for all contexts, as PyTorch's
             address = int(check(api.cuMemHostAlloc(nbytes, flags), "cuMemHostAlloc", self.name))
-            self._pinned.add(address)
+            self._pinned[address] = nbytes
         return address
 
     def unpin(self, address: int) -> None:
@@ -101,7 +108,7 @@ class CudaPort:
         with self.context.current() as api:
             flags = api.CU_MEMHOSTREGISTER_PORTABLE
             check(api.cuMemHostRegister(address, nbytes, flags), "cuMemHostRegister", self.name)
-            self._pinned_in_place.add(address)
+            self._pinned_in_place[address] = nbytes
 
     def unpin_in_place(self, address: int) -> None:
         self._release(self._pinned_in_place, address, "unpin_in_place", "pin_in_place", "cuMemHostUnregister")
@@ -113,11 +120,12 @@ class CudaPort:
             if int(result[0]) == _OUT_OF_MEMORY:
                 raise self.out_of_memory(nbytes, "cuMemAllocManaged")
             address = int(check(result, "cuMemAllocManaged", self.name))
-            self._managed.add(address)
+            self._managed[address] = nbytes
         return address
 
     def release_managed(self, address: int) -> None:
         self._release(self._managed, address, "release_managed", "reserve_managed", "cuMemFree")
+        self.release_count += 1
 
     def reserve_space(self, nbytes: int, page: int) -> int:
         return self._spaces.reserve(nbytes, page)
@@ -130,6 +138,7 @@ class CudaPort:
 
     def decommit(self, address: int, nbytes: int) -> None:
         self._spaces.decommit(address, nbytes)
+        self.release_count += 1
 
     def share(self, address: int) -> tuple[bytes, int]:
         self._check_open()
@@ -141,6 +150,7 @@ class CudaPort:
 
     def close_shared(self, address: int) -> None:
         self._sharing.close(address)
+        self.release_count += 1
 
     def make_mark(self) -> SharedEvent:
         self._check_open()
@@ -212,21 +222,19 @@ class CudaPort:
         while self._segments:
             clean_up("cuMemFree", self._segments.popitem()[1][0])
         while self._managed:
-            clean_up("cuMemFree", self._managed.pop())
+            clean_up("cuMemFree", self._managed.popitem()[0])
         while self._pinned:
-            clean_up("cuMemFreeHost", self._pinned.pop())
+            clean_up("cuMemFreeHost", self._pinned.popitem()[0])
         while self._pinned_in_place:
-            clean_up("cuMemHostUnregister", self._pinned_in_place.pop())
+            clean_up("cuMemHostUnregister", self._pinned_in_place.popitem()[0])
 
-    def _release(self, known: set[int], address: int, call: str, origin: str, function: str) -> None:
+    def _release(self, known: dict[int, int], address: int, call: str, origin: str, function: str) -> None:
         address = integer_of(address, "address")
         self.context.check_usable()
-        try:
-            known.remove(address)
-        except KeyError:
-            raise unknown_address(address, call, origin, self.name) from None
+        if (nbytes := known.pop(address, None)) is None:
+            raise unknown_address(address, call, origin, self.name)
         try:
             check(self.context.invoke(getattr(driver_api(), function), address), function, self.name)
         except DeviceError:
-            known.add(address)
+            known[address] = nbytes
             raise

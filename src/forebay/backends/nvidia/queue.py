@@ -11,6 +11,7 @@ from operator import index
 from typing import TYPE_CHECKING, ClassVar
 
 from forebay.backends.common.capture_recorder import CaptureMixin, wait_in_capture
+from forebay.backends.common.captured_memory import MemorySource
 from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.backends.common.shared_slots import ORPHANED
 from forebay.backends.nvidia._stream import FUNCTIONS, Stream, load
@@ -38,7 +39,8 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
     ]  # set by the module of CudaCapturedGraph, which imports this one
     recording: CudaCapturedGraph  # set only during a capture, when the class is CapturingQueue
 
-    def __init__(self, context: PrimaryContext, priority: int, *, default: bool) -> None:
+    def __init__(self, owner: MemorySource, context: PrimaryContext, priority: int, *, default: bool) -> None:
+        self.owner: MemorySource = owner  # the port
         _load_functions()
         handle = 0
         if not default:
@@ -71,9 +73,9 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
     def new_graph(self, mode: str, queues: MutableMapping[int, int]) -> CudaCapturedGraph:
         return self._recording_class(self, mode, queues)
 
-    def driver_error(self, code: int, call: str) -> DeviceError:
-        """Return the error for a CUDA error code."""
-        return accelerator_error(code, kind=self.name.partition(":")[0], call=call, device=self.name)
+    def driver_error(self, code: int, call: str, note: str = "") -> DeviceError:
+        """Return the error for a CUDA error code, with an additional line `note`."""
+        return accelerator_error(code, kind=self.name.partition(":")[0], call=call, device=self.name, note=note)
 
     def call_blocking(self, function: int, argument: int, owner: object) -> None:
         """Make later work wait for a native function that may block, which `call_native` does not permit.

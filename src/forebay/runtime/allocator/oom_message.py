@@ -152,7 +152,7 @@ def _metal_size(nbytes: int) -> str:
 def _process_memory(port: ProcessUsage) -> Mapping[int, int]:
     try:
         return port.process_memory()
-    except DeviceError:  # the error is about the memory that is missing, not about a library that knows who uses it
+    except DeviceError:  # the error is about the missing memory, not about a library that is missing, too
         return {}
 
 

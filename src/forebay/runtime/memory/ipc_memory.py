@@ -275,7 +275,7 @@ def receive(sent: StorageHandle) -> Storage:
     lease = Lease.open(sent.lease, str(opened.device))
     try:
         mapping = _get_mapping(opened, sent.handle)
-    except DeviceError as error:  # the driver may not know why
+    except DeviceError as error:  # the driver may have no text for it
         lease.check_owner(str(opened.device))
         raise error from None
     if sent.offset < 0 or sent.nbytes <= 0 or sent.offset + sent.nbytes > mapping.nbytes:

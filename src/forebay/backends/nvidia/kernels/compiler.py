@@ -75,7 +75,7 @@ def compile_program(program: Program, capability: tuple[int, int]) -> Image:
     Raises
     ------
     Unsupported
-        If NVRTC is not installed or does not know an architecture that the device can run.
+        If NVRTC is not installed or has no architecture that the device can run.
     DeviceError
         If the program is invalid. The text contains the compiler's messages.
     """

@@ -233,7 +233,7 @@ def _pack(argument: object, dtype: np.dtype[Any]) -> bytes:
 
 
 def _parameter_sizes(context: _ModuleContext, function: Function) -> list[int] | None:
-    """Return the size of each parameter in bytes; None if the driver is too old to tell."""
+    """Return the size of each parameter in bytes; None if the driver does not report it."""
     sizes: list[int] = []
     api = driver_api()
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.backends.host.captured_memory import CapturedMemory
+from forebay.backends.common.captured_memory import CapturedMemory
 from forebay.spi import CapturedNode
 
 

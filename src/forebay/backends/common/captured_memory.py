@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from forebay.backends.common.draw_encoding import written_range
 from forebay.backends.common.strided_copy_encoding import touched_spans
 from forebay.spi import CapturedNode
 
-__all__ = ["CapturedMemory", "MemorySource"]
+__all__ = ["RELEASED", "CapturedMemory", "MemorySource"]
+
+RELEASED: Final = (  # of an address and a size in bytes
+    "The graph uses {1} bytes at {0:#x}, but the device has released that memory since the capture: "
+    "keep the tensors that a graph reads and writes alive for as long as it is replayed."
+)
 
 _Span = tuple[int, int]  # address and size in bytes
 
