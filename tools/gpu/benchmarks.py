@@ -26,7 +26,7 @@ KERNEL = 'extern "C" __global__ void nothing(int* at, unsigned count) { if (coun
 
 @dataclass(frozen=True)
 class Bench:
-    """What the benchmarks share. The GPU's primary context is current."""
+    """Objects of forebay and of cuda-bindings for the same GPU, whose primary context is current."""
 
     api: Any
     torch: Any  # None if it is not installed

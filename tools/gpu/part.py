@@ -21,7 +21,7 @@ class NotRun(Exception):
 
 @dataclass
 class Outcome:
-    """What a part found."""
+    """Result of a part: its state, and the reason or the figures."""
 
     status: str  # "ok", "failed" or "not run"
     detail: str = ""  # one line

@@ -18,7 +18,7 @@ _TAIL = 30  # lines
 
 @dataclass
 class TestRun:
-    """What a run of pytest reported."""
+    """Result of a run of pytest: its exit status and counts."""
 
     status: int = 0  # of the process; None would be a timeout, which is reported as failed
     counts: Counter[str] = field(default_factory=Counter)
