@@ -1,8 +1,8 @@
 """Programs that use the runtime part of PyTorch print on forebay what they print on PyTorch 2.15.
 
 A program runs as it is, after `forebay.torch_alias.install()`; one that imports no submodules also with its import
-changed to `import forebay as torch`. `python3 tests/test_import_as_torch.py` records the output of PyTorch on the
-oracle. Both sides have two devices of 4 GiB.
+changed to `import forebay as torch`. Both sides have two devices of 4 GiB. To record the output of PyTorch on the
+oracle: `PYTHONPATH=tests python3 tests/test_import_as_torch.py`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.on_oracle import ORACLE, why_no_oracle
 
 PROGRAMS = sorted((Path(__file__).parent / "data/programs").glob("*.py"))
-ORACLE = Path(os.environ.get("ORACLE", Path(__file__).parents[2] / "shared/torch-oracle/run.sh"))
 DEVICES = {"FAKE_CUDA_DEVICES": "2", "FAKE_CUDA_TOTAL_MB": "4096", "FAKE_CUDA_CONTEXT_MB": "0"}
 
 EMULATE = "import forebay, runpy, sys; forebay.emulate('cuda', count=2, profile='h200', memory='4GiB');"
@@ -56,7 +56,7 @@ def test_program_with_changed_import_prints_what_pytorch_prints(tmp_path):
 
 
 @pytest.mark.oracle
-@pytest.mark.skipif(not ORACLE.exists(), reason="no oracle at ORACLE or beside the repository")
+@pytest.mark.skipif(bool(why_no_oracle()), reason=why_no_oracle())
 @each_program
 def test_recorded_output_matches_pytorch(program):
     assert output_on_torch(program) == record_of(program).read_text()
