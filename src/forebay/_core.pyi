@@ -1,7 +1,7 @@
 """Native core: a memory pool with statistics and history, and in-order queues on native threads."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Self, TypedDict, final, type_check_only
 
 from typing_extensions import disjoint_base
@@ -220,6 +220,7 @@ class Mark:
     def tick(self) -> int: ...
     @property
     def nanoseconds(self) -> int: ...  # of a steady clock; 0 until reached
+    def elapsed_ms(self, end: Mark) -> float | None: ...  # None unless both are reached
 
 @disjoint_base
 class Queue:
@@ -250,6 +251,7 @@ class Queue:
     def busy(self) -> list[int]: ...  # busy nanoseconds in each of the last twenty full slots of 50 ms; [] if forked
     def wait_within(self, tick: int, nanoseconds: int) -> bool: ...  # False on timeout
     def wait_for(self, other: Queue, tick: int) -> None: ...
+    def settled(self, tick: int) -> bool: ...  # the tick is reached, and no failure is to be taken
     def take_failure(self) -> BaseException | int | None: ...  # 0: it waited for ticks that another queue discarded
     # Finish the submitted work and accept no more. False on timeout; None if it can never finish.
     def finish_within(self, nanoseconds: int) -> bool | None: ...
@@ -258,3 +260,5 @@ class Queue:
     def native(self) -> int: ...  # address of the native queue, for ctypes functions
     @property
     def closed(self) -> bool: ...
+
+def all_settled(queues: Iterable[Queue]) -> bool: ...  # all are idle, and no failure is to be taken

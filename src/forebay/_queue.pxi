@@ -13,6 +13,12 @@ cdef class Mark:
     @property
     def nanoseconds(self): return 0 if self.native.get() is NULL else self.native.get().nanoseconds
 
+    def elapsed_ms(self, Mark end not None):
+        if self.native.get() is NULL or end.native.get() is NULL:
+            return None
+        cdef int64_t since = self.native.get().nanoseconds, until = end.native.get().nanoseconds
+        return (until - since) / 1e6 if since and until else None
+
 
 cdef class Queue:
     cdef unique_ptr[Worker] worker
@@ -66,6 +72,9 @@ cdef class Queue:
         if not self.worker.get().wait_for(other.worker.get().timeline(), tick):
             raise ValueError(f"queue {other.handle} never reaches tick {tick}")
 
+    def settled(self, uint64_t tick):
+        return self.worker.get().reached() >= tick and not self.worker.get().failed()
+
     def take_failure(self):
         if not self.worker.get().failed():
             return None
@@ -97,6 +106,14 @@ cdef class Queue:
     def native(self): return <uintptr_t>self.worker.get()
     @property
     def closed(self): return self.worker.get().closed()
+
+
+def all_settled(queues):
+    cdef Queue queue
+    for queue in queues:
+        if queue.worker.get().failed() or not queue.worker.get().idle():
+            return False
+    return True
 
 
 cdef int run_callable(void* argument) noexcept with gil:

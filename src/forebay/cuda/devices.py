@@ -322,8 +322,12 @@ def set_device(device: DeviceLike) -> None:
     -----
     As `torch.cuda.set_device`. Does not open the device.
     """
-    _DEVICES.set_device(device)
-    _check_stray_context(CUDA.index(device))
+    if device.__class__ is int:
+        CUDA.exchange(device)
+    else:
+        _DEVICES.set_device(device)
+    if _stray_contexts() in ("warn", "error"):
+        _check_stray_context(CUDA.index(device))
 
 
 @cache  # read once, as in PyTorch: reading takes longer than selecting a device
@@ -333,8 +337,7 @@ def _stray_contexts() -> str:
 
 def _check_stray_context(expected: int) -> None:
     """Warn or raise, as the environment requests, if this process has opened a device other than `expected`."""
-    mode = _stray_contexts()
-    if expected < 0 or mode not in ("warn", "error"):
+    if expected < 0:
         return
     stray = [index for index in _primary_context_devices() if index != expected]
     if not stray:
@@ -343,7 +346,7 @@ def _check_stray_context(expected: int) -> None:
         f"set_device({expected}) found an existing CUDA primary context on device(s) {stray}: they were used "
         "before this process selected its device, and each context allocates memory on its device"
     )
-    if mode == "error":
+    if _stray_contexts() == "error":
         raise ForebayError(message)
     warnings.warn(message, ForebayWarning, stacklevel=3)
 

@@ -85,12 +85,14 @@ class Stream(streams.Stream):
     def __init__(self, device: DeviceLike | None = None, priority: int = 0, **kwargs: Any) -> None:
         if kwargs and self._wrap(device, kwargs):
             return
-        opened = _open_current_or(device)
-        number = operator.index(priority)
-        if not -1 << 31 <= number < 1 << 31:
-            raise OverflowError(f"signed integer is {'greater than maximum' if number > 0 else 'less than minimum'}")
-        number = max(MOST_URGENT, min(number, 0))
-        self.bind(opened, opened.borrow_queue(number), number)
+        opened = CUDA.open_device() if device is None else _open_current_or(device)
+        if priority.__class__ is not int or not MOST_URGENT <= priority <= 0:
+            priority = operator.index(priority)
+            if not -1 << 31 <= priority < 1 << 31:
+                bound = "greater than maximum" if priority > 0 else "less than minimum"
+                raise OverflowError(f"signed integer is {bound}")
+            priority = max(MOST_URGENT, min(priority, 0))
+        self.borrow(opened, priority)
 
     def _wrap(self, device: Any, named: dict[str, Any]) -> bool:
         """Attach this object to the stream that the keywords denote. Return False if they denote a new stream."""
@@ -164,7 +166,7 @@ class Stream(streams.Stream):
         -----
         As `torch.cuda.Stream.wait_stream`. The host does not wait.
         """
-        super().wait_stream(stream)
+        streams.Stream.wait_stream(self, stream)
 
     def record_event(self, event: events.Event | None = None) -> events.Event:
         """Record an event on this stream and return the event.
@@ -559,7 +561,7 @@ class Event(events.Event):
         -----
         As `torch.cuda.Event.wait`. The host does not wait. Does nothing if the event was never recorded.
         """
-        super().wait(current_stream() if stream is None else stream)
+        events.Event.wait(self, current_stream() if stream is None else stream)  # faster than super()
 
     def ipc_handle(self) -> bytes:
         """Return a handle by which another process can import the event.
@@ -617,39 +619,6 @@ class Event(events.Event):
             raise TypeError(f"from_ipc_handle(): argument 'device' (position 1) must be forebay.device, not {name}")
         return super().from_ipc_handle(device, handle)
 
-    def query(self) -> bool:
-        """Return True if the work before the event's record is done.
-
-        Returns
-        -------
-        bool
-            True also if the event was never recorded.
-
-        Raises
-        ------
-        DeviceError
-            If an active graph capture forbids the query.
-
-        Notes
-        -----
-        As `torch.cuda.Event.query`. Does not wait.
-        """
-        return super().query()
-
-    def synchronize(self) -> None:
-        """Wait until the work before the event's record is done.
-
-        Raises
-        ------
-        DeviceError
-            If work on the stream failed and the failure was not raised before.
-
-        Notes
-        -----
-        As `torch.cuda.Event.synchronize`. Returns at once if the event was never recorded.
-        """
-        super().synchronize()
-
     @property
     def cuda_event(self) -> int:
         """A number that identifies the event in this process; 0 until the event is recorded."""
@@ -679,7 +648,7 @@ class Event(events.Event):
         -----
         As `torch.cuda.Event.elapsed_time`. Does not wait.
         """
-        return super().elapsed_time(end_event)
+        return events.Event.elapsed_time(self, end_event)
 
     @property
     def _as_parameter_(self) -> ctypes.c_void_p:

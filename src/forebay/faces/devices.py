@@ -36,22 +36,26 @@ class DeviceContext:
     """
 
     kind: ClassVar[DeviceKind]
-    __slots__ = ("_before", "idx", "prev_idx")
+    prev_idx: int | None = -1
+    _before: Device | None = None
 
     def __init__(self, device: Any) -> None:
         self.idx: int | None = device if device.__class__ is int else self.kind.optional_index(device)
-        self.prev_idx: int | None = -1
-        self._before: Device | None = None
 
     def __enter__(self) -> None:
-        before = self._before = local.state.device  # may be of another kind
-        kind = self.kind
-        if before is not None and before.index == self.idx and before.kind == kind.name and kind.initialisation.done:
-            self.prev_idx = self.idx  # already current
-        else:
-            if before is None:  # exit restores the default device explicitly
-                self._before = current_device()
-            self.prev_idx = kind.exchange(self.idx)
+        state, kind, index = local.state, self.kind, self.idx
+        before = self._before = state.device  # may be of another kind
+        if before is not None and before.kind == kind.name and (init := kind.initialisation).done:
+            if before.index == index:
+                self.prev_idx = index
+                return
+            if index.__class__ is int and 0 <= index < init.count:
+                self.prev_idx = before.index
+                state.make_current(kind.devices.get(index) or kind.device_at(index))
+                return
+        if before is None:  # exit restores the default device explicitly
+            self._before = current_device()
+        self.prev_idx = kind.exchange(index)
 
     def __exit__(
         self,
@@ -59,8 +63,15 @@ class DeviceContext:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> Literal[False]:
-        if local.state.device is not self._before:
-            self.idx = self.kind.exchange(self.prev_idx, device=self._before)
+        state, before = local.state, self._before
+        now = state.device
+        if now is not before:
+            kind = self.kind
+            if before and now and before.kind == now.kind == kind.name and kind.initialisation.done:
+                self.idx = now.index
+                state.make_current(before)
+            else:
+                self.idx = kind.exchange(self.prev_idx, device=before)
         return False
 
 
@@ -75,8 +86,6 @@ class DeviceGuard(DeviceContext):
 
     def __init__(self, index: int) -> None:
         self.idx: int | None = index
-        self.prev_idx: int | None = -1
-        self._before = None
 
 
 class DeviceFunctions:

@@ -50,7 +50,7 @@ class DeviceKind:
         self.name = name
         self._messages = DeviceErrorMessages() if messages is None else messages
         self.initialisation: LazyInit = lazy_init.get(name)
-        self._devices: dict[int, Device] = {}
+        self.devices: dict[int, Device] = {}
         if deferred_error is not None:
             self.initialisation.deferred_error = deferred_error
         if no_backend:
@@ -59,8 +59,8 @@ class DeviceKind:
 
     def device_at(self, index: int) -> Device:
         """Return the Device of that index, cached because construction is slow. The device need not exist."""
-        found = self._devices.get(index)
-        return self._devices.setdefault(index, Device(self.name, index)) if found is None else found
+        found = self.devices.get(index)
+        return self.devices.setdefault(index, Device(self.name, index)) if found is None else found
 
     @property
     def display_name(self) -> str:
@@ -179,6 +179,10 @@ class DeviceKind:
 
         `device`, if of another kind, then becomes this thread's current device of all kinds.
         """
+        now = local.state.device
+        is_current = now is not None and now.index == index and now.kind == self.name
+        if is_current and index.__class__ is int and device is None and self.initialisation.done:
+            return index
         if index.__class__ is not int:
             self.require_backend("maybeExchangeDevice")
             index = self.checked_index(index, "exchangeDevice")
@@ -192,9 +196,9 @@ class DeviceKind:
         if index != before or state.device is None or state.device.kind != self.name:
             if index >= init.count:  # out of range, or called by a queued call
                 self.check(self.checked_index(index, "exchangeDevice"))
-            current.make_current(self.device_at(index))
+            state.make_current(self.device_at(index))
         if device is not None and device.kind != self.name:
-            current.make_current(device)
+            state.make_current(device)
         return before
 
     def open_device(self, device: DeviceLike | None = None, hook: str = "") -> OpenDevice:

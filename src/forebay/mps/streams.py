@@ -44,8 +44,10 @@ class Stream(streams.Stream):
         number = operator.index(stream_id)
         from_pool = number == _NEXT_OF_POOL
         opened = open_device(None, "getStreamFromPool" if from_pool else "getStreamByID")
-        self.bind(opened, opened.borrow_queue(0) if from_pool else find_queue(opened, number), 0)
-        self._borrowed = from_pool
+        if from_pool:
+            self.borrow(opened, 0)
+        else:
+            self.bind(opened, find_queue(opened, number), 0)
 
     def wait_event(self, event: events.Event) -> None:
         """Make later work of this stream wait for an event.

@@ -18,7 +18,16 @@ from __future__ import annotations
 
 from forebay.spi.captures import CapturedGraph, CapturedNode, Captures
 from forebay.spi.drivers import Describes, Emulates, Peers, Sensors, Telemetry
-from forebay.spi.ports import Growable, Managed, PinnedHost, PinsInPlace, ProcessUsage, Resizable, SurvivesFork
+from forebay.spi.ports import (
+    Growable,
+    Managed,
+    PinnedHost,
+    PinsInPlace,
+    ProcessUsage,
+    ReportsIdle,
+    Resizable,
+    SurvivesFork,
+)
 from forebay.spi.properties import DeviceProps, Heaps
 from forebay.spi.queues import (
     Draw,
@@ -57,6 +66,7 @@ __all__ = [
     "ProcessUsage",
     "Queue",
     "RandomNumbers",
+    "ReportsIdle",
     "Resizable",
     "Sensors",
     "SharedMark",

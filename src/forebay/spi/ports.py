@@ -1,11 +1,20 @@
-"""Optional abilities of ports: pinned and managed memory, growth, capacity, fork."""
+"""Optional abilities of ports: pinned and managed memory, growth, capacity, fork, a test of all queues."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-__all__ = ["Growable", "Managed", "PinnedHost", "PinsInPlace", "ProcessUsage", "Resizable", "SurvivesFork"]
+__all__ = [
+    "Growable",
+    "Managed",
+    "PinnedHost",
+    "PinsInPlace",
+    "ProcessUsage",
+    "ReportsIdle",
+    "Resizable",
+    "SurvivesFork",
+]
 
 
 @runtime_checkable
@@ -201,6 +210,20 @@ class Resizable(Protocol):
         ------
         WrongState
             If more than that is reserved.
+        """
+
+
+@runtime_checkable
+class ReportsIdle(Protocol):
+    """A Port that tests all its queues in one call."""
+
+    def settled(self) -> bool:
+        """Return True if a wait for any queue would return at once and not raise.
+
+        Returns
+        -------
+        bool
+            False while work is pending on a queue, or until `Queue.wait` has raised the failure of a queue's work.
         """
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
+from forebay import _core
 from forebay.backends.common._segments import HostSegments
 from forebay.backends.common.arguments import address_of, integer_of, size_of
 from forebay.backends.common.mmap import lock_memory, map_memory, unlock_memory, unmap_memory
@@ -173,6 +174,9 @@ class BaseHostPort(HostSegments):
     def queues(self) -> list[HostQueue]:
         """Return the queues that are not closed."""
         return list(self._queues.values())
+
+    def settled(self) -> bool:
+        return _core.all_settled(tuple(self._queues.values()))
 
     def _new_handle(self) -> int:
         return self._queues_made

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["HostQueue", "Owner"]
 
 _native = _core.Queue
+_elapsed_ms = _core.Mark.elapsed_ms
 _core_functions = ctypes.CDLL(_core.__file__)
 _core_functions.forebay_pause.argtypes = [ctypes.c_void_p, ctypes.c_int64]
 _core_functions.forebay_resume.argtypes = [ctypes.c_void_p]
@@ -133,6 +134,11 @@ class HostQueue(_core.Queue, CaptureMixin["HostCapturedGraph"]):
             raise self._error(error) from None
 
     def elapsed_ms(self, start: Mark, end: Mark) -> float:
+        try:
+            if (elapsed := _elapsed_ms(start, end)) is not None:  # type: ignore[arg-type]  # checked there
+                return elapsed
+        except TypeError:
+            pass
         since = self._checked_mark(start, "start").nanoseconds
         return (self._checked_mark(end, "end").nanoseconds - since) / 1e6
 
@@ -149,6 +155,8 @@ class HostQueue(_core.Queue, CaptureMixin["HostCapturedGraph"]):
 
     def wait(self, tick: int) -> None:
         try:
+            if self.settled(tick):
+                return
             while not self.wait_within(index(tick), SLICE):
                 pass
         except (ValueError, TypeError, OverflowError) as error:
@@ -158,11 +166,12 @@ class HostQueue(_core.Queue, CaptureMixin["HostCapturedGraph"]):
             raise self._work_error(failure) from (failure if isinstance(failure, BaseException) else None)
 
     def wait_for(self, other: object, tick: int) -> None:
-        if not isinstance(other, _core.Queue):
-            raise TypeError(f"a host queue can wait only for host queues, not for a {type(other).__name__}")
         try:
-            _native.wait_for(self, other, index(tick))
+            _native.wait_for(self, other, tick)  # type: ignore[arg-type]  # checked there
         except _NATIVE_ERRORS as error:
+            if not isinstance(other, _core.Queue):
+                name = type(other).__name__
+                raise TypeError(f"a host queue can wait only for host queues, not for a {name}") from None
             if index(tick) < 0 and isinstance(other, HostQueue):
                 wait_in_capture(self, other, index(tick))
                 return

@@ -75,14 +75,14 @@ class DeferredFrees(Generic[_T]):
 
     def __init__(self, order: Callable[[], OrderedSet[int]] = set[int], *, one_fifo: bool = False) -> None:
         self._unmarked: deque[_Freed[_T]] = deque()  # added, but the ticks of their queues are not known yet
-        self._fifos: dict[int, deque[_Entry[_T]]] = {}  # by handle of the queue
+        self.fifos: dict[int, deque[_Entry[_T]]] = {}  # by handle of the queue; those of idle queues may be empty
         self._new_order = order
         self._order = order()  # keys of FIFOs that are not empty
         self._one_fifo = one_fifo
         self._detached = False
 
     def __bool__(self) -> bool:
-        return bool(self._unmarked) or any(self._fifos.values())
+        return bool(self._unmarked) or any(self.fifos.values())
 
     def add(self, freed: Iterable[_Freed[_T]]) -> None:
         """Add items with the queues that use them. `mark` must follow."""
@@ -117,7 +117,7 @@ class DeferredFrees(Generic[_T]):
 
     def discard_reached(self, queue: Queue) -> None:
         """Drop the items that waited for this queue only and whose tick it has reached."""
-        if fifo := self._fifos.get(queue.handle):
+        if fifo := self.fifos.get(queue.handle):
             reached = queue.reached()
             while (entry := _first(fifo)) is not None and entry.tick is not None and entry.tick <= reached:
                 _remove(fifo, entry)
@@ -129,7 +129,7 @@ class DeferredFrees(Generic[_T]):
         """
         yield from self.mark()
         for key in self._visited():
-            fifo = self._fifos.get(key, deque())
+            fifo = self.fifos.get(key, deque())
             for entry in tuple(fifo):
                 if partition in (None, entry.partition) and (self._is_reached(entry) or _wait_for(entry, wait)):
                     yield from self._pop(fifo, entry)
@@ -138,10 +138,10 @@ class DeferredFrees(Generic[_T]):
     def drain(self) -> list[_T]:
         """Remove and return all items, in a forked child without queues."""
         items = [
-            *(entry.item for fifo in self._fifos.values() for entry in fifo),
+            *(entry.item for fifo in self.fifos.values() for entry in fifo),
             *(item for item, *_ in self._unmarked),
         ]
-        self._fifos.clear()
+        self.fifos.clear()
         self._unmarked.clear()
         self._order = self._new_order()
         return items
@@ -152,9 +152,9 @@ class DeferredFrees(Generic[_T]):
 
     def _append(self, entry: _Entry[_T]) -> None:
         key = 0 if self._one_fifo else entry.queue.handle
-        fifo = self._fifos.get(key)
+        fifo = self.fifos.get(key)
         if fifo is None:
-            fifo = self._fifos.setdefault(key, deque())
+            fifo = self.fifos.setdefault(key, deque())
         fifo.append(entry)
         self._order.add(key)
 
@@ -162,7 +162,7 @@ class DeferredFrees(Generic[_T]):
         return self._detached or (entry.tick is not None and entry.queue.reached() >= entry.tick)
 
     def _pop_reached(self, key: int) -> Iterator[_T]:
-        fifo = self._fifos.get(key, deque())
+        fifo = self.fifos.get(key, deque())
         while (entry := _first(fifo)) is not None and self._is_reached(entry):
             yield from self._pop(fifo, entry)
         self._update_order(key, fifo)
@@ -176,13 +176,13 @@ class DeferredFrees(Generic[_T]):
     def _visited(self) -> list[int]:
         """Return the keys of the FIFOs in order, then those that `_order` lost in a race between threads."""
         ordered = [*self._order]
-        return ordered + [key for key in tuple(self._fifos) if self._fifos.get(key) and key not in ordered]
+        return ordered + [key for key in tuple(self.fifos) if self.fifos.get(key) and key not in ordered]
 
     def _update_order(self, key: int, fifo: deque[_Entry[_T]]) -> None:
         """Remove the FIFO from `_order` if it is empty."""
         if not fifo:
             self._order.discard(key)
-            if self._fifos.get(key):  # an entry was added between the check and the discard
+            if self.fifos.get(key):  # an entry was added between the check and the discard
                 self._order.add(key)
 
 

@@ -60,13 +60,19 @@ class ThreadState:
         self.indices: dict[str, int] = {}  # by kind: the index that was last current
         self.streams: dict[OpenDevice, Stream] = {}
         self.stream_stack: list[tuple[Stream, _SavedState]] = []  # active `with stream:` blocks and saved states
-        self.clear_cache()
+        self.opened: OpenDevice | None = None  # cached for the current device, as `stream`
+        self.stream: Stream | None = None
         _thread_states.add(self)
+
+    def make_current(self, device: Device) -> None:
+        """Make the device the thread's current one, and the current one of its kind. Does not open it."""
+        self.device, self.explicit = device, True
+        self.indices[device.kind] = device.index or 0
+        self.opened = self.stream = None
 
     def clear_cache(self) -> None:
         """Drop the cached device and stream after a change of the current device."""
-        self.opened: OpenDevice | None = None
-        self.stream: Stream | None = None
+        self.opened = self.stream = None
 
     def save(self) -> _SavedState:
         """Return a copy of the current device, index and streams; no device unless the program set it."""
@@ -244,10 +250,7 @@ def set_device(device: DeviceLike) -> None:
 
 def make_current(device: Device) -> None:
     """Make the device this thread's current one, and the current one of its kind. Does not open it."""
-    state = local.state
-    state.device, state.explicit = device, True
-    state.indices[device.kind] = device.index or 0
-    state.clear_cache()
+    local.state.make_current(device)
 
 
 @contextmanager
@@ -302,7 +305,7 @@ def set_stream_on(stream: Stream) -> None:
     """Make the stream this thread's current one on its device, and its device the current one."""
     state, opened = local.state, stream.opened
     if state.opened is not opened:
-        make_current(opened.device)
+        state.make_current(opened.device)
         state.opened = opened
     state.streams[opened] = state.stream = stream
 

@@ -35,7 +35,7 @@ from forebay.runtime.pinned import registered_memory
 from forebay.runtime.pinned.pinned_allocator import PinnedAllocator
 from forebay.runtime.settings import process_settings
 from forebay.runtime.settings.allocator_settings import DEFAULT, AllocatorSettings
-from forebay.spi import PinnedHost, Port, Queue, Resizable, SurvivesFork
+from forebay.spi import PinnedHost, Port, Queue, ReportsIdle, Resizable, SurvivesFork
 
 if TYPE_CHECKING:
     from forebay.runtime.streams.stream import Stream
@@ -82,11 +82,13 @@ class OpenDevice:
         self._spare: dict[int, list[Queue]] = {}
         self.queues: dict[int, Queue] = {}
         self.default_queue: Queue = self.new_queue(0)
+        self._all_settled: Callable[[], bool] = port.settled if isinstance(port, ReportsIdle) else lambda: False
         self._kept_alive = DeferredFrees[tuple[object, ...]]()
         self.default_stream: Stream | None = None
         self.own_pinned: PinnedAllocator | None = None  # the kind's pinned allocator, if it uses this port
         self.stream_pool: StreamPool | None = StreamPool.for_device(port.props, self.new_queue)
         self.allocator: Allocator = self._make_allocator(settings)
+        self._failures: dict[int, DeviceError] = self.allocator.failures  # attributes of the native class are slow
         self.idle_release: IdleRelease | None = self._watch_idle_memory()
         self.pluggable: pluggable_allocator.AllocatorFunctions | None = pluggable_allocator.current(
             device.kind
@@ -186,8 +188,7 @@ class OpenDevice:
 
     def return_queue(self, queue: Queue, priority: int) -> None:
         """Make a destroyed stream's queue available to new streams."""
-        if self.stream_pool is None:
-            self._spare.setdefault(priority, []).append(queue)
+        self._spare.setdefault(priority, []).append(queue)
 
     def keep_alive(self, queue: Queue, *objects: object) -> AbstractContextManager[KeepAlive]:
         """Keep the objects alive until the work queued in the context has completed, even if an exception interrupts.
@@ -213,14 +214,25 @@ class OpenDevice:
             queue.wait(tick)
         else:
             observers.wait(queue, tick)
-        self._kept_alive.discard_reached(queue)
-        if (failure := self.allocator.failures.pop(queue.handle, None)) is not None:
+        if self._kept_alive.fifos:
+            self._kept_alive.discard_reached(queue)
+        if self._failures and (failure := self._failures.pop(queue.handle, None)) is not None:
             raise failure
 
     def synchronize(self) -> None:
         """Wait for all queues. Raises the first failure, with the others attached as notes."""
         if capture_state.active:
             capture_state.forbid(self.device.kind, "synchronize")
+        first: DeviceError | None = None
+        if self._kept_alive or self._failures or observers.tracer or not self._all_settled():
+            first = self._wait_for_all()
+        for listener in observers.registered:
+            listener.device_synchronized(self)
+        if first is not None:
+            raise first
+
+    def _wait_for_all(self) -> DeviceError | None:
+        """Wait for all queues. Return the first failure, with the others attached as notes."""
         first: DeviceError | None = None
         for queue in tuple(self.queues.values()):
             try:
@@ -230,10 +242,7 @@ class OpenDevice:
                     first = failure
                 else:
                     first.add_note(f"and {failure}")
-        for listener in observers.registered:
-            listener.device_synchronized(self)
-        if first is not None:
-            raise first
+        return first
 
 
 def _make_pinned(device: Device, port: Port) -> tuple[PinnedAllocator, bool]:

@@ -34,9 +34,12 @@ class StreamPool:
 
     def next_queue(self, priority: int) -> Queue:
         """Return the next queue of the priority, clamped to the supported range."""
-        level = max(0, min(-priority, self._levels - 1))
+        level, levels = -priority, self._levels
+        if not 0 <= level < levels:
+            level = max(0, min(level, levels - 1))
         number = next(self._counters[level]) % self._size
-        return self.queue_with_id(number + 1 if self._levels == 1 else number << 5 | (level + 1) << 1 | 1)
+        stream_id = number + 1 if levels == 1 else number << 5 | (level + 1) << 1 | 1
+        return self._queues.get(stream_id) or self.queue_with_id(stream_id)
 
     def queue_with_id(self, stream_id: int) -> Queue:
         """Return the queue of the stream id, creating it on first use. Raises ValueError for an invalid id."""

@@ -1,4 +1,7 @@
-"""Events: a recorded position on a stream that can be queried, waited for and timed."""
+"""Events: a recorded position on a stream that can be queried, waited for and timed.
+
+Over 400 lines because of the docstrings, and because frequent calls have a short path before the general one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any, Self, TypeGuard
 
 from forebay.backends.common.cuda_errors import CAPTURED_EVENT, INVALID_HANDLE, accelerator_error
 from forebay.device_spec import Device, DeviceLike
-from forebay.errors import Unsupported
+from forebay.errors import Unsupported, WrongState
 from forebay.runtime.base import capture_state, observers
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import OpenDevice
@@ -84,6 +87,7 @@ class Event:
         self._stream: Stream | None = None
         self._opened: OpenDevice | None = None  # of the last record
         self._tick = 0
+        self._queue: Queue | None = None  # that reaches `_tick`; None if a query or a wait needs more than that
         self._mark: Mark | None = None
         self._in_graph = False  # external, and recorded in a capture
 
@@ -140,6 +144,7 @@ class Event:
             if observers.registered:
                 observers.notify_event_created(self, opened)
         queue = stream.queue
+        self._queue = None
         if self.external and (capture := stream.capture) is not None:
             if self.enable_timing and not _supports_timing(queue):
                 raise Unsupported(f"{stream.device.kind} does not support event timing", ability="Timing")
@@ -160,6 +165,7 @@ class Event:
         else:
             raise Unsupported(f"{stream.device.kind} does not support event timing", ability="Timing")
         self._stream = stream
+        self._queue = None if self._tick < 0 or self.shared is not None else queue
         for listener in observers.registered:
             listener.event_recorded(self, stream)
 
@@ -172,7 +178,7 @@ class Event:
         elif _supports_timing(queue):
             self._mark = queue.mark()
             self._tick = self._mark.tick
-        self._stream = from_queue(Stream, opened, queue)
+        self._stream, self._queue = from_queue(Stream, opened, queue), None
 
     def _check_device(self, stream: Stream) -> None:
         """Raise RuntimeError, with PyTorch's texts, if the event cannot be recorded on the stream's device."""
@@ -213,15 +219,19 @@ class Event:
         -----
         Does not block.
         """
-        if self.shared is not None and (word := self.shared.foreign_word()):
+        queue, opened = self._queue, self._opened
+        if queue is not None and opened is not None and not (capture_state.active or opened.unusable):
+            done = queue.reached() >= self._tick
+        elif self.shared is not None and (word := self.shared.foreign_word()):
             return self.shared.mark.reached(word)
-        if self._stream is None:
+        elif self._stream is None:
             return True
-        if capture_state.active:
-            capture_state.forbid(self._stream.device.kind, "query")
-        if self._tick < 0:
-            raise capture_state.capture_error(self._stream.device.kind, CAPTURED_EVENT, "query")
-        done = self._stream.queue.reached() >= self._tick
+        else:
+            if capture_state.active:
+                capture_state.forbid(self._stream.device.kind, "query")
+            if self._tick < 0:
+                raise capture_state.capture_error(self._stream.device.kind, CAPTURED_EVENT, "query")
+            done = self._stream.queue.reached() >= self._tick
         for listener in observers.registered:
             listener.event_queried(self, done)
         return done
@@ -246,6 +256,12 @@ class Event:
         """
         if stream is not None and not isinstance(stream, Stream):
             raise RuntimeError(_NOT_A_STREAM)
+        if self._queue is not None and self._stream is not None and not self.external:
+            stream = current_stream() if stream is None else stream
+            wait_for(stream, self._stream, self._tick)
+            for listener in observers.registered:
+                listener.event_waited(self, stream)
+            return
         if self.shared is not None and (word := self.shared.foreign_word()):
             self.shared.wait_on(current_stream(self.device) if stream is None else stream, word)
             return
@@ -255,13 +271,13 @@ class Event:
         if self.external and (capture := stream.capture) is not None:
             wait = partial(self._wait_in_replay, stream.opened)
             capture.recording.add_event(stream.queue, "wait_event", id(self), wait)
-        elif self._stream is not None and stream.queue is not self._stream.queue:
+        elif self._stream is not None:
             wait_for(stream, self._stream, self._tick)
         for listener in observers.registered:
             listener.event_waited(self, stream)
 
     def _wait_in_replay(self, opened: OpenDevice, queue: Queue) -> None:
-        if self._stream is not None and self._stream.queue is not queue:
+        if self._stream is not None:
             wait_for(from_queue(Stream, opened, queue), self._stream, self._tick)
 
     def synchronize(self) -> None:
@@ -272,10 +288,17 @@ class Event:
         DeviceError
             If work on the stream failed, including work queued after the record; each failure is raised once.
         """
-        if self.shared is not None and (word := self.shared.foreign_word()):
+        queue, opened = self._queue, self._opened
+        if queue is not None and opened is not None and not opened.unusable:
+            opened.wait(queue, self._tick)
+        elif self.shared is not None and (word := self.shared.foreign_word()):
             self.shared.mark.wait(word)
-        elif self._stream is not None:
+            return
+        elif self._stream is None:
+            return
+        else:
             self._stream.opened.wait(self._stream.queue, self._tick)
+        if observers.registered:
             for listener in observers.registered:
                 listener.event_synchronized(self)
 
@@ -303,6 +326,15 @@ class Event:
         -----
         Does not block.
         """
+        queue: Any = self._queue
+        if queue is not None and other.__class__ is self.__class__ and other._queue is not None:
+            opened = self._opened
+            if opened is other._opened and opened is not None and not (opened.unusable or capture_state.active):
+                try:
+                    if not observers.registered:
+                        return queue.elapsed_ms(self._mark, other._mark)  # type: ignore[no-any-return]  # a float
+                except (TypeError, WrongState):  # recorded without timing, or not reached
+                    pass
         if not isinstance(other, Event):
             raise RuntimeError(self._not_an_event)  # noqa: TRY004 -- PyTorch's
         if not (self.enable_timing and other.enable_timing):

@@ -43,6 +43,19 @@ def _read_only(name: str) -> Callable[[object, object], NoReturn]:
     return fail
 
 
+class _Loan:
+    """A queue that a stream has to itself, and that a new stream gets once this one is deleted."""
+
+    __slots__ = ("_opened", "_priority", "_queue")
+
+    def __init__(self, opened: OpenDevice, queue: Queue, priority: int) -> None:
+        self._opened, self._queue, self._priority = opened, queue, priority
+
+    def __del__(self) -> None:
+        if not self._opened.unusable:
+            self._opened.return_queue(self._queue, self._priority)
+
+
 class Stream:
     """An in-order queue of work on one device.
 
@@ -98,9 +111,21 @@ class Stream:
             return
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise TypeError(f"Stream(): argument 'priority' must be int, not {type(priority).__name__}")
-        opened = current.opened_for(device)
+        self.borrow(current.opened_for(device), priority)
+
+    def borrow(self, opened: OpenDevice, priority: int) -> None:
+        """Attach this object to an unused queue, or to the next one of the device's pool. Internal to the runtime.
+
+        Parameters
+        ----------
+        opened : OpenDevice
+            The device.
+        priority : int
+            The priority of the queue.
+        """
         self.bind(opened, opened.borrow_queue(priority), priority)
-        self._borrowed = True
+        if opened.stream_pool is None:
+            self._loan = _Loan(opened, self._queue, priority)
 
     def bind(self, opened: OpenDevice, queue: Queue, priority: int) -> None:
         """Attach this object to an existing queue. Internal to the runtime.
@@ -116,8 +141,6 @@ class Stream:
         """
         self.opened = opened  # internal to the runtime, like `queue`
         self._queue = queue
-        self._borrowed = False
-        self._device = opened.device
         self.handle = queue.handle  # unique on the device; 0 for the default stream
         self._priority = priority
 
@@ -125,12 +148,8 @@ class Stream:
         device: Device
         priority: int
     else:  # not functions: most calls read the device
-        device = property(attrgetter("_device"), _read_only("device"), doc="The device.")
+        device = property(attrgetter("opened.device"), _read_only("device"), doc="The device.")
         priority = property(attrgetter("_priority"), _read_only("priority"), doc="A lower number is more urgent.")
-
-    def __del__(self) -> None:
-        if getattr(self, "_borrowed", False) and not self.opened.unusable:
-            self.opened.return_queue(self._queue, self.priority)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"cannot pickle {type(self).__name__!r} object")
@@ -215,12 +234,15 @@ class Stream:
         DeviceError
             If that work failed; each failure is raised once. With code 900 if an active graph capture forbids waiting.
         """
-        queue = self.queue
+        opened = self.opened
+        if opened.unusable:
+            opened.check()
         if sync_debug.mode:
-            sync_debug.check_wait(self.opened)
-        self.opened.wait(queue)
-        for listener in observers.registered:
-            listener.stream_synchronized(self)
+            sync_debug.check_wait(opened)
+        opened.wait(self._queue)
+        if observers.registered:
+            for listener in observers.registered:
+                listener.stream_synchronized(self)
 
     def wait_event(self, event: Event) -> None:
         """Make all future work on this stream wait for an event, without blocking the host.
@@ -245,7 +267,7 @@ class Stream:
         Does not block the host, unless the streams' devices are of different kinds.
         """
         if other.queue is not self.queue:
-            wait_for(self, other, other.queue.signal())
+            wait_for(self, other, other._queue.signal())
             for listener in observers.registered:
                 listener.stream_waited(self, other)
 
@@ -322,13 +344,19 @@ def cast_to_face(stream_class: type[_AnyStream], stream: Stream) -> _AnyStream:
 
 def wait_for(stream: Stream, other: Stream, tick: int) -> None:
     """Make the stream's future work wait until the other stream's queue reaches the tick."""
-    if stream.device.kind == other.device.kind:
-        queue = stream.queue
-        tracer = observers.tracer
-        begun = tracer.queueing(queue) if tracer else None
-        queue.wait_for(other.queue, tick)
-        if tracer:
-            tracer.queued(queue, begun, "wait", "wait", 0, other.queue)
+    opened = stream.opened
+    if opened.unusable:
+        opened.check()
+    queue, awaited = stream._queue, other._queue  # noqa: SLF001 -- this module's class
+    if queue is awaited:
+        return
+    if opened.kind == other.opened.kind:
+        if (tracer := observers.tracer) is None:
+            queue.wait_for(awaited, tick)
+        else:
+            begun = tracer.queueing(queue)
+            queue.wait_for(awaited, tick)
+            tracer.queued(queue, begun, "wait", "wait", 0, awaited)
     else:
         other.opened.wait(other.queue, tick)  # queues of different vendors cannot wait for each other: the host waits
 

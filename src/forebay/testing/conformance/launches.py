@@ -8,7 +8,7 @@ import time
 import pytest
 
 from forebay.errors import DeviceError, WrongState
-from forebay.spi import Launches, Port, Queue
+from forebay.spi import Launches, Port, Queue, ReportsIdle
 from forebay.testing.conformance.helpers import (
     MIB,
     Gate,
@@ -30,6 +30,7 @@ __all__ = [
     "test_invalid_functions_are_rejected",
     "test_native_function_error_is_raised_once",
     "test_port_close_completes_queued_work",
+    "test_settled_port_has_neither_work_nor_failures",
     "test_waiting_queue_does_not_block_other_queues",
 ]
 
@@ -166,6 +167,25 @@ def test_port_close_completes_queued_work(port: Port) -> None:
         queue.call(lambda: seen.append(1))
     port.close()
     assert seen == [1, 1, 1]
+
+
+@needs(Launches, ReportsIdle)
+def test_settled_port_has_neither_work_nor_failures(port: Port) -> None:
+    assert isinstance(port, ReportsIdle)
+    assert port.settled()
+    queue, other, gate = port.queue(), port.queue(), Gate()
+    assert isinstance(queue, Launches)
+    queue.call(gate)
+    assert not port.settled()
+    gate.open()
+    drain(queue)
+    assert port.settled()
+    queue.call_native(libc_address("abs"), 7)
+    other.wait_for(queue, queue.signal())
+    drain(other)
+    assert not port.settled()
+    assert _failure(queue).code == 7
+    assert port.settled()
 
 
 def _failure(queue: Queue) -> DeviceError:
