@@ -16,7 +16,15 @@ STREAMS += ("Stream.query()", "Stream.synchronize()", "Stream.wait_stream(other)
 EVENTS = ("Event()", "Event(enable_timing=True)", "timed Event.record()", "Event.query()", "Event.synchronize()")
 EVENTS += ("Event.elapsed_time(other)",)
 DEVICES = ("with cuda.device(0): pass", "with cuda.device(1): pass", "current_device()", "set_device(0)")
-DEVICES += ("device_count()", "is_available()", "get_device_properties()", "get_device_name()", "synchronize()", "memory_allocated()", "get_rng_state()")
+DEVICES += (
+    "device_count()",
+    "is_available()",
+    "get_device_properties()",
+    "get_device_name()",
+    "synchronize()",
+    "memory_allocated()",
+    "get_rng_state()",
+)
 
 
 def main() -> None:
