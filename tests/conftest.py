@@ -183,6 +183,7 @@ def fake(clean):
             if device.kind == "fake":
                 assert opened.allocator.check_invariants() is None
                 del open_device._opened[device]
+        open_device.named_devices("fake").clear()
         pinned = open_device._pinned.pop("fake", None)
         assert pinned is None or pinned.check_invariants() is None
 

@@ -222,10 +222,10 @@ class DeviceFunctions:
         -----
         Initialises the kind but does not open a device.
         """
-        if device is None and (opened := self._kind.get_open_device()) is not None:
+        kind = self._kind
+        if (opened := kind.known(device)) is not None:
             opened.synchronize()
             return
-        kind = self._kind
         if not kind.has_hooks:
             kind.initialisation.ensure()
         index = kind.index(device, optional=True)

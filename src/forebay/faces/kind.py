@@ -51,6 +51,7 @@ class DeviceKind:
         self._messages = DeviceErrorMessages() if messages is None else messages
         self.initialisation: LazyInit = lazy_init.get(name)
         self.devices: dict[int, Device] = {}
+        self._opened: dict[int | str, OpenDevice] = open_device.named_devices(name)
         if deferred_error is not None:
             self.initialisation.deferred_error = deferred_error
         if no_backend:
@@ -201,16 +202,34 @@ class DeviceKind:
             state.make_current(device)
         return before
 
+    def known(self, device: Any) -> OpenDevice | None:
+        """Return the device of a device argument if it is open, in this one call. None: the general path must decide.
+
+        None as the argument is the current device.
+        """
+        spelling = device.__class__
+        if device is None:
+            state = local.state
+            found = state.opened
+            if found is None or found.kind != self.name:
+                found = self._opened.get(state.indices.get(self.name, 0))
+        elif spelling is int or spelling is str:  # not bool, which equals an int
+            found = self._opened.get(device)
+        elif spelling is Device and device.kind == self.name and device.index is not None:
+            found = self._opened.get(device.index)
+        else:
+            return None
+        return found if found is not None and found.kind == self.name else None  # `kind` is empty if it is unusable
+
     def open_device(self, device: DeviceLike | None = None, hook: str = "") -> OpenDevice:
         """Return the device of a device argument, or the current device, and open it if needed.
 
         With `hook`, calls `require_backend(hook)` before it selects the current device.
         """
+        if (found := self.known(device)) is not None:
+            return found
         if device is not None:
             return open_device.open_device(self.device(device))
-        found = local.state.opened
-        if found is not None and found.kind == self.name:
-            return found
         if hook:
             self.require_backend(hook)
         found = open_device.open_device(self.device())
@@ -222,6 +241,8 @@ class DeviceKind:
 
         Errors are those of `checked_index`, for `function`, and `check_range`.
         """
+        if (found := self.known(device)) is not None:
+            return found
         if device is None:
             return self.open_device()
         index = self.index(device, optional=True)
@@ -234,10 +255,8 @@ class DeviceKind:
 
     def get_open_device(self, device: DeviceLike | None = None) -> OpenDevice | None:
         """Return the device if it is already open, else None. Does not initialise a kind that is not in use."""
-        if device is None:
-            found = local.state.opened
-            if found is not None and found.kind == self.name:  # its `kind` is empty if it is unusable
-                return found  # the general path takes microseconds
+        if (found := self.known(device)) is not None:
+            return found
         if not self.initialised:
             return None
         return open_device.get_open_device(self.device_at(self.index(device, optional=True)))
@@ -249,6 +268,8 @@ class DeviceKind:
 
     def describe(self, device: DeviceLike | None = None) -> DeviceProps:
         """Return the device's properties. Initialises the kind; opens the device only if its driver requires that."""
+        if (opened := self.known(device)) is not None:
+            return opened.port.props
         found = self.device(device)
         index, opened = found.index or 0, open_device.get_open_device(found)
         if opened is not None:

@@ -256,21 +256,13 @@ class CachingAllocatorFunctions:
         -----
         Initialises the kind and opens the device.
         """
-        kind = self._kind
-        index = kind.current_index() if device is None else kind.index(device)
-        if index == -1:
-            index = kind.current_index()
-        kind.initialisation.ensure()
-        if stream is None:
-            index = kind.check_range(kind.checked_index(index, "getCurrentStream"))
-        elif not isinstance(stream, (Stream, int)):
+        if stream is not None and not isinstance(stream, (Stream, int)):
+            self._kind.initialisation.ensure()
             raise TypeError(
-                f"Invalid type for stream argument, must be `forebay.{kind.name}.Stream` or `int` "
+                f"Invalid type for stream argument, must be `forebay.{self._kind.name}.Stream` or `int` "
                 "representing a pointer to an existing stream"
             )
-        elif (index := kind.checked_index(index, "exchangeDevice")) < 0:
-            index = kind.current_index()
-        opened = kind.open_device(index)
+        opened = self._kind.known(device) or self._device_to_allocate_on(device, given=stream is not None)
         size = _size_argument(size)
         if size == 0:
             return 0
@@ -278,6 +270,19 @@ class CachingAllocatorFunctions:
         block = allocate_raw_block(opened, size, queue)
         opened.raw_blocks[block.address] = block
         return block.address
+
+    def _device_to_allocate_on(self, device: DeviceLike | None, *, given: bool) -> OpenDevice:
+        """Return the device of an argument, opened. The errors depend on whether a stream was given."""
+        kind = self._kind
+        index = kind.current_index() if device is None else kind.index(device)
+        if index == -1:
+            index = kind.current_index()
+        kind.initialisation.ensure()
+        if not given:
+            index = kind.check_range(kind.checked_index(index, "getCurrentStream"))
+        elif (index := kind.checked_index(index, "exchangeDevice")) < 0:
+            index = kind.current_index()
+        return kind.open_device(index)
 
     def caching_allocator_delete(self, mem_ptr: int) -> None:
         """Free memory that `caching_allocator_alloc` returned.

@@ -65,10 +65,8 @@ class MemoryStatistics:
 
     def find_device(self, device: Any) -> OpenDevice | None:
         """Return the device whose statistics are requested; None if it is not open or the kind is not in use."""
-        if device is None:
-            found = local.state.opened
-            if found is not None and found.device.kind == self._name and not (found.unusable or found.pluggable):
-                return found  # the general path takes microseconds
+        if (found := self._kind.known(device)) is not None and not found.pluggable:
+            return found
         if not self._kind.initialised:
             return None
         index = self._kind.index(device, optional=True)

@@ -51,6 +51,7 @@ __all__ = [
     "emptied",
     "get_open_device",
     "get_pinned_allocator",
+    "named_devices",
     "open_device",
     "open_device_indices",
     "open_devices",
@@ -65,6 +66,7 @@ _opened: dict[Device, OpenDevice] = {}
 _pinned: dict[str, PinnedAllocator] = {}  # by kind; uses the port of the device that asked first
 _emptied: dict[Device, int] = {}  # calls of `count_emptied` for devices that are not open
 _early_ports: dict[Device, Port] = {}  # of devices that are not open, but whose port has pinned memory
+_named: dict[str, dict[int | str, OpenDevice]] = {}  # by kind; see `named_devices`
 _listed: dict[str, OpenDevices] = {}  # results of `open_devices` by kind; replaced when a device is opened or retired
 _opening = threading.RLock()
 
@@ -303,6 +305,7 @@ def open_device(device: Device) -> OpenDevice:
             if found is None:  # a signal handler or destructor of this thread may open it during `_open`
                 try:
                     found = _opened.setdefault(device, _open(device))
+                    named_devices(device.kind).update({device.index or 0: found, str(device): found})
                 finally:  # also on KeyboardInterrupt
                     _listed = {}
     if found.unusable:
@@ -314,6 +317,11 @@ def get_open_device(device: Device) -> OpenDevice | None:
     """Return the device if this process has opened it and it is usable, else None."""
     found = _opened.get(canonical(device))
     return None if found is None or found.unusable else found
+
+
+def named_devices(kind: str) -> dict[int | str, OpenDevice]:
+    """Return the open devices of the kind by index and by name, for fast lookups. In a child they may be unusable."""
+    return _named.setdefault(kind, {})
 
 
 def open_device_indices(kind: str) -> list[int]:
@@ -420,6 +428,7 @@ def retire_kind(kind: str) -> None:
                 emptied(device, reset=True)
         finally:  # also on KeyboardInterrupt
             _listed = {}
+            named_devices(kind).clear()
         pinned = _pinned.pop(kind, None)
     registered_memory.unregister_kind(kind)
     with ExitStack() as steps:  # runs every step, even if the wait in one is interrupted
