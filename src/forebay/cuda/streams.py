@@ -85,7 +85,7 @@ class Stream(streams.Stream):
     def __init__(self, device: DeviceLike | None = None, priority: int = 0, **kwargs: Any) -> None:
         if kwargs and self._wrap(device, kwargs):
             return
-        opened = CUDA.open_device() if device is None else _open_current_or(device)
+        opened = CUDA.known(device) or _open_current_or(device)
         if priority.__class__ is not int or not MOST_URGENT <= priority <= 0:
             priority = operator.index(priority)
             if not -1 << 31 <= priority < 1 << 31:

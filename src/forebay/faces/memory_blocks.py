@@ -16,6 +16,7 @@ from forebay.faces.kind import DeviceKind
 from forebay.faces.memory_statistics import find_open_device
 from forebay.runtime.allocator import pluggable_allocator
 from forebay.runtime.devices import open_device
+from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.history.torch_schema import snapshot_pool
 from forebay.runtime.memory import mem_pool
 from forebay.runtime.memory.storage import allocate_raw_block

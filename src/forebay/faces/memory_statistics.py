@@ -18,7 +18,7 @@ from forebay.runtime.allocator import pluggable_allocator, statistics
 from forebay.runtime.allocator.displayed import OrderedStatistics
 from forebay.runtime.allocator.summary import memory_summary
 from forebay.runtime.devices import open_device
-from forebay.runtime.devices.current import current_index, local
+from forebay.runtime.devices.current import current_index
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.peak import Peak
 from forebay.runtime.pinned.pinned_allocator import PinnedAllocator

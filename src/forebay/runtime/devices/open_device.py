@@ -180,9 +180,7 @@ class OpenDevice:
         return queue
 
     def borrow_queue(self, priority: int) -> Queue:
-        """Return an unused queue for a new stream, or the next queue of the device's stream pool."""
-        if self.stream_pool is not None:
-            return self.stream_pool.next_queue(priority)
+        """Return an unused queue for a new stream of a device without a stream pool."""
         try:
             return self._spare[priority].pop()
         except (KeyError, IndexError):

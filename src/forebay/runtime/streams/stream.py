@@ -123,8 +123,11 @@ class Stream:
         priority : int
             The priority of the queue.
         """
-        self.bind(opened, opened.borrow_queue(priority), priority)
-        if opened.stream_pool is None:
+        pool = opened.stream_pool
+        if pool is not None:
+            self.bind(opened, pool.next_queue(priority), priority)
+        else:
+            self.bind(opened, opened.borrow_queue(priority), priority)
             self._loan = _Loan(opened, self._queue, priority)
 
     def bind(self, opened: OpenDevice, queue: Queue, priority: int) -> None:
