@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 import tarfile
 import zipfile
@@ -81,3 +82,13 @@ def test_lost_and_added_files_of_an_sdist_are_found(distributions, monkeypatch):
     monkeypatch.setattr(distributions, "tracked_files", lambda: {"dev.py", "README.md"})
     files = {"dev.py", "PKG-INFO", "setup.cfg", "src/forebay.egg-info/SOURCES.txt", "notes.txt"}
     assert distributions.sdist_problems(files) == ["the sdist lacks README.md", "the sdist also has notes.txt"]
+
+
+def test_installation_on_windows_ends_with_one_sentence(root):
+    """Only the name of the platform is Windows' here: setup.py tests it before anything else."""
+    program = "import runpy, sys; sys.platform = 'win32'; runpy.run_path('setup.py', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=60, check=False
+    )
+    sentence = "forebay runs on Linux and macOS: on Windows, install it in the Windows Subsystem for Linux (WSL 2)\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)
