@@ -94,7 +94,14 @@ def test_standard_streams_are_unchanged(runner, source):
 
 
 def test_file_descriptor_numbers_are_unchanged(runner):
-    runner.same("import os; print(os.dup(0), os.dup(1)); os.closerange(3, 1000); print(open('a', 'w').fileno())")
+    # The pause lets the thread of the endpoint get to its wait for connections.
+    runner.same("""
+        import os, time
+        time.sleep(0.1)
+        print(os.dup(0), os.dup(1))
+        os.closerange(3, 1000)
+        print(open('a', 'w').fileno())
+    """)
 
 
 THREADS = """

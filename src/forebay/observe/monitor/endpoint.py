@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import select
 import socket
 from _thread import allocate_lock, get_ident, start_new_thread  # as programs replace those of `threading`
 from contextlib import suppress
@@ -60,10 +61,14 @@ class Endpoint:
             os.fchmod(listener.fileno(), 0o600)
             listener.bind(str(unfinished))
             listener.listen()
+            # A thread waits in poll(): Linux reserves the lowest free descriptor while one is blocked in accept().
+            listener.setblocking(False)
+            connections = select.poll()
+            connections.register(listener, select.POLLIN)
             unfinished.replace(path)
             self._socket, self._path, self._identity = listener, path, _identity(listener)
             with signals_blocked():
-                start_new_thread(self._serve, (listener, self._identity))
+                start_new_thread(self._serve, (listener, self._identity, connections))
         except BaseException as error:
             self._socket = None
             listener.close()
@@ -104,11 +109,14 @@ class Endpoint:
         if listener is not None:
             _close(listener, self._identity)
 
-    def _serve(self, listener: socket.socket, identity: _Identity) -> None:
+    def _serve(self, listener: socket.socket, identity: _Identity, connections: select.poll) -> None:
         """Serve requests until `stop`, or until the program closes the descriptor. Never raises."""
         try:
             while self._socket is listener and _identity(listener) == identity:
                 try:
+                    # The limit is for a program that has replaced the descriptor: poll() then waits for its file.
+                    if not connections.poll(_PAUSE * 1000) or _identity(listener) != identity:
+                        continue
                     descriptor, _ = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001 - see new_socket
                 except OSError:
                     if self._socket is listener:
