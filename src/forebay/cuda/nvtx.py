@@ -187,7 +187,7 @@ def _device_range_end(range_handle: object, stream: int = 0) -> None:
 
 def _queue_call(handle: int, function: Any) -> None:
     opened = CUDA.open_device()
-    queue = opened.queues.get(handle)
+    queue = opened.queue_with_handle(handle)
     if queue is None:
         raise ValueError(f"{handle:#x} is not the handle of a stream of {opened.device}")
     if not can_launch(queue):

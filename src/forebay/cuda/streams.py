@@ -37,6 +37,7 @@ __all__ = [
 
 _lazy_init = CUDA.initialisation
 _LARGEST_BYTE = 255
+_LEGACY_STREAM = 1  # CU_STREAM_LEGACY, another handle of the default stream
 _NUMBERS = ("stream_id", "device_index", "device_type")
 _ID_KEYWORDS = {*_NUMBERS, "stream_ptr"}
 _ANOTHER_DEVICE_TYPE = (
@@ -111,7 +112,7 @@ class Stream(streams.Stream):
         if pointer is None:
             return False
         opened = _open_current_or(device)
-        self.bind(opened, find_queue(opened, pointer), 0)
+        self.bind(opened, find_queue(opened, 0 if pointer == _LEGACY_STREAM else pointer), 0)
         self._external = True
         return True
 
@@ -224,8 +225,18 @@ class ExternalStream(Stream):
 
     Notes
     -----
-    As `torch.cuda.ExternalStream`. The creator owns the stream and must keep it alive as long as this object.
-    Initialises CUDA and opens the device.
+    As `torch.cuda.ExternalStream`. The creator owns the stream and must keep it alive as long as this object is used,
+    and until memory that `record_stream` marked with it is free. Initialises CUDA and opens the device. Emulated
+    devices accept only handles of their own streams.
+
+    Examples
+    --------
+    Let forebay's work follow that of CuPy, and the reverse:
+
+    >>> import cupy, forebay.cuda as cuda  # doctest: +SKIP
+    >>> theirs = cupy.cuda.Stream(non_blocking=True)  # doctest: +SKIP
+    >>> with cuda.stream(cuda.ExternalStream(theirs.ptr)):  # doctest: +SKIP
+    ...     tensor.zero_()
     """
 
     def __init__(self, stream_ptr: int | None, device: DeviceLike | None = None, **kwargs: Any) -> None:

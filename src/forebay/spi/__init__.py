@@ -19,6 +19,7 @@ from __future__ import annotations
 from forebay.spi.captures import CapturedGraph, CapturedNode, Captures
 from forebay.spi.drivers import Describes, Emulates, Peers, Sensors, Telemetry
 from forebay.spi.ports import (
+    ExternalQueues,
     Growable,
     Managed,
     PinnedHost,
@@ -53,6 +54,7 @@ __all__ = [
     "Driver",
     "Emulates",
     "ExecutionLog",
+    "ExternalQueues",
     "Growable",
     "Heaps",
     "Launches",

@@ -1,11 +1,14 @@
-"""Optional abilities of ports: pinned and managed memory, growth, capacity, fork, a test of all queues."""
+"""Optional abilities of ports: pinned and managed memory, growth, capacity, other libraries, fork, idle queues."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
+from forebay.spi.required import Queue
+
 __all__ = [
+    "ExternalQueues",
     "Growable",
     "Managed",
     "PinnedHost",
@@ -210,6 +213,44 @@ class Resizable(Protocol):
         ------
         WrongState
             If more than that is reserved.
+        """
+
+
+@runtime_checkable
+class ExternalQueues(Protocol):
+    """A Port whose device other libraries of the process use, too, on queues that they create.
+
+    The creator of such a queue may destroy it when it has no more use for it. So only methods that use the queue
+    explicitly may access it: `reached`, `wait` and `close` must not, and `close` completes no work but that before the
+    last tick.
+    """
+
+    def external_queue(self, handle: int) -> Queue:
+        """Return a queue that another library created.
+
+        Parameters
+        ----------
+        handle : int
+            The driver's handle of the queue, which its creator keeps alive.
+
+        Returns
+        -------
+        Queue
+            The same object for the same handle until it is closed. Closing it does not destroy the creator's queue.
+
+        Raises
+        ------
+        DeviceError
+            If the handle is invalid, or belongs to another device or context.
+        """
+
+    def synchronize(self) -> None:
+        """Block until all work of the process on the device has completed, that of other libraries included.
+
+        Raises
+        ------
+        DeviceError
+            If the device has failed.
         """
 
 

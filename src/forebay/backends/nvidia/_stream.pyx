@@ -307,6 +307,10 @@ cdef class Stream:
         if result:
             raise error_of(result, "cuStreamWaitEvent", self.name)
 
+    @property
+    def last_tick(self):
+        return self.native.get().last()
+
     def take_failure(self):
         failure, self.failure = self.failure, None
         code = self.native_failure.get().exchange(0)

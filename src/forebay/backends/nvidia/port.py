@@ -9,7 +9,7 @@ from forebay.backends.common.arguments import address_of, integer_of, size_of
 from forebay.backends.common.shared_slots import SharedEvent
 from forebay.backends.nvidia import capture  # noqa: F401 - registers the class of captured graphs
 from forebay.backends.nvidia.address_space import CudaAddressSpaces
-from forebay.backends.nvidia.calls import check, driver_api, unknown_address
+from forebay.backends.nvidia.calls import check, driver_api, error_of, unknown_address
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.graph_executables import destroy_all
 from forebay.backends.nvidia.ipc import CudaIpc
@@ -22,6 +22,12 @@ from forebay.spi import DeviceProps
 __all__ = ["CudaPort"]
 
 _OUT_OF_MEMORY = 2
+_INVALID_HANDLE = 400
+_RESERVED_HANDLES = {  # which denote a stream of the thread's current context
+    0: "the default stream",
+    1: "the default stream",
+    2: "the default stream of the calling thread",
+}
 _ALIGNMENT = 2 << 20
 
 
@@ -34,6 +40,7 @@ class CudaPort:
         self.name: str = context.name
         self._lock = RLock()
         self._queues: list[CudaQueue] = []
+        self._external: dict[int, CudaQueue] = {}  # by handle
         self._segments: dict[int, tuple[int, int]] = {}  # by address: what the driver returned, and size
         self._pinned: dict[int, int] = {}  # address and size, as in the next two
         self._managed: dict[int, int] = {}
@@ -41,7 +48,6 @@ class CudaPort:
         self.release_count: int = 0  # see `common.captured_memory.MemorySource`
         self._spaces = CudaAddressSpaces(context, self.out_of_memory)
         self._sharing = CudaIpc(context, self._segments, self._spaces)
-        self._has_default_queue = False
         self._closed = False
         with context.current() as api:
             self._priorities = check(api.cuCtxGetStreamPriorityRange(), "cuCtxGetStreamPriorityRange", self.name)
@@ -86,11 +92,24 @@ class CudaPort:
         least, greatest = self._priorities
         with self._lock:
             self._check_open()
-            default = not self._has_default_queue
-            new = CudaQueue(self, self.context, max(greatest, min(priority, least)), default=default)
-            self._has_default_queue = True
+            handle = None if self._queues else 0  # the default stream
+            new = CudaQueue(self, self.context, max(greatest, min(priority, least)), handle=handle)
             self._queues.append(new)
         return new
+
+    def external_queue(self, handle: int) -> CudaQueue:
+        handle = integer_of(handle, "handle")
+        with self._lock:
+            self._check_open()
+            self._check_stream(handle)  # each time: the handle may be that of a new stream of another context
+            found = self._external.get(handle)
+            if found is None or found.closed:
+                found = self._external[handle] = CudaQueue(self, self.context, handle=handle)
+        return found
+
+    def synchronize(self) -> None:
+        with self.context.current() as api:
+            check(api.cuCtxSynchronize(), "cuCtxSynchronize", self.name)
 
     def pin(self, nbytes: int) -> int:
         nbytes = size_of(nbytes)
@@ -175,7 +194,7 @@ class CudaPort:
             stack.callback(self.context.release)
             stack.callback(self._free_all)
             stack.callback(destroy_all, self.context)
-            for queue in tuple(self._queues):
+            for queue in (*self._queues, *self._external.values()):
                 stack.callback(queue.destroy)
                 stack.callback(queue.close)
 
@@ -200,6 +219,22 @@ class CudaPort:
         self.context.check_usable()
         if self._closed:
             raise WrongState(f"{self.name} was closed")
+
+    def _check_stream(self, handle: int) -> None:
+        """Raise DeviceError unless a handle is that of a stream of this context."""
+        if handle in _RESERVED_HANDLES:
+            error = error_of(_INVALID_HANDLE, "external_queue", self.name)
+            error.add_note(f"{handle} is not a stream, but {_RESERVED_HANDLES[handle]}")
+            raise error
+        context = self.context.invoke(driver_api().cuStreamGetCtx, handle)
+        owner = int(check(context, "cuStreamGetCtx", self.name))
+        if owner != self.context.handle:
+            error = error_of(_INVALID_HANDLE, "cuStreamGetCtx", self.name)
+            error.add_note(
+                f"stream {handle:#x} belongs to context {owner:#x}, not to the primary context of {self.name}, which "
+                f"is {self.context.handle:#x}"
+            )
+            raise error
 
     def _allocate(self, nbytes: int) -> int:
         with self.context.current() as api:

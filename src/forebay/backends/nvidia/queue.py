@@ -32,18 +32,21 @@ _VERSION = 12000  # of CUDA: the interfaces of the functions that `_stream` call
 
 
 class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
-    """An in-order queue: a stream of the driver. The first one of a device is its default stream."""
+    """An in-order queue: a stream of the driver. The first one of a device is its default stream, with the handle 0."""
 
     _recording_class: ClassVar[
         type[CudaCapturedGraph]
     ]  # set by the module of CudaCapturedGraph, which imports this one
     recording: CudaCapturedGraph  # set only during a capture, when the class is CapturingQueue
 
-    def __init__(self, owner: MemorySource, context: PrimaryContext, priority: int, *, default: bool) -> None:
+    def __init__(
+        self, owner: MemorySource, context: PrimaryContext, priority: int = 0, *, handle: int | None = None
+    ) -> None:
+        """Create a stream, or use one that the driver or another library created and destroys."""
         self.owner: MemorySource = owner  # the port
         _load_functions()
-        handle = 0
-        if not default:
+        self._destroyed_here = handle is None
+        if handle is None:
             with context.current() as api:
                 flags = api.CUstream_flags.CU_STREAM_NON_BLOCKING
                 created = check(api.cuStreamCreateWithPriority(flags, priority), "cuStreamCreate", context.name)
@@ -109,23 +112,32 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
 
     def destroy(self) -> None:
         """Destroy the stream. Until then its handle is not reused."""
+        if self._is_external():  # its creator may have destroyed it
+            return
         if self._blocking is not None:
             with suppress(ForebayError):
                 self._blocking.destroy()
-        if self.handle:
+        if self._destroyed_here:
             self.context.try_to_invoke("cuStreamDestroy", self.handle)
+
+    def _is_external(self) -> bool:
+        return not self._destroyed_here and self.handle != 0
 
     def _complete(self, seconds: float | None) -> bool:
         """Wait for the queued work, at most for some time. Return False on timeout; warn if the driver fails."""
         limit = math.inf if seconds is None else time.monotonic() + max(seconds, 0.0)
         try:
-            while not self.idle():
+            while not self._is_done():
                 if time.monotonic() >= limit:
                     return False
                 time.sleep(_POLL)
         except DeviceError as error:
             warn_unraisable(f"{error}; no wait reported it before the queue was closed")
         return True
+
+    def _is_done(self) -> bool:
+        """Return True if the queued work has completed; of an external stream that before the last tick."""
+        return self.reached() >= self.last_tick if self._is_external() else self.idle()
 
     def _work_error(self, failure: BaseException | int) -> DeviceError:
         name = self.name

@@ -87,7 +87,7 @@ class StreamCapture:
         node = self._call("cuGraphAddNode", graph, nodes, None, len(nodes), params)
         self._call("cuStreamUpdateCaptureDependencies", outer.handle, [node], None, 1, _SET_DEPENDENCIES)
         self.operated(queue)
-        body = _BodyQueue(queue.owner, self.context, 0, default=False)
+        body = _BodyQueue(queue.owner, self.context)
         body.condition, body.recording = int(condition), queue.recording
         self._bodies.setdefault(queue.handle, []).append(body)
         bodies = params.conditional.phGraph_out

@@ -224,16 +224,18 @@ def _port_class(base: Any, backend: str) -> type:
 
         return close
 
-    def wrap_queue(method: _Method) -> _Method:
-        def queue(port: Any, priority: int = 0) -> Queue:
-            found = method(port, priority)
-            if missing := [name for name in ("handle", *methods(Queue)) if not _has(found, name)]:
-                raise _violation(port, backend, "queue", f"returned {found!r}, which has no {', '.join(missing)}")
-            if not _is_int(found.handle) or not 0 <= found.handle < LIMIT:
-                raise _violation(port, backend, "queue", f"returned a queue whose handle is {found.handle!r}")
-            return cast("Queue", _checked(found, _queue_class, backend))
+    def checked_queue(port: Any, call: str, found: Any) -> Queue:
+        if missing := [name for name in ("handle", *methods(Queue)) if not _has(found, name)]:
+            raise _violation(port, backend, call, f"returned {found!r}, which has no {', '.join(missing)}")
+        if not _is_int(found.handle) or not 0 <= found.handle < LIMIT:
+            raise _violation(port, backend, call, f"returned a queue whose handle is {found.handle!r}")
+        return cast("Queue", _checked(found, _queue_class, backend))
 
-        return queue
+    def wrap_queue(method: _Method) -> _Method:
+        return lambda port, priority=0: checked_queue(port, "queue", method(port, priority))
+
+    def wrap_external_queue(method: _Method) -> _Method:
+        return lambda port, handle: checked_queue(port, "external_queue", method(port, handle))
 
     checks: dict[str, _Check] = {
         "memory_info": (_is_memory_info, "which is not a tuple of free and total bytes"),
@@ -243,6 +245,7 @@ def _port_class(base: Any, backend: str) -> type:
         "reserve": wrap_reserve,
         "release": wrap_release,
         "queue": wrap_queue,
+        "external_queue": wrap_external_queue,
         "close": wrap_close,
     }
     return _subclass(base, backend, (Port, *OF_PORTS), checks, wrappers)

@@ -281,7 +281,7 @@ class Detector(observers.Observer):
             The device.
         """
         with self._lock:
-            for handle in tuple(opened.queues):
+            for handle in (*opened.queues, *opened.external_queues):
                 self._clocks.all_streams_wait_for_stream((opened, handle))
 
     def event_recorded(self, event: Event, stream: Stream) -> None:

@@ -275,7 +275,7 @@ class Recorder(_entries.Entries, observers.Observer, observers.Tracer):
 
     def allocated(self, storage: Storage, queue: int) -> None:
         """Sample the counters. Frees show at the next allocation or wait: tracking each would cost a microsecond."""
-        found = storage.opened.queues.get(queue)
+        found = storage.opened.queue_with_handle(queue)
         if found is not None:
             self.count(self.track(found))
 
@@ -313,7 +313,7 @@ class _RangeTool:
 
 def _device_of(queue: Queue) -> OpenDevice | None:
     found = open_device.open_devices().devices
-    return next((opened for opened in found if opened.queues.get(queue.handle) is queue), None)
+    return next((opened for opened in found if opened.queue_with_handle(queue.handle) is queue), None)
 
 
 def _start_log(track: QueueTrack, queue: ExecutionLog, most: int) -> Callable[[int], tuple[int, int]]:

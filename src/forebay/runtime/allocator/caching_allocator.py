@@ -3,7 +3,7 @@
 A subclass decides which memory to reserve and in which order to try recovery steps when no cached block fits: CUDA's
 segments (`segment_allocator`), Metal's heaps (`heap_allocator`). No method waits for a queue while holding a lock, and
 memory that is being released is in a table at every step: a destructor, a signal handler or another thread may run
-between any two statements.
+between any two statements. Over 400 lines because nearly all methods use these tables.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from forebay.runtime.allocator.segment_sources import SegmentSources
 from forebay.runtime.base.deferred_frees import DeferredFrees, OrderedSet
 from forebay.runtime.history.annotations import Labels
 from forebay.runtime.settings.allocator_settings import DEFAULT, AllocatorSettings
-from forebay.spi import Port, Queue
+from forebay.spi import ExternalQueues, Port, Queue
 
 __all__ = ["UNORDERED", "Allocator", "IterationOrders", "OutOfMemoryObserver"]
 
@@ -80,6 +80,7 @@ class Allocator(Pool, ABC):
         self.labels: Labels = Labels()  # of the memory history, if it is recorded
         self.capturing: ChainMap[int, int] = ChainMap[int, int]()  # queues under graph capture; see `begin_capture`
         self._queues = queues
+        self.external_queues: Mapping[int, Queue] = {}  # that their creators may destroy
         self._queue_order = orders[0]
         self._deferred_frees = DeferredFrees[int](orders[0])  # tokens of freed blocks
         self._captured_frees = CapturedFrees()  # of blocks freed while a graph is captured
@@ -181,7 +182,7 @@ class Allocator(Pool, ABC):
         if self.capturing:
             captures, reuse = self.capturing.maps, self.settings.graph_capture_record_stream_reuse
             for token, users, pool, queue in deferred:
-                own = self._queues.get(queue)
+                own = self._queue_of(queue)
                 self._captured_frees.add(token, own, self._sorted(users), pool, captures, reuse=reuse)
         else:
             self._deferred_frees.add([(token, self._sorted(users), pool) for token, users, pool, _ in deferred])
@@ -192,12 +193,16 @@ class Allocator(Pool, ABC):
         order = self._queue_order()
         for handle in handles:
             order.add(handle)
-        return [queue for handle in order if (queue := self._queues.get(handle)) is not None]
+        return [queue for handle in order if (queue := self._queue_of(handle)) is not None]
+
+    def _queue_of(self, handle: int) -> Queue | None:
+        """Return the queue with the handle, or None if it is closed."""
+        return self._queues.get(handle) or self.external_queues.get(handle)
 
     def _process_pending_frees(self, queue: int | None = None) -> None:
         """Free the pending blocks whose queues are done. The pool calls this before allocating if there are any."""
         if queue in self.capturing:
-            if self.settings.graph_capture_record_stream_reuse and (found := self._queues.get(queue or 0)) is not None:
+            if self.settings.graph_capture_record_stream_reuse and (found := self._queue_of(queue or 0)) is not None:
                 for token in self._captured_frees.reusable(found):
                     self.complete_free(token)
             return
@@ -347,16 +352,24 @@ class Allocator(Pool, ABC):
         self.pending_releases.add(addresses, stack)
         entries = self.pending_releases.entries()
         try:
-            for queue in tuple(self._queues.values()) if entries else ():
-                self._drain(queue)
+            if entries:
+                self.synchronize()
         except WrongState:  # this is a queue's own thread, which cannot wait for itself: a later call releases them
             return
         self.pending_releases.release(entries)
 
     def synchronize(self) -> None:
-        """Wait until all queued work on the device has completed."""
+        """Wait until all queued work on the device has completed.
+
+        Raises WrongState on a queue's own thread, or if work on queues of other libraries cannot be waited for because
+        a capture forbids it.
+        """
         for queue in tuple(self._queues.values()):
             self._drain(queue)
+        if self.external_queues and isinstance(self.port, ExternalQueues):
+            if self.capturing:
+                raise WrongState(f"{self.name}: a capture forbids waiting for queues of other libraries")
+            self.port.synchronize()
 
     def _drain(self, queue: Queue) -> None:
         """Wait until the queue's work has completed; under capture, the work queued before the capture."""
@@ -385,7 +398,7 @@ class Allocator(Pool, ABC):
 
     def detach_queues(self) -> None:
         """Detach the queues, which are closed; frees are never pending from now on."""
-        self._queues = {}
+        self._queues, self.external_queues = {}, {}
         self._deferred_frees.detach()
 
     def after_fork_in_child(self, *, usable: bool) -> None:

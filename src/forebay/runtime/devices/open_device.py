@@ -35,7 +35,7 @@ from forebay.runtime.pinned import registered_memory
 from forebay.runtime.pinned.pinned_allocator import PinnedAllocator
 from forebay.runtime.settings import process_settings
 from forebay.runtime.settings.allocator_settings import DEFAULT, AllocatorSettings
-from forebay.spi import PinnedHost, Port, Queue, ReportsIdle, Resizable, SurvivesFork
+from forebay.spi import ExternalQueues, PinnedHost, Port, Queue, ReportsIdle, Resizable, SurvivesFork
 
 if TYPE_CHECKING:
     from forebay.runtime.streams.stream import Stream
@@ -82,7 +82,9 @@ class OpenDevice:
         self.kind: str = device.kind  # "" once the device is unusable
         self.unusable: str = ""  # why the device is unusable: "forked", or "ended" with its emulation; "" while usable
         self._spare: dict[int, list[Queue]] = {}
-        self.queues: dict[int, Queue] = {}
+        self.queues: dict[int, Queue] = {}  # that forebay created, by handle
+        self.external_queues: dict[int, Queue] = {}  # that other libraries created and may destroy, by handle
+        self._external: ExternalQueues | None = port if isinstance(port, ExternalQueues) else None
         self.default_queue: Queue = self.new_queue(0)
         self._all_settled: Callable[[], bool] = port.settled if isinstance(port, ReportsIdle) else lambda: False
         self._kept_alive = DeferredFrees[tuple[object, ...]]()
@@ -91,6 +93,7 @@ class OpenDevice:
         self.stream_pool: StreamPool | None = StreamPool.for_device(port.props, self.new_queue)
         self.allocator: Allocator = self._make_allocator(settings)
         self._failures: dict[int, DeviceError] = self.allocator.failures  # attributes of the native class are slow
+        self.allocator.external_queues = self.external_queues
         self.idle_release: IdleRelease | None = self._watch_idle_memory()
         self.pluggable: pluggable_allocator.AllocatorFunctions | None = pluggable_allocator.current(
             device.kind
@@ -179,6 +182,21 @@ class OpenDevice:
             listener.stream_created(self, queue)
         return queue
 
+    def queue_with_handle(self, handle: int) -> Queue | None:
+        """Return the known queue with the driver's handle, or None."""
+        return self.queues.get(handle) or self.external_queues.get(handle)
+
+    def wrap_queue(self, handle: int) -> Queue | None:
+        """Return the queue with the driver's handle, also one that another library created; None if it cannot exist.
+
+        Raises DeviceError if the handle is not that of a queue of this device.
+        """
+        own = self.queues.get(handle)
+        if own is not None or self._external is None:
+            return own
+        found = self.external_queues[handle] = self._external.external_queue(handle)
+        return found
+
     def borrow_queue(self, priority: int) -> Queue:
         """Return an unused queue for a new stream of a device without a stream pool."""
         try:
@@ -220,11 +238,14 @@ class OpenDevice:
             raise failure
 
     def synchronize(self) -> None:
-        """Wait for all queues. Raises the first failure, with the others attached as notes."""
+        """Wait for all queues, and for the work of other libraries unless work is being captured.
+
+        Raises the first failure, with the others attached as notes.
+        """
         if capture_state.active:
             capture_state.forbid(self.device.kind, "synchronize")
         first: DeviceError | None = None
-        if self._kept_alive or self._failures or observers.tracer or not self._all_settled():
+        if self._external or self._kept_alive or self._failures or observers.tracer or not self._all_settled():
             first = self._wait_for_all()
         for listener in observers.registered:
             listener.device_synchronized(self)
@@ -232,11 +253,16 @@ class OpenDevice:
             raise first
 
     def _wait_for_all(self) -> DeviceError | None:
-        """Wait for all queues. Return the first failure, with the others attached as notes."""
+        """Wait as `synchronize`. Return the first failure, with the others attached as notes."""
+        waits: list[Callable[[], None]] = [partial(self.wait, queue) for queue in tuple(self.queues.values())]
+        if self._external is not None and not capture_state.is_under_way(self.device.kind):  # which it would break
+            waits.append(self._external.synchronize)
+            # Nothing remains to wait for, but failures to raise. The queues may not exist any more.
+            waits += [partial(self.wait, queue, queue.reached()) for queue in tuple(self.external_queues.values())]
         first: DeviceError | None = None
-        for queue in tuple(self.queues.values()):
+        for wait in waits:
             try:
-                self.wait(queue)
+                wait()
             except DeviceError as failure:
                 if first is None:
                     first = failure

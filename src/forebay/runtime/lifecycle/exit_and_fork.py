@@ -40,7 +40,7 @@ def _close_queues(seconds: float) -> int:
     for opened in devices:
         if opened.idle_release is not None:
             opened.idle_release.stop()
-        for queue in tuple(opened.queues.values()):
+        for queue in (*opened.queues.values(), *opened.external_queues.values()):
             try:
                 dropped += not queue.close(max(end - time.monotonic(), 0.0))
             except Exception as error:  # noqa: BLE001 -- an exit handler cannot raise to a caller

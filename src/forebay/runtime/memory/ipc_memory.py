@@ -106,7 +106,7 @@ def _queue_to_wait_for(opened: OpenDevice, storage: Storage) -> Queue | None:
     """
     queue = current_stream_for(opened).queue
     block = storage.block
-    allocating = opened.queues.get(block.queue, queue) if block is not None else queue
+    allocating = (opened.queue_with_handle(block.queue) or queue) if block is not None else queue
     for used in (queue, allocating):
         capture_state.forbid_on(used, opened.device.kind, "send")
     if allocating is queue or allocating.idle():
@@ -242,8 +242,8 @@ class _ReceivedMemory(StreamOrderedOwner):
             warn_unraisable(f"memory of another process could not be returned: {error}")
 
     def _return_lease(self) -> None:
-        queues = {} if self._opened.unusable else self._opened.queues
-        used = [queues[handle] for handle in self._handles if handle in queues]
+        handles = () if self._opened.unusable else self._handles
+        used = [queue for handle in handles if (queue := self._opened.queue_with_handle(handle)) is not None]
         busy = [queue for queue in used if capture_state.capture_of(queue) is None and not queue.idle()]
         closing = _Closing(self._mapping, self._lease) if self._opened.port.props.closes_before_release else None
         if closing is not None:

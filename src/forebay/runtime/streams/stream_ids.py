@@ -27,7 +27,7 @@ def find_queue(opened: OpenDevice, stream_id: int) -> Queue:
             return pool.queue_with_id(stream_id)
         except ValueError as error:
             raise ForebayError(f"Unrecognized stream {stream_id} on device {opened.device}: {error}") from None
-    found = opened.queues.get(stream_id)
+    found = opened.wrap_queue(stream_id)
     if found is None:
         note = f"{opened.device} has no stream {stream_id:#x}."
         raise accelerator_error(INVALID_HANDLE, kind=opened.device.kind, device=str(opened.device), note=note)

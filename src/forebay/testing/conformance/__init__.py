@@ -19,6 +19,7 @@ pytest.register_assert_rewrite(
         for module in [
             "captures",
             "driver",
+            "external_queues",
             "growable",
             "launches",
             "memory",
@@ -43,6 +44,7 @@ pytest.register_assert_rewrite(
 from forebay.testing.conformance import (  # noqa: E402 - assertions of imported modules cannot be rewritten
     captures,
     driver,
+    external_queues,
     growable,
     launches,
     memory,
@@ -62,6 +64,7 @@ from forebay.testing.conformance import (  # noqa: E402 - assertions of imported
 )
 from forebay.testing.conformance.captures import *  # noqa: E402, F403 - the `__all__` of each module is its part of the suite
 from forebay.testing.conformance.driver import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.external_queues import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.growable import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.launches import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.memory import *  # noqa: E402, F403 - as above
@@ -82,6 +85,7 @@ from forebay.testing.conformance.timing import *  # noqa: E402, F403 - as above
 __all__: list[str] = []
 __all__ += captures.__all__
 __all__ += driver.__all__
+__all__ += external_queues.__all__
 __all__ += growable.__all__
 __all__ += launches.__all__
 __all__ += memory.__all__
