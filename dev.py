@@ -45,6 +45,7 @@ COMPILED = (  # extension modules
     "backends/nvidia/_stream",
     "observe/tracing/_entries",
     "runtime/allocator/_reservations",
+    "runtime/memory/_dlpack",
     "runtime/pinned/_cache",
     "snapshot/formats/_plain_pickle",
 )

@@ -62,6 +62,7 @@ extensions = [
     small("backends/nvidia/_stream", "native/cuda/stream.hpp"),
     small("observe/tracing/_entries", "native/base/ring.hpp"),
     small("runtime/allocator/_reservations", language="c"),
+    small("runtime/memory/_dlpack", language="c"),
     small("runtime/pinned/_cache"),
     small("snapshot/formats/_plain_pickle", "native/pickle/opcodes.hpp"),
 ]

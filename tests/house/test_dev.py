@@ -14,6 +14,7 @@ COMPILED = (
     "src/forebay/backends/nvidia/_stream",
     "src/forebay/observe/tracing/_entries",
     "src/forebay/runtime/allocator/_reservations",
+    "src/forebay/runtime/memory/_dlpack",
     "src/forebay/runtime/pinned/_cache",
     "src/forebay/snapshot/formats/_plain_pickle",
 )

@@ -44,6 +44,7 @@ def test_compiled_modules_besides_the_core(root):
         "backends/nvidia/_stream.pyx",
         "observe/tracing/_entries.pyx",
         "runtime/allocator/_reservations.pyx",
+        "runtime/memory/_dlpack.pyx",
         "runtime/pinned/_cache.pyx",
         "snapshot/formats/_plain_pickle.pyx",
     }

@@ -86,6 +86,9 @@ class DeviceProps:
         Number of stream priorities. With 1, stream ids count up from 1, as for MPS.
     closes_before_release : bool, default False
         Whether other processes must close a shared segment (`Shares`) before its owner releases it, as CUDA requires.
+    dlpack_type : int, default 0
+        DLPack's number of the device type (`DLDeviceType`) under which other libraries of the process can use the
+        memory's addresses, such as 2 for CUDA; 0 if they cannot.
     heaps : Heaps, optional
         Heap parameters, if memory is allocated as for Metal instead of as for CUDA.
     details : mapping of str to object, optional
@@ -106,5 +109,6 @@ class DeviceProps:
     pooled_streams: int = 0
     stream_priorities: int = 4
     closes_before_release: bool = False
+    dlpack_type: int = 0
     heaps: Heaps | None = None
     details: Mapping[str, Any] = field(default_factory=dict, hash=False)

@@ -9,6 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
+from support.dlpack_capsules import Produced, consume
 
 import forebay
 from forebay import memory
@@ -74,7 +75,7 @@ def test_deleted_capsule_frees_its_memory():
 def test_dlpack_accepts_the_consumers_options():
     made = forebay.tensor([1, 2])
     assert made.__dlpack_device__() == (1, 0)
-    for options in ({"stream": None}, {"stream": 1}, {"max_version": (1, 0)}, {"dl_device": (1, 0)}, {"copy": True}):
+    for options in ({"stream": None}, {"stream": -1}, {"max_version": (1, 0)}, {"dl_device": (1, 0)}, {"copy": True}):
         assert "dltensor" in repr(made.__dlpack__(**options))
     with pytest.raises(BufferError, match=r"cannot be exported to device \(2, 0\)"):
         made.__dlpack__(dl_device=(2, 0))
@@ -114,6 +115,48 @@ def test_tensor_of_an_emulated_device_is_shared_with_forebay_only():
         assert made.tolist() == [3, 5, 5, 5]
         with pytest.raises(BufferError):
             np.from_dlpack(made)
+        with pytest.raises(BufferError, match="can't convert cuda:0 device type tensor"):
+            made.__dlpack__(stream=1)
+        for theirs in (Produced(0x1000), Produced(0x1000).capsule):
+            with pytest.raises(BufferError, match="cannot be used: cuda:0 is emulated"):
+                forebay.from_dlpack(theirs)
+
+
+def test_memory_without_a_device_is_rejected():
+    with pytest.raises(BufferError, match="Unsupported device_type: 77"):
+        forebay.from_dlpack(Produced(0x1000, device=(77, 0)))
+    if not forebay.device_count("cuda"):
+        with pytest.raises(BufferError, match="the memory cannot be used"):
+            forebay.from_dlpack(Produced(0x1000, device=(2, 0)))
+
+
+def test_memory_of_the_host_is_imported_by_its_type():
+    array = np.arange(4, dtype=np.float32)
+    for number in (1, 3, 13):
+        made = Produced(array.ctypes.data, device=(number, 0), version=(1, 0))
+        for source in (made, Produced(array.ctypes.data, device=(number, 0), version=(1, 0)).capsule):
+            assert forebay.from_dlpack(source).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"stream": 1}, AssertionError, "stream should be None on cpu"),
+        ({"stream": 0}, AssertionError, "stream should be None on cpu"),
+        ({"stream": "x"}, TypeError, "stream must be ``int`` or ``none``"),
+        ({"stream": True}, TypeError, "stream must be ``int`` or ``none``"),
+        ({"read_only": True}, BufferError, "requires the versioned DLPack protocol"),
+    ],
+)
+def test_export_checks_its_options(options, error, text):
+    with pytest.raises(error, match=text):
+        forebay.tensor([1, 2]).__dlpack__(**options)
+
+
+def test_read_only_export_has_the_flag():
+    fields, delete = consume(forebay.tensor([1, 2]).__dlpack__(read_only=True, max_version=(1, 0)))
+    assert fields["version"][2] & 1
+    delete()
 
 
 def test_read_only_array_warns():

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CudaDriver"]
 
+_DLPACK_CUDA = 2  # kDLCUDA
 # PyTorch's names of properties, and the driver's names of attributes after CU_DEVICE_ATTRIBUTE_.
 _DETAILS = {
     "major": "COMPUTE_CAPABILITY_MAJOR",
@@ -65,6 +66,7 @@ class CudaDriver:
             pooled_streams=32,
             stream_priorities=4,
             closes_before_release=True,
+            dlpack_type=_DLPACK_CUDA,
             multi_processor_count=int(details["multi_processor_count"]),
             max_threads_per_multi_processor=int(details["max_threads_per_multi_processor"]),
             details=details,

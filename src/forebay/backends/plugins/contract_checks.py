@@ -29,6 +29,7 @@ FAILURES = (ForebayError, *_ARGUMENT_ERRORS)  # all that a checked backend raise
 _MAX_DEVICES = 1 << 16
 _MINIMA = {  # of the numbers in DeviceProps
     **dict.fromkeys(("index", "pooled_streams", "multi_processor_count", "max_threads_per_multi_processor"), 0),
+    "dlpack_type": 0,
     **dict.fromkeys(("total_bytes", "stream_priorities"), 1),
 }
 _GRACE = 1.0  # seconds that `close` may take beyond its timeout

@@ -28,6 +28,7 @@ from forebay.runtime.tensors.python_data import array_of, check_array
 from forebay.runtime.tensors.tensor import Tensor, borrowed_tensor, new_tensor
 
 __all__ = [
+    "READ_ONLY_WARNING",
     "allocate",
     "arange",
     "as_tensor",
@@ -41,6 +42,8 @@ __all__ = [
     "tensor_over",
     "zeros",
 ]
+
+READ_ONLY_WARNING = "the array is read-only, and a tensor is not: writing to it is undefined"
 
 
 def allocate(nbytes: int, device: DeviceLike = None, *, usage: str = "") -> AnyBlock:
@@ -613,7 +616,7 @@ def from_numpy(ndarray: NDArray[Any]) -> Tensor:
         raise TypeError(f"expected np.ndarray (got {type(ndarray).__name__})")
     check_array(ndarray)
     if not ndarray.flags.writeable:
-        warnings.warn("the array is read-only, and a tensor is not: writing to it is undefined", stacklevel=2)
+        warnings.warn(READ_ONLY_WARNING, stacklevel=2)
     return tensor_over(ndarray)
 
 

@@ -30,6 +30,7 @@ from forebay.runtime.pinned import registered_memory
 from forebay.runtime.random import fill as random_fill
 from forebay.runtime.random.generator import Generator
 from forebay.runtime.streams.stream import Stream, current_stream
+from forebay.runtime.tensors.dlpack_export import cuda_array_interface, dlpack_capsule, dlpack_device
 from forebay.runtime.tensors.legacy_types import as_type, converter, data_for_new, type_name
 from forebay.runtime.tensors.memory_formats import (
     check_format,
@@ -54,7 +55,8 @@ class Tensor(Exporter):
     """A typed, shaped view of device memory.
 
     Factories such as `forebay.empty` and `forebay.tensor` create tensors. There is no arithmetic: NumPy, CuPy and other
-    libraries share the memory through the buffer protocol, `__array_interface__` and DLPack.
+    libraries share the memory through the buffer protocol, DLPack, `__array_interface__` and
+    `__cuda_array_interface__`.
 
     Parameters
     ----------
@@ -1400,7 +1402,7 @@ class Tensor(Exporter):
             If the host cannot read the device's memory.
         """
         if not self.raw_storage.host_visible:
-            raise TypeError(self._no_host_memory())
+            raise TypeError(self.no_host_memory())
         return transfer.read(self)
 
     def tolist(self) -> Any:
@@ -1457,10 +1459,17 @@ class Tensor(Exporter):
 
     def _export(self) -> NDArray[Any]:
         if not self.raw_storage.host_visible:
-            raise BufferError(self._no_host_memory())
+            raise BufferError(self.no_host_memory())
         return transfer.read(self)
 
-    def _no_host_memory(self) -> str:
+    def no_host_memory(self) -> str:
+        """Return the text of the error if the host cannot access the memory. Internal to the runtime.
+
+        Returns
+        -------
+        str
+            PyTorch's text.
+        """
         return (
             f"can't convert {self.device} device type tensor to numpy. "
             "Use Tensor.cpu() to copy the tensor to host memory first."
@@ -1469,7 +1478,7 @@ class Tensor(Exporter):
     @property
     def __array_interface__(self) -> dict[str, Any]:
         if not self.raw_storage.host_visible:
-            raise AttributeError(self._no_host_memory())
+            raise AttributeError(self.no_host_memory())
         if self.numpy_dtype.isbuiltin == _REGISTERED:  # the interface cannot name it: NumPy then asks for `__array__`
             raise AttributeError(f"__array_interface__ cannot name {self.numpy_dtype}")
         return transfer.read(self).__array_interface__
@@ -1477,20 +1486,30 @@ class Tensor(Exporter):
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
-    def __dlpack__(self, **options: Any) -> Any:
-        """Return a DLPack capsule of the memory, after waiting for the stream. (DLPack 1.0, Array API 2024.12)"""
-        options.pop("stream", None)  # the work is complete, so any stream may use the memory
-        wanted = options.get("dl_device")
-        if isinstance(wanted, tuple) and wanted != self.__dlpack_device__():
-            raise BufferError(
-                f"a tensor in the CPU's memory cannot be exported to device {wanted}"
-            )  # NumPy: ValueError
-        return self._export().__dlpack__(**options)
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The address, the type and the layout of memory of a GPU, for CuPy, Numba and PyTorch; version 2."""
+        return cuda_array_interface(self)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = -1,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+        read_only: bool = False,
+    ) -> Any:
+        """Return a DLPack capsule of the memory. (DLPack 1.0, Array API 2024.12)
+
+        In the CPU's memory, the work of the stream is complete. On a GPU, `stream` waits for it: -1 for no order, None
+        or 1 for the default stream, or a handle.
+        """
+        return dlpack_capsule(self, stream, max_version, dl_device, copy, read_only)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        if not self.raw_storage.host_visible:
-            raise BufferError(self._no_host_memory())
-        return 1, 0  # the CPU
+        """Return the DLDeviceType and the index of the device: (1, 0) for the CPU, (2, index) for a GPU."""
+        return dlpack_device(self)
 
     # PyTorch's older spellings. Last in the class, because the names hide Python's in the annotations that follow.
 

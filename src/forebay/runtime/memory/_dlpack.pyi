@@ -1,0 +1,42 @@
+"""Capsules of DLPack, by which libraries of one process share memory, in either form: with or without a version."""
+
+from typing import Any, Final, final
+
+MAX_VERSION: Final[tuple[int, int]]  # of DLPack that is supported
+
+# Return a capsule of strided elements in memory, which keeps `owner` alive until the consumer deletes the tensor.
+def export_memory(
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],  # in elements
+    element: tuple[int, int],  # DLDataTypeCode, and bits
+    device: tuple[int, int],  # DLDeviceType, and index
+    owner: object,
+    *,
+    versioned: bool,
+    read_only: bool,  # has an effect in a capsule with a version only, like the next
+    copied: bool,
+) -> Any: ...
+
+# Return the DLDeviceType and the index of a capsule's device, and do not consume the capsule. Raises as ManagedTensor.
+def device_of(capsule: object) -> tuple[int, int]: ...
+
+@final
+class ManagedTensor:
+    """The tensor of a capsule, which it consumes. Freed with this object."""
+
+    def __init__(self, capsule: object) -> None: ...  # RuntimeError for another object, or a capsule that was consumed
+    @property
+    def address(self) -> int: ...  # of the first element; 0 if there is no memory
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def strides(self) -> tuple[int, ...] | None: ...  # in elements; None if there are no gaps
+    @property
+    def element(self) -> tuple[int, int]: ...  # DLDataTypeCode, and bits
+    @property
+    def lanes(self) -> int: ...
+    @property
+    def device(self) -> tuple[int, int]: ...  # DLDeviceType, and index
+    @property
+    def read_only(self) -> bool: ...

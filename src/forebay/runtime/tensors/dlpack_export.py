@@ -1,0 +1,152 @@
+"""Export of device memory to other libraries: capsules of DLPack, and `__cuda_array_interface__`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from forebay.device_spec import CPU, Device
+from forebay.runtime.devices.current import current_index
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.memory._dlpack import MAX_VERSION, export_memory
+from forebay.runtime.streams.stream import Stream, current_stream_for, default_stream_for, from_queue
+from forebay.runtime.streams.stream_ids import find_queue
+
+if TYPE_CHECKING:
+    from forebay.runtime.tensors.tensor import Tensor
+
+__all__ = ["CODES", "CPU_TYPE", "CUDA_TYPE", "check_current", "cuda_array_interface", "dlpack_capsule", "dlpack_device"]
+
+CPU_TYPE: Final = 1  # DLDeviceType, as the next
+CUDA_TYPE: Final = 2
+CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # DLDataTypeCode by the kind of a NumPy dtype
+_BFLOAT16 = 4, 16  # code and bits
+_DEFAULT_STREAM, _PER_THREAD_STREAM = 1, 2  # numbers of streams in the protocol
+_NO_ORDER = -1  # in place of a stream
+
+
+def dlpack_device(tensor: Tensor) -> tuple[int, int]:
+    """Return the DLDeviceType and the index of a tensor's memory. Raises BufferError if it cannot be exported."""
+    storage = tensor.raw_storage
+    number = storage.opened.port.props.dlpack_type
+    if number:
+        return number, tensor.device.index or 0
+    if not storage.host_visible:
+        raise BufferError(tensor.no_host_memory())
+    return CPU_TYPE, 0
+
+
+def check_current(device: Device) -> None:
+    """Raise BufferError, with PyTorch's text, for a CUDA device that is not the current one."""
+    if device.kind == "cuda" and device.index != (current := current_index("cuda")):
+        message = "Can't export tensors on a different CUDA device index."
+        raise BufferError(f"{message} Expected: {device.index}. Current device: {current}.")
+
+
+def dlpack_capsule(
+    tensor: Tensor, stream: Any, max_version: Any, dl_device: Any, copy: bool | None, read_only: bool
+) -> Any:
+    """Return a capsule of a tensor's memory, for `Tensor.__dlpack__`."""
+    check_current(tensor.device)
+    if stream is not None and type(stream) is not int:
+        raise TypeError("stream must be ``int`` or ``none``")
+    versioned = max_version is not None and max_version[0] >= MAX_VERSION[0]
+    if read_only and not versioned:
+        raise BufferError("read_only export requires the versioned DLPack protocol; pass max_version=(1, 0) or higher")
+    here = dlpack_device(tensor)
+    if here[0] == CPU_TYPE:
+        if stream not in (None, _NO_ORDER):
+            raise AssertionError("stream should be None on cpu.")
+        return _host_capsule(tensor, max_version, dl_device, copy, read_only)
+    consumer = None if stream == _NO_ORDER else _consumer_stream(tensor.raw_storage.opened, stream)
+    target = tensor.device if dl_device is None else _target(tensor.device, here[0], dl_device)
+    element = _element(tensor)
+    copied = tensor
+    if target != tensor.device:
+        if copy is False:
+            raise ValueError(f"cannot move (i.e. copy=False) tensor from {tensor.device} to {target} without copying.")
+        copied = tensor.to(target)
+    elif copy:
+        copied = tensor.clone()
+    if target is CPU:
+        return _host_capsule(copied, max_version, None, None, read_only)
+    storage = copied.raw_storage
+    if consumer is not None and consumer != (producer := current_stream_for(storage.opened)):
+        consumer.wait_stream(producer)
+    return export_memory(
+        copied.raw_address(),
+        copied.shape,
+        copied.stride(),
+        element,
+        (here[0], target.index or 0),
+        (storage, storage.owner),  # the owner changes if the storage is resized
+        versioned=versioned,
+        read_only=read_only,
+        copied=copied is not tensor,
+    )
+
+
+def _consumer_stream(opened: OpenDevice, number: int | None) -> Stream:
+    """Return the stream that a consumer names: None or 1 for the default stream, or a handle."""
+    if number in (None, _DEFAULT_STREAM):
+        return default_stream_for(opened)
+    if number == _PER_THREAD_STREAM:
+        raise BufferError("per-thread default stream is not supported.")
+    if not number:
+        raise AssertionError(f"unsupported stream on {opened.device.kind.upper()}: {number}.")
+    return from_queue(Stream, opened, find_queue(opened, number))
+
+
+def _target(own: Device, own_type: int, wanted: Any) -> Device:
+    """Return the device that a consumer names by DLDeviceType and index."""
+    if not isinstance(wanted, tuple) or len(wanted) != 2 or not all(isinstance(each, int) for each in wanted):
+        raise TypeError(f"__dlpack__(): argument 'dl_device' must be tuple of ints, not {type(wanted).__name__}")
+    number, index = int(wanted[0]), int(wanted[1])
+    if number == own_type:
+        return Device(own.kind, index)
+    if number == CPU_TYPE:
+        return CPU
+    raise BufferError(f"Unsupported device_type: {number}")
+
+
+def _element(tensor: Tensor) -> tuple[int, int]:
+    """Return DLPack's code and number of bits of a tensor's elements."""
+    dtype = tensor.numpy_dtype
+    if dtype.name == "bfloat16":
+        return _BFLOAT16
+    if dtype.kind not in CODES or not dtype.isnative:
+        raise BufferError(f"DLPack has no type for elements of type {dtype}")
+    if any(step % dtype.itemsize for step in tensor.byte_strides):
+        raise BufferError("DLPack has no strides that are not multiples of the element's size")
+    return CODES[dtype.kind], 8 * dtype.itemsize
+
+
+def _host_capsule(tensor: Tensor, max_version: Any, dl_device: Any, copy: bool | None, read_only: bool) -> Any:
+    """Return a capsule of memory that the host can access, after waiting for the stream. NumPy makes it."""
+    if isinstance(dl_device, tuple) and dl_device != (CPU_TYPE, 0):
+        raise BufferError(f"a tensor in the CPU's memory cannot be exported to device {dl_device}")  # NumPy: ValueError
+    array = tensor._export()  # noqa: SLF001 -- this is a part of the class
+    if read_only:
+        array = array.view()
+        array.flags.writeable = False
+    options = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
+    return array.__dlpack__(**{name: value for name, value in options.items() if value is not None})
+
+
+def cuda_array_interface(tensor: Tensor) -> dict[str, Any]:
+    """Return the description of a tensor's memory for `Tensor.__cuda_array_interface__`."""
+    storage = tensor.raw_storage
+    if storage.opened.port.props.dlpack_type != CUDA_TYPE:
+        raise AttributeError(
+            f"Can't get __cuda_array_interface__ on non-CUDA tensor type: {tensor.type()} "
+            "If CUDA data is required use tensor.cuda() to copy tensor to device memory."
+        )
+    dtype: np.dtype[Any] = tensor.numpy_dtype
+    return {
+        "typestr": dtype.str,
+        "shape": tuple(tensor.shape),
+        "strides": None if tensor.is_contiguous() else tensor.byte_strides,
+        "data": (tensor.raw_address(), False),
+        "version": 2,
+    }
