@@ -8,7 +8,16 @@ from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any, Final, NoReturn, Self, TypeAlias
 
-__all__ = ["CPU", "NO_ACCELERATOR", "Device", "DeviceLike", "canonical", "default_device", "set_default"]
+__all__ = [
+    "CPU",
+    "NO_ACCELERATOR",
+    "Device",
+    "DeviceLike",
+    "canonical",
+    "chosen_device",
+    "default_device",
+    "set_default",
+]
 
 _SPELLING = re.compile(r"([a-zA-Z_]+)(?::(0|[1-9][0-9]*))?")
 _TORCH_KINDS = (
@@ -183,6 +192,12 @@ def default_device() -> Device:
     """Return the device on which factories of this thread create tensors, as it was spelled."""
     entered = _thread.entered
     return entered[-1] if entered else _thread.base or CPU
+
+
+def chosen_device() -> Device | None:
+    """Return the default device of this thread if one is set, as it was spelled."""
+    entered = _thread.entered
+    return entered[-1] if entered else _thread.base
 
 
 def set_default(device: Device | None) -> None:

@@ -21,6 +21,7 @@ from forebay.spi.drivers import Describes, Emulates, Peers, Sensors, Telemetry
 from forebay.spi.ports import (
     ExternalQueues,
     Growable,
+    IdentifiesMemory,
     Managed,
     PinnedHost,
     PinsInPlace,
@@ -57,6 +58,7 @@ __all__ = [
     "ExternalQueues",
     "Growable",
     "Heaps",
+    "IdentifiesMemory",
     "Launches",
     "LazilyBacked",
     "Managed",

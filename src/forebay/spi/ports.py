@@ -10,6 +10,7 @@ from forebay.spi.required import Queue
 __all__ = [
     "ExternalQueues",
     "Growable",
+    "IdentifiesMemory",
     "Managed",
     "PinnedHost",
     "PinsInPlace",
@@ -251,6 +252,26 @@ class ExternalQueues(Protocol):
         ------
         DeviceError
             If the device has failed.
+        """
+
+
+@runtime_checkable
+class IdentifiesMemory(Protocol):
+    """A Port that identifies memory by its address, also memory that other libraries allocated."""
+
+    def memory_device(self, address: int) -> int | None:
+        """Return the device on which memory is.
+
+        Parameters
+        ----------
+        address : int
+            An address.
+
+        Returns
+        -------
+        int or None
+            The index of the device; this port's index for memory of the host that the device can access; None for
+            other memory of the host.
         """
 
 

@@ -223,7 +223,7 @@ cdef class Stream:
     def memory_device(self, uint64_t address):
         cdef int device = 0
         cdef Result result
-        self.check()
+        self.check_process()  # a closed stream has a context, too
         with nogil:
             result = self.native.get().memory_device(address, &device)
         if result:

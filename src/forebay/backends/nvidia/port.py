@@ -8,6 +8,7 @@ from threading import RLock
 from forebay.backends.common.arguments import address_of, integer_of, size_of
 from forebay.backends.common.shared_slots import SharedEvent
 from forebay.backends.nvidia import capture  # noqa: F401 - registers the class of captured graphs
+from forebay.backends.nvidia._stream import ALL_DEVICES, NO_DEVICE
 from forebay.backends.nvidia.address_space import CudaAddressSpaces
 from forebay.backends.nvidia.calls import check, driver_api, error_of, unknown_address
 from forebay.backends.nvidia.context import PrimaryContext
@@ -110,6 +111,12 @@ class CudaPort:
     def synchronize(self) -> None:
         with self.context.current() as api:
             check(api.cuCtxSynchronize(), "cuCtxSynchronize", self.name)
+
+    def memory_device(self, address: int) -> int | None:
+        address = integer_of(address, "address")
+        self._check_open()
+        index = (self._queues[0] if self._queues else self.queue()).memory_device(address)
+        return None if index == NO_DEVICE else self.props.index if index == ALL_DEVICES else index
 
     def pin(self, nbytes: int) -> int:
         nbytes = size_of(nbytes)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from forebay.device_spec import CPU
+from forebay.device_spec import CPU, Device, chosen_device
 from forebay.dtypes import DTypeLike, as_dtype
 from forebay.errors import ForebayError
 from forebay.layouts import contiguous_format, layout, memory_format, preserve_format, strided
@@ -21,6 +21,7 @@ from forebay.runtime.devices.open_device import pinned_allocator
 from forebay.runtime.memory.storage import AnyBlock, Storage, allocate_block
 from forebay.runtime.memory.transfer import copy_array, copy_tensor, fill, zero
 from forebay.runtime.streams.stream import default_stream_for
+from forebay.runtime.tensors.cuda_arrays import cuda_array_tensor
 from forebay.runtime.tensors.memory_formats import inverse, order_in
 from forebay.runtime.tensors.options import DeviceLike, check_options, check_out, shape_of
 from forebay.runtime.tensors.pinned import pinned_array
@@ -500,11 +501,12 @@ def tensor(
     Parameters
     ----------
     data : array_like or Tensor
-        Numbers, nested sequences, an array or another tensor.
+        Numbers, nested sequences, an array or another tensor; also an array of a GPU with `__cuda_array_interface__`.
     dtype : dtype, optional
         The element type; by default that of arrays and tensors, float32 for Python's floats, int64 for its ints.
     device : device or str or int, optional
-        The device; by default that of `data` if it is a tensor, else the default device of this thread.
+        The device; by default that of `data` if it is a tensor, else the default device of this thread. Arrays of a GPU
+        stay there if no default device is set.
     requires_grad : bool, optional
         Only False.
     pin_memory : bool, optional
@@ -541,6 +543,10 @@ def tensor(
         made = empty_for("tensor", (data.shape,), None, None, kind, place, pin_memory=pin_memory)
         copy_tensor(made, data, non_blocking=False)
         return made
+    if (shared := cuda_array_tensor(data)) is not None:
+        if pin_memory:
+            raise RuntimeError("Can't pin tensor constructed from __cuda_array_interface__")
+        return shared.to(dtype=dtype, device=_place_of(shared, device), copy=True)
     array = array_of(data, None if dtype is None else as_dtype(dtype))
     made = empty_for("tensor", (array.shape,), None, None, array.dtype, device, pin_memory=pin_memory)
     copy_array(made, array, non_blocking=False)
@@ -553,17 +559,18 @@ def as_tensor(data: ArrayLike | Tensor, dtype: DTypeLike | None = None, device: 
     Parameters
     ----------
     data : array_like or Tensor
-        A tensor, an array, a number or nested sequences.
+        A tensor, an array, a number or nested sequences; also an array of a GPU with `__cuda_array_interface__`.
     dtype : dtype, optional
         The element type; as for `tensor` by default.
     device : device or str or int, optional
-        The device; by default that of a tensor, else the default device of this thread.
+        The device; by default that of a tensor, else the default device of this thread. Arrays of a GPU stay there if
+        no default device is set.
 
     Returns
     -------
     Tensor
-        The tensor itself if it has the dtype and device already; a tensor that shares an array's memory on the CPU;
-        else a copy.
+        The tensor itself if it has the dtype and device already; a tensor that shares an array's memory if that has
+        the dtype and device; else a copy.
 
     Notes
     -----
@@ -580,7 +587,15 @@ def as_tensor(data: ArrayLike | Tensor, dtype: DTypeLike | None = None, device: 
         return data.to(device=data.device if device is None else device, dtype=dtype)
     if isinstance(data, np.ndarray) and data.flags.writeable and current.resolve_default(device) is CPU:
         return from_numpy(data).to(dtype=dtype)
+    if (shared := cuda_array_tensor(data)) is not None:
+        return shared.to(dtype=dtype, device=_place_of(shared, device))
     return tensor(data, dtype=dtype, device=device)
+
+
+def _place_of(shared: Tensor, device: DeviceLike) -> Device:
+    """Return the device of a factory's result: the named or the default one; that of the data if neither is set."""
+    wanted = chosen_device() if device is None else device
+    return shared.device if wanted is None else current.resolve(wanted)
 
 
 def from_numpy(ndarray: NDArray[Any]) -> Tensor:

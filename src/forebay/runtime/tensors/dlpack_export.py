@@ -16,7 +16,16 @@ from forebay.runtime.streams.stream_ids import find_queue
 if TYPE_CHECKING:
     from forebay.runtime.tensors.tensor import Tensor
 
-__all__ = ["CODES", "CPU_TYPE", "CUDA_TYPE", "check_current", "cuda_array_interface", "dlpack_capsule", "dlpack_device"]
+__all__ = [
+    "CODES",
+    "CPU_TYPE",
+    "CUDA_TYPE",
+    "check_current",
+    "cuda_array_interface",
+    "dlpack_capsule",
+    "dlpack_device",
+    "stream_of_number",
+]
 
 CPU_TYPE: Final = 1  # DLDeviceType, as the next
 CUDA_TYPE: Final = 2
@@ -59,7 +68,7 @@ def dlpack_capsule(
         if stream not in (None, _NO_ORDER):
             raise AssertionError("stream should be None on cpu.")
         return _host_capsule(tensor, max_version, dl_device, copy, read_only)
-    consumer = None if stream == _NO_ORDER else _consumer_stream(tensor.raw_storage.opened, stream)
+    consumer = None if stream == _NO_ORDER else stream_of_number(tensor.raw_storage.opened, stream)
     target = tensor.device if dl_device is None else _target(tensor.device, here[0], dl_device)
     element = _element(tensor)
     copied = tensor
@@ -87,8 +96,8 @@ def dlpack_capsule(
     )
 
 
-def _consumer_stream(opened: OpenDevice, number: int | None) -> Stream:
-    """Return the stream that a consumer names: None or 1 for the default stream, or a handle."""
+def stream_of_number(opened: OpenDevice, number: int | None) -> Stream:
+    """Return the stream that another library names: None or 1 for the default stream, or a handle."""
     if number in (None, _DEFAULT_STREAM):
         return default_stream_for(opened)
     if number == _PER_THREAD_STREAM:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["array_of", "check_array"]
+__all__ = ["array_of", "check_array", "unsupported_dtype"]
 
 _SUPPORTED = (
     "float64, float32, float16, complex64, complex128, int64, int32, int16, int8, "
@@ -23,10 +23,13 @@ _LIMIT = 1 << 63
 def check_array(array: NDArray[Any]) -> None:
     """Raise TypeError, with PyTorch's text, for an array of Python objects."""
     if array.dtype.hasobject:
-        raise TypeError(
-            f"can't convert np.ndarray of type numpy.{array.dtype.type.__name__}. "
-            f"The only supported types are: {_SUPPORTED}."
-        )
+        raise unsupported_dtype(array.dtype)
+
+
+def unsupported_dtype(dtype: np.dtype[Any]) -> TypeError:
+    """Return PyTorch's error for elements that a tensor cannot have."""
+    name = dtype.type.__name__
+    return TypeError(f"can't convert np.ndarray of type numpy.{name}. The only supported types are: {_SUPPORTED}.")
 
 
 def array_of(data: Any, dtype: np.dtype[Any] | None) -> NDArray[Any]:

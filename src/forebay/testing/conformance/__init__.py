@@ -21,6 +21,7 @@ pytest.register_assert_rewrite(
             "driver",
             "external_queues",
             "growable",
+            "identifies_memory",
             "launches",
             "memory",
             "pinned",
@@ -46,6 +47,7 @@ from forebay.testing.conformance import (  # noqa: E402 - assertions of imported
     driver,
     external_queues,
     growable,
+    identifies_memory,
     launches,
     memory,
     pinned,
@@ -66,6 +68,7 @@ from forebay.testing.conformance.captures import *  # noqa: E402, F403 - the `__
 from forebay.testing.conformance.driver import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.external_queues import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.growable import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.identifies_memory import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.launches import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.memory import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.pinned import *  # noqa: E402, F403 - as above
@@ -87,6 +90,7 @@ __all__ += captures.__all__
 __all__ += driver.__all__
 __all__ += external_queues.__all__
 __all__ += growable.__all__
+__all__ += identifies_memory.__all__
 __all__ += launches.__all__
 __all__ += memory.__all__
 __all__ += pinned.__all__
