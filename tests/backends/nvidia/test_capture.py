@@ -85,6 +85,19 @@ print(made, *ignored)
     }  # of the clean-up
 
 
+def test_queue_that_cannot_be_captured_is_not_in_the_mapping_of_captured_queues():
+    program = """
+captured = {}
+soft.softcuda_fail(b"cuStreamBeginCapture", ctypes.c_uint64(0), 999, 0)
+print(code_of(one.begin_capture, "global", captured), captured, one.capture)
+one.begin_capture("global", captured)
+print(list(captured) == [one.handle])
+one.end_capture()
+print(captured)
+"""
+    assert output_of(program) == ["999 {} None", "True", "{}"]
+
+
 def test_work_of_other_libraries_on_a_captured_stream_is_captured_and_ordered():
     program = """
 graph = one.begin_capture()

@@ -141,7 +141,12 @@ class CaptureRecorder(ABC, Generic[_Q]):
             self.queues[queue.handle] = tick
             self._members[queue.handle] = queue
             self._frontiers[queue.handle] = front
-            self.attach(queue)
+            try:
+                self.attach(queue)
+            except BaseException:
+                for each in (self.queues, self._members, self._frontiers):
+                    each.pop(queue.handle, None)
+                raise
 
     def check(self, queue: _Q, call: str) -> None:
         """Check that more work can be captured.
