@@ -166,7 +166,7 @@ class Captures(Protocol):
 
         Returns
         -------
-        Recording
+        CapturedGraph
             The graph, which is empty.
         """
 
@@ -175,7 +175,7 @@ class Captures(Protocol):
 
         Returns
         -------
-        Recording
+        CapturedGraph
             The graph, which can be launched.
 
         Raises

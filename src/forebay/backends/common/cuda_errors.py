@@ -16,13 +16,18 @@ __all__ = [
     "CAPTURE_OF_ANOTHER_THREAD",
     "CAPTURE_UNJOINED",
     "CAPTURE_UNMATCHED",
+    "CONTEXT_IS_DESTROYED",
+    "DEINITIALIZED",
     "ILLEGAL_ADDRESS",
     "ILLEGAL_STATE",
     "INVALID_CONTEXT",
     "INVALID_DEVICE",
     "INVALID_HANDLE",
     "INVALID_VALUE",
+    "NOT_INITIALIZED",
+    "NOT_READY",
     "NOT_REGISTERED",
+    "NO_DEVICE",
     "OUT_OF_MEMORY",
     "REGISTERED_ALREADY",
     "accelerator_error",
@@ -30,14 +35,19 @@ __all__ = [
     "text_of",
 ]
 
-# Codes that forebay raises; `text_of` returns their texts.
+# Codes that forebay raises or tests for; `text_of` returns their texts.
 INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
+NOT_INITIALIZED = 3
+DEINITIALIZED = 4
+NO_DEVICE = 100
 INVALID_DEVICE = 101
 INVALID_CONTEXT = 201
 INVALID_HANDLE = 400
 ILLEGAL_STATE = 401
+NOT_READY = 600
 ILLEGAL_ADDRESS = 700
+CONTEXT_IS_DESTROYED = 709
 REGISTERED_ALREADY = 712
 NOT_REGISTERED = 713
 CAPTURE_FORBIDS = 900

@@ -6,15 +6,14 @@ from collections.abc import Callable
 from threading import RLock
 from typing import Any
 
+from forebay.address_allocator import ALIGNMENT
+from forebay.backends.common.cuda_errors import INVALID_VALUE, OUT_OF_MEMORY
 from forebay.backends.common.page_ledger import AddressSpace, PageLedger, check_space_arguments
 from forebay.backends.nvidia.calls import check, driver_api
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.errors import OutOfMemory
 
 __all__ = ["CudaAddressSpaces"]
-
-_INVALID_VALUE, _OUT_OF_MEMORY = 1, 2
-_ALIGNMENT = 2 << 20
 
 
 class CudaAddressSpaces:
@@ -48,8 +47,8 @@ class CudaAddressSpaces:
     def reserve(self, nbytes: int, page: int) -> int:
         nbytes, page = check_space_arguments(nbytes, page, self._page_size())
         with self._context.current() as api:
-            result = api.cuMemAddressReserve(nbytes, _ALIGNMENT, 0, 0)
-            if int(result[0]) == _OUT_OF_MEMORY:
+            result = api.cuMemAddressReserve(nbytes, ALIGNMENT, 0, 0)
+            if int(result[0]) == OUT_OF_MEMORY:
                 raise self._out_of_memory(nbytes, "cuMemAddressReserve")
             address = int(check(result, "cuMemAddressReserve", self._context.name))
             self._ledger.add(AddressSpace(address, nbytes, page))
@@ -120,7 +119,7 @@ class CudaAddressSpaces:
         if page in self._mapping:  # an earlier call was interrupted
             self._unmap(page, nbytes)
         result = self._api.cuMemCreate(nbytes, self._property, 0)
-        if int(result[0]) == _OUT_OF_MEMORY:
+        if int(result[0]) == OUT_OF_MEMORY:
             raise self._out_of_memory(nbytes, "cuMemCreate")
         memory = check(result, "cuMemCreate", self._context.name)
         try:
@@ -135,7 +134,7 @@ class CudaAddressSpaces:
     def _unmap(self, page: int, nbytes: int) -> None:
         """Unmap a page of `_mapping`. It may not be mapped, if the call that maps it was interrupted."""
         code = int(self._api.cuMemUnmap(page, nbytes)[0])
-        if code in (0, _INVALID_VALUE):
+        if code in (0, INVALID_VALUE):
             self._mapping.discard(page)
 
     def _unmap_rest(self, space: AddressSpace) -> None:

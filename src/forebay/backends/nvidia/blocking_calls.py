@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 
+from forebay.backends.common.cuda_errors import NOT_READY
 from forebay.backends.nvidia.calls import check
 from forebay.backends.nvidia.context import PrimaryContext
 
@@ -19,7 +20,6 @@ __all__ = ["BlockingCalls"]
 _Native = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # calls without the GIL
 _MASK = (1 << 32) - 1
 _WORD = 4  # bytes
-_NOT_READY = 600
 _LIMIT, _POLL = 1.0, 0.0005  # seconds
 
 
@@ -75,7 +75,7 @@ class BlockingCalls:
         self.give_up()
         limit = time.monotonic() + _LIMIT
         with self._context.current() as api:
-            while int(api.cuStreamQuery(self._stream)[0]) == _NOT_READY:
+            while int(api.cuStreamQuery(self._stream)[0]) == NOT_READY:
                 if time.monotonic() >= limit:
                     return
                 time.sleep(_POLL)

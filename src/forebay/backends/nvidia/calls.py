@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from forebay.backends.common.cuda_errors import accelerator_error
+from forebay.backends.common.cuda_errors import ILLEGAL_ADDRESS, INVALID_VALUE, accelerator_error
 from forebay.errors import DeviceError
 
 __all__ = ["FATAL", "call", "check", "driver_api", "error_of", "unknown_address"]
 
-# Codes after which no call of the context succeeds: the process must end, or reset the device.
-FATAL: Final = frozenset({214, 700, 702, 710, *range(714, 720)})
+# Codes after which no call of the context succeeds: the process must end, or reset the device. ECC_UNCORRECTABLE,
+# ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, ASSERT, and from HARDWARE_STACK_ERROR to LAUNCH_FAILED.
+FATAL: Final = frozenset({214, ILLEGAL_ADDRESS, 702, 710, *range(714, 720)})
 
 
 def driver_api() -> Any:
@@ -50,6 +51,6 @@ def call(function: str, *arguments: Any, device: str = "") -> Any:
 
 def unknown_address(address: int, call: str, origin: str, device: str) -> DeviceError:
     """Return the error of a call for an address that no call of `origin` returned."""
-    error = error_of(1, call, device)
+    error = error_of(INVALID_VALUE, call, device)
     error.add_note(f"{address:#x} is not the address of memory that `{origin}` returned")
     return error

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakSet
 
+from forebay.backends.common.cuda_errors import DEINITIALIZED
 from forebay.backends.nvidia.calls import call, driver_api, error_of
 from forebay.backends.nvidia.kernels.modules import Modules
 from forebay.errors import ForebayError, Forked, WrongState
@@ -85,5 +86,5 @@ class PrimaryContext:
         self.modules.unload()
         self._released = True
         code = int(self._api.cuDevicePrimaryCtxRelease(self.device)[0])
-        if code not in (0, 4):  # 4: the driver is shutting down
+        if code not in (0, DEINITIALIZED):
             raise error_of(code, "cuDevicePrimaryCtxRelease", self.name)

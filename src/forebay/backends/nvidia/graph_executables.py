@@ -25,6 +25,17 @@ class Launch(NamedTuple):
     queue: CudaQueue
     tick: int | None
 
+    def is_executing(self) -> bool:
+        """Return True if the launch may not be complete."""
+        with suppress(ForebayError):
+            return not self.queue.closed and (self.tick is None or self.queue.reached() < self.tick)
+        return False
+
+    def precede(self, queue: CudaQueue) -> None:
+        """Make later work of a queue wait for the launch."""
+        if self.queue is not queue and not self.queue.closed:
+            queue.make_wait(self.queue, Stream.signal(self.queue) if self.tick is None else self.tick)
+
 
 @dataclass(slots=True)
 class Discarded:
@@ -35,14 +46,9 @@ class Discarded:
     last: Launch | None = None
     has_failed: bool = False  # one attempt to destroy the handles
 
-    def is_executing(self) -> bool:
+    def is_in_use(self) -> bool:
         """Return True if a launch may still use the calls or the memory."""
-        if self.last is None:
-            return False
-        queue, tick = self.last
-        with suppress(ForebayError):
-            return not queue.closed and (tick is None or queue.reached() < tick)
-        return False
+        return self.last is not None and self.last.is_executing()
 
 
 def destroy_discarded(context: PrimaryContext) -> None:
@@ -53,7 +59,7 @@ def destroy_discarded(context: PrimaryContext) -> None:
             discarded: Discarded = context.discarded.popleft()
         except IndexError:  # another thread destroys them, too
             break
-        if discarded.is_executing():
+        if discarded.is_in_use():
             kept.append(discarded)
             continue
         try:
@@ -109,9 +115,8 @@ class GraphExecutables:
         if self._context.discarded:
             destroy_discarded(self._context)
         is_split = len(self._executables) > 1
-        if is_split and self._last is not None and self._last.queue is not queue and not self._last.queue.closed:
-            last, tick = self._last
-            queue.make_wait(last, Stream.signal(last) if tick is None else tick)
+        if is_split and self._last is not None:
+            self._last.precede(queue)
         if is_split or self._calls:
             self._last = Launch(queue, None)
         for call in self._calls:

@@ -59,9 +59,8 @@ class GraphMemory:
         """Queue the write of the seeds and offsets for one launch, after earlier launches that read them."""
         if not self._sources:
             return
-        if self._last is not None and self._last.queue is not queue and not self._last.queue.closed:
-            last, tick = self._last
-            queue.make_wait(last, Stream.signal(last) if tick is None else tick)
+        if self._last is not None:
+            self._last.precede(queue)
         self._last = Launch(queue, None)
         used = sources[: self._most]
         packed = b"".join(_PAIR.pack(seed & _UINT64_MAX, offset & _UINT64_MAX) for seed, offset in used)

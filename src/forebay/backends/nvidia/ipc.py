@@ -12,17 +12,32 @@ from collections.abc import Mapping
 from threading import RLock
 
 from forebay.backends.common.arguments import integer_of
-from forebay.backends.common.cuda_errors import INVALID_CONTEXT
+from forebay.backends.common.cuda_errors import (
+    CONTEXT_IS_DESTROYED,
+    DEINITIALIZED,
+    INVALID_CONTEXT,
+    INVALID_DEVICE,
+    NO_DEVICE,
+    NOT_INITIALIZED,
+    OUT_OF_MEMORY,
+)
 from forebay.backends.common.shared_file import HANDLE_BYTES, invalid_handle
 from forebay.backends.common.shared_slots import SharedEvent
 from forebay.backends.nvidia.address_space import CudaAddressSpaces
-from forebay.backends.nvidia.calls import check, driver_api, error_of, unknown_address
+from forebay.backends.nvidia.calls import FATAL, check, driver_api, error_of, unknown_address
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.errors import DeviceError, Unsupported
 
 __all__ = ["CudaIpc"]
 
-_FATAL_OR_STATE = frozenset({2, 3, 4, 100, 101, 700, 709, 719})  # codes that are not about the handle
+_NOT_OF_THE_HANDLE = FATAL | {
+    OUT_OF_MEMORY,
+    NOT_INITIALIZED,
+    DEINITIALIZED,
+    NO_DEVICE,
+    INVALID_DEVICE,
+    CONTEXT_IS_DESTROYED,
+}
 
 
 class CudaIpc:
@@ -129,7 +144,7 @@ class CudaIpc:
             message = "invalid device context: the memory is shared by this process, which cannot open it"
             return DeviceError(message, code=code, call="open_shared", device=self._context.name)
         error = error_of(code, "cuIpcOpenMemHandle", self._context.name)
-        if code not in _FATAL_OR_STATE:
+        if code not in _NOT_OF_THE_HANDLE:
             error.add_note(
                 "The process that shared the memory may have ended or freed it, belongs to another user, or its GPU is "
                 "not visible to this process."

@@ -5,7 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack, suppress
 from threading import RLock
 
+from forebay.address_allocator import ALIGNMENT
 from forebay.backends.common.arguments import address_of, integer_of, size_of
+from forebay.backends.common.cuda_errors import INVALID_HANDLE, OUT_OF_MEMORY
 from forebay.backends.common.shared_slots import SharedEvent
 from forebay.backends.nvidia import capture  # noqa: F401 - registers the class of captured graphs
 from forebay.backends.nvidia._stream import ALL_DEVICES, NO_DEVICE
@@ -22,14 +24,11 @@ from forebay.spi import DeviceProps
 
 __all__ = ["CudaPort"]
 
-_OUT_OF_MEMORY = 2
-_INVALID_HANDLE = 400
 _RESERVED_HANDLES = {  # which denote a stream of the thread's current context
     0: "the default stream",
     1: "the default stream",
     2: "the default stream of the calling thread",
 }
-_ALIGNMENT = 2 << 20
 
 
 class CudaPort:
@@ -57,10 +56,10 @@ class CudaPort:
         nbytes = size_of(nbytes)
         address = origin = self._allocate(nbytes)
         # The driver guarantees 256 bytes only; multiples of 2 MiB are aligned to 2 MiB in practice.
-        if address % _ALIGNMENT:
+        if address % ALIGNMENT:
             self._free(address)
-            origin = self._allocate(nbytes + _ALIGNMENT)
-            address = -(-origin // _ALIGNMENT) * _ALIGNMENT
+            origin = self._allocate(nbytes + ALIGNMENT)
+            address = -(-origin // ALIGNMENT) * ALIGNMENT
         self._segments[address] = (origin, nbytes)
         return address
 
@@ -143,7 +142,7 @@ class CudaPort:
         nbytes = size_of(nbytes)
         with self.context.current() as api:
             result = api.cuMemAllocManaged(nbytes, api.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL)
-            if int(result[0]) == _OUT_OF_MEMORY:
+            if int(result[0]) == OUT_OF_MEMORY:
                 raise self.out_of_memory(nbytes, "cuMemAllocManaged")
             address = int(check(result, "cuMemAllocManaged", self.name))
             self._managed[address] = nbytes
@@ -216,7 +215,7 @@ class CudaPort:
             free=free,
             reserved=reserved,
             capacity=total,
-            code=_OUT_OF_MEMORY,
+            code=OUT_OF_MEMORY,
             call=function,
             device=self.name,
         )
@@ -230,13 +229,13 @@ class CudaPort:
     def _check_stream(self, handle: int) -> None:
         """Raise DeviceError unless a handle is that of a stream of this context."""
         if handle in _RESERVED_HANDLES:
-            error = error_of(_INVALID_HANDLE, "external_queue", self.name)
+            error = error_of(INVALID_HANDLE, "external_queue", self.name)
             error.add_note(f"{handle} is not a stream, but {_RESERVED_HANDLES[handle]}")
             raise error
         context = self.context.invoke(driver_api().cuStreamGetCtx, handle)
         owner = int(check(context, "cuStreamGetCtx", self.name))
         if owner != self.context.handle:
-            error = error_of(_INVALID_HANDLE, "cuStreamGetCtx", self.name)
+            error = error_of(INVALID_HANDLE, "cuStreamGetCtx", self.name)
             error.add_note(
                 f"stream {handle:#x} belongs to context {owner:#x}, not to the primary context of {self.name}, which "
                 f"is {self.context.handle:#x}"
@@ -246,7 +245,7 @@ class CudaPort:
     def _allocate(self, nbytes: int) -> int:
         with self.context.current() as api:
             result = api.cuMemAlloc(nbytes)
-            if int(result[0]) == _OUT_OF_MEMORY:
+            if int(result[0]) == OUT_OF_MEMORY:
                 raise self.out_of_memory(nbytes, "cuMemAlloc")
             return int(check(result, "cuMemAlloc", self.name))
 

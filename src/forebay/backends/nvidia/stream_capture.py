@@ -26,11 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["Part", "StreamCapture"]
 
 Part = Any | Callable[[Queue], object]  # of a captured graph: a graph of the driver, or a function that a launch calls
-_MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
-_CONDITIONS = {"if": 0, "while": 1}
-_DISABLE_TIMING = 2
-_SET_DEPENDENCIES = 1
-_ACTIVE = 1
 _ENDED = (CAPTURE_BROKEN, CAPTURE_UNJOINED, ILLEGAL_STATE)  # errors after which the stream is not captured any more
 
 
@@ -55,7 +50,7 @@ class StreamCapture:
         self.parts: list[Part] = []
         self._first = first
         self.context: PrimaryContext = first.context
-        self._mode: Any = driver_api().CUstreamCaptureMode(_MODES[mode])
+        self._mode: Any = getattr(driver_api().CUstreamCaptureMode, f"CU_STREAM_CAPTURE_MODE_{mode.upper()}")
         self._fronts: dict[int, frozenset[int]] = {}  # by stream: the nodes after the last operation of forebay
         self._ticks: dict[int, Any] = {}  # event of each tick of the part that is captured now
         self._events: list[Any] = []  # of all parts
@@ -82,10 +77,10 @@ class StreamCapture:
         params = api.CUgraphNodeParams()
         params.type = api.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
         params.conditional.handle, params.conditional.ctx, params.conditional.size = condition, context, 1
-        params.conditional.type = api.CUgraphConditionalNodeType(_CONDITIONS[what])
+        params.conditional.type = getattr(api.CUgraphConditionalNodeType, f"CU_GRAPH_COND_TYPE_{what.upper()}")
         nodes = [api.CUgraphNode(node) for node in self._nodes_before(outer)[1]]
         node = self._call("cuGraphAddNode", graph, nodes, None, len(nodes), params)
-        self._call("cuStreamUpdateCaptureDependencies", outer.handle, [node], None, 1, _SET_DEPENDENCIES)
+        self._continue_after(outer, node)
         self.operated(queue)
         body = _BodyQueue(queue.owner, self.context)
         body.condition, body.recording = int(condition), queue.recording
@@ -141,7 +136,7 @@ class StreamCapture:
         captured, before = self._nodes_before(queue)
         nodes = [driver_api().CUgraphNode(node) for node in before]
         node = self._call("cuGraphAddChildGraphNode", captured, nodes, len(nodes), graph)
-        self._call("cuStreamUpdateCaptureDependencies", queue.handle, [node], None, 1, _SET_DEPENDENCIES)
+        self._continue_after(queue, node)
         self.operated(queue)
 
     def split(self, function: Callable[[Queue], object], members: Iterable[CudaQueue]) -> None:
@@ -199,12 +194,17 @@ class StreamCapture:
     def _nodes_before(self, queue: CudaQueue) -> tuple[Any, frozenset[int]]:
         """Return the graph of the capture, and the nodes on which the next operation of a stream depends."""
         status, _, graph, nodes, _, count = self._call("cuStreamGetCaptureInfo", queue.handle)
-        if int(status) != _ACTIVE:
+        if status != driver_api().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:
             raise error_of(CAPTURE_BROKEN, "cuStreamGetCaptureInfo", queue.name)
         return graph, frozenset(int(node) for node in nodes[:count])
 
+    def _continue_after(self, queue: CudaQueue, node: Any) -> None:
+        """Make the next operation of a stream depend on one node only."""
+        flag = driver_api().CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
+        self._call("cuStreamUpdateCaptureDependencies", queue.handle, [node], None, 1, flag)
+
     def _record(self, queue: CudaQueue) -> Any:
-        event = self._call("cuEventCreate", _DISABLE_TIMING)
+        event = self._call("cuEventCreate", driver_api().CUevent_flags.CU_EVENT_DISABLE_TIMING)
         self._events.append(event)
         self._call("cuEventRecord", event, queue.handle)
         return event
