@@ -28,6 +28,7 @@ struct Kernel {
   const Entry* entry;
   std::string name;
   std::vector<size_t> offsets;  // of the parameters, and the size of all
+  unsigned shared = 48u << 10;  // bytes of dynamic shared memory that it may have
 };
 
 struct Module {
@@ -94,7 +95,10 @@ CUresult load(const void* image, Context* context, std::shared_ptr<Module>* resu
     Dl_info found;
     if (!dladdr(entry->address, &found) || !found.dli_sname) return CUDA_ERROR_INVALID_IMAGE;
     auto kernel = std::make_unique<Kernel>();
-    *kernel = {module.get(), entry, found.dli_sname, {0}};
+    kernel->module = module.get();
+    kernel->entry = entry;
+    kernel->name = found.dli_sname;
+    kernel->offsets = {0};
     for (int at = 0; at < entry->parameters; ++at) {
       size_t& offset = kernel->offsets.back();
       offset = (offset + entry->alignments[at] - 1) / entry->alignments[at] * entry->alignments[at];
@@ -164,7 +168,7 @@ CUresult launch(CUfunction function, const unsigned (&grid)[3], const unsigned (
       return CUDA_ERROR_INVALID_VALUE;
     }
   }
-  if (uint64_t{block[0]} * block[1] * block[2] > 1024 || shared > 48u << 10) return CUDA_ERROR_INVALID_VALUE;
+  if (uint64_t{block[0]} * block[1] * block[2] > 1024 || shared > kernel->shared) return CUDA_ERROR_INVALID_VALUE;
   std::vector<char> buffer;
   if (!copy_arguments(*kernel, separate, packed, &buffer)) return CUDA_ERROR_INVALID_VALUE;
   const auto work = [module = module_of(kernel->module), kernel, buffer, grid = std::vector(grid, grid + 3),
@@ -272,6 +276,15 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfuncti
   }
 }
 
+CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
+  CALL(cuFuncSetAttribute);
+  KERNEL(kernel, handle);
+  if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) return CUDA_ERROR_INVALID_VALUE;
+  if (value < 0 || value > 96 << 10) return CUDA_ERROR_INVALID_VALUE;
+  kernel->shared = static_cast<unsigned>(value);
+  return CUDA_SUCCESS;
+}
+
 CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* size) {
   CALL(cuFuncGetParamInfo);
   KERNEL(kernel, handle);
@@ -284,7 +297,7 @@ CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, siz
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* result, CUfunction handle, int block, size_t shared) {
   CALL(cuOccupancyMaxActiveBlocksPerMultiprocessor);
   KERNEL(kernel, handle);
-  if (!result || block < 1 || block > 1024 || shared > 48u << 10) return CUDA_ERROR_INVALID_VALUE;
+  if (!result || block < 1 || block > 1024 || shared > kernel->shared) return CUDA_ERROR_INVALID_VALUE;
   *result = std::min(2048 / block, 32);
   return CUDA_SUCCESS;
 }

@@ -54,9 +54,7 @@ class HostQueue(_core.Queue, CaptureMixin["HostCapturedGraph"]):
     __slots__ = ("owner", "recording")
 
     owner: Owner
-    _recording_class: ClassVar[
-        type[HostCapturedGraph]
-    ]  # set by the module of HostCapturedGraph, which imports this one
+    _recording_class: ClassVar[type[HostCapturedGraph]]  # set by the module of that class, which imports this one
     recording: HostCapturedGraph  # set only during a capture, when the class is CapturingQueue
 
     def __new__(cls, owner: Owner, handle: int, priority: int, checks: int = 0) -> Self:

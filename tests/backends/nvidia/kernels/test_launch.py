@@ -88,7 +88,9 @@ attempt(right[:-1])
 WRONG = [(0, "x"), (0, -1), (0, np.array(1)), (1, 1), (2, 128), (3, -1), (4, 1.5), (5, True)]
 for number, wrong in [*WRONG, (6, "x"), (7, 1j), (8, b"x"), (8, 3)]:
     attempt([*right[:number], wrong, *right[number + 1:]])
-for wrong in (("pointer",), (*STORE[:-1], "f8"), ("pointer", "no type")):
+SWAPPED = [("x", ">f8"), ("y", "i1")]
+TYPES = [("pointer",), (*STORE[:-1], "f8"), ("pointer", "no type"), (">i4",), (SWAPPED,), ("O",), ("S8",)]
+for wrong in TYPES:
     try:
         load_kernel(queue, PROGRAM, "store", wrong)
     except TypeError as error:
@@ -105,7 +107,12 @@ port.close()
     assert lines[7] == "TypeError argument 4 of kernel store, of type int32: cannot be made of float"
     assert "accepted" not in lines
     assert lines[13].startswith("kernel store has parameters of [8, 1, 1, 2, 4, 8, 4, 8, 16] bytes; the declared types")
-    assert len(lines) == 16
+    assert lines[16] == "a kernel cannot have a parameter of type >i4, which is not in the machine's byte order"
+    assert [line.rpartition("which ")[2] for line in lines[17:]] == [
+        "is not in the machine's byte order",
+        "is no number",
+        "is no number",
+    ]
 
 
 @pytest.mark.parametrize("function", ["cuModuleUnload", "cuCtxPushCurrent"])
@@ -141,6 +148,45 @@ port.close()
 """
     )
     assert output_of(program) == ["[21, 21, 21, 21, 0, 0]"]
+
+
+def test_numbers_have_the_bytes_of_numpy():
+    program = (
+        KERNELS
+        + """
+store = load_kernel(queue, PROGRAM, "store", STORE)
+NUMBERS = [0.1, -0.0, 1e300, -1e300, 1e-46, float("inf"), 2**24 + 1, 2**53 + 2**24 + 1, np.float64(0.1)]
+for number in NUMBERS:
+    packed = store.pack([0, True, 1, 2, 3, 4, number, number, bytes(16)])
+    with np.errstate(over="ignore"):
+        assert packed[6] == np.array(number).astype("f4").tobytes(), (number, packed)
+    assert packed[7] == np.array(number).astype("f8").tobytes(), (number, packed)
+assert np.isnan(np.frombuffer(store.pack([0, True, 1, 2, 3, 4, float("nan"), 0, bytes(16)])[6], "f4")[0])
+port.close()
+"""
+    )
+    assert output_of(program) == []
+
+
+def test_dynamic_shared_memory_is_limited_by_the_device():
+    program = (
+        KERNELS
+        + """
+count = load_kernel(queue, PROGRAM, "count", ["pointer"])
+queue.fill(memory, 0, 64)
+for shared in (0, 48 << 10, 96 << 10, 64 << 10, (96 << 10) + 1, 2**40, -1):
+    try:
+        launch(count, 1, 1, [memory], queue, shared=shared)
+        print(soft.softcuda_calls(b"cuFuncSetAttribute"))
+    except ValueError as error:
+        print(error)
+print(read(queue, memory, "u4", 1).tolist())
+port.close()
+"""
+    )
+    message = "kernel count can have 0 to 98304 bytes of dynamic shared memory, not"
+    refused = [f"{message} {shared}" for shared in (98305, 2**40, -1)]
+    assert output_of(program) == ["0", "0", "1", "1", *refused, "[4]"]
 
 
 @pytest.mark.parametrize(("how", "code"), [(1, 719), (2, 710)])

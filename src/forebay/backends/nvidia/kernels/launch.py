@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import operator
+import struct
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
 
+from forebay.backends.common.cuda_errors import INVALID_VALUE
 from forebay.backends.nvidia.calls import check, driver_api
 from forebay.backends.nvidia.kernels.compiler import Program
 from forebay.backends.nvidia.kernels.modules import Context, Function, Modules
@@ -18,6 +22,18 @@ __all__ = ["Kernel", "KernelQueue", "KernelStream", "launch", "launch_packed", "
 
 _POINTER = "pointer"
 _BOUNDS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
+_KINDS = "biufcV"  # of dtypes: bool, integers, floats, complex numbers, structures
+_SHARED = 48 << 10  # bytes of dynamic shared memory that each kernel may have
+_INT_MAX = 2**31 - 1
+_NUMBERS: tuple[type, ...] = (int, float, np.integer, np.floating)
+_ACCEPTED: dict[str, tuple[type, ...]] = {  # types of arguments, by kind of dtype
+    "b": (bool, np.bool_),
+    "i": (int, np.integer),
+    "u": (int, np.integer),
+    "f": _NUMBERS,
+    "c": (*_NUMBERS, complex, np.complexfloating),
+}
+_FLOATS = {"f": struct.Struct("=f"), "d": struct.Struct("=d")}
 
 
 class _ModuleContext(Context, Protocol):
@@ -97,7 +113,8 @@ def load_kernel(
     name : str
         Name of the kernel: that of an ``extern "C"`` function, or one of the program's templates.
     parameters : sequence of object
-        Type of each parameter: "pointer", or what `numpy.dtype` accepts, also for structures.
+        Type of each parameter: "pointer", or what `numpy.dtype` accepts, also for structures. Only numbers in the
+        machine's byte order, and structures of them.
 
     Returns
     -------
@@ -111,7 +128,7 @@ def load_kernel(
     """
     queue: KernelQueue = _queue_of(stream)
     queue.check_usable()
-    types = tuple(None if each == _POINTER else np.dtype(each) for each in parameters)  # type: ignore[call-overload]  # checks
+    types = tuple(None if each == _POINTER else _checked_type(each) for each in parameters)
     context = queue.context
     function = context.modules.function(program, name)
     sizes = _parameter_sizes(context, function)
@@ -146,7 +163,7 @@ def launch(
     stream : Stream or CudaQueue
         A stream of the kernel's device, or its queue.
     shared : int, default 0
-        Bytes of dynamic shared memory.
+        Bytes of dynamic shared memory. Above 48 KiB, the limit is that of the device.
 
     Raises
     ------
@@ -160,7 +177,9 @@ def launch(
         _size(value, what, bounds)
         for value, what, bounds in zip((grid, block), ("grid", "block"), _BOUNDS, strict=True)
     ]
-    launch_packed(_queue_of(stream), function, sizes[0], sizes[1], kernel.pack(args), operator.index(shared))
+    queue, shared = _queue_of(stream), operator.index(shared)
+    _check_shared(function, shared)
+    launch_packed(queue, function, sizes[0], sizes[1], kernel.pack(args), shared)
 
 
 def launch_packed(
@@ -182,7 +201,44 @@ def _queue_of(stream: KernelStream | KernelQueue) -> KernelQueue:
     return queue
 
 
+def _checked_type(parameter: object) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = np.dtype(parameter)  # type: ignore[call-overload]  # raises TypeError
+    if dtype.kind not in _KINDS or dtype.hasobject:
+        raise TypeError(f"a kernel cannot have a parameter of type {dtype}, which is no number")
+    if not dtype.isnative:
+        raise TypeError(f"a kernel cannot have a parameter of type {dtype}, which is not in the machine's byte order")
+    return dtype
+
+
+def _check_shared(function: Function, shared: int) -> None:
+    """Let a kernel have an amount of dynamic shared memory. Raises ValueError if it is not possible."""
+    if 0 <= shared <= max(_SHARED, function.shared):
+        return
+    context = function.context
+    if shared > 0:
+        attribute = driver_api().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        result = context.invoke(driver_api().cuFuncSetAttribute, function.handle, attribute, min(shared, _INT_MAX))
+        if int(result[0]) != INVALID_VALUE:
+            check(result, "cuFuncSetAttribute", context.name)
+            function.shared = shared
+            return
+    most = _most_shared(function)
+    raise ValueError(f"kernel {function.name} can have 0 to {most} bytes of dynamic shared memory, not {shared}")
+
+
+def _most_shared(function: Function) -> int:
+    """Return the bytes of a device's shared memory that remain beside the kernel's own."""
+    api, context = driver_api(), function.context
+    most, own = api.CUdevice_attribute, api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+    attribute = most.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    available = check(context.invoke(api.cuDeviceGetAttribute, attribute, context.device), "cuDeviceGetAttribute")
+    used = check(context.invoke(api.cuFuncGetAttribute, own, function.handle), "cuFuncGetAttribute")
+    return int(available) - int(used)
+
+
 def _size(value: int | Sequence[int], what: str, bounds: tuple[int, ...]) -> tuple[int, int, int]:
+    if value.__class__ is int and 0 < value <= bounds[0]:
+        return value, 1, 1
     sizes = tuple(value) if isinstance(value, Sequence) else (value,)
     found = [operator.index(each) for each in sizes] + [1] * (3 - len(sizes))
     if not 1 <= len(sizes) <= 3 or not all(0 < each <= most for each, most in zip(found, bounds, strict=False)):
@@ -214,20 +270,17 @@ def _pack(argument: object, dtype: np.dtype[Any]) -> bytes:
         if len(content) != dtype.itemsize:
             raise ValueError(f"{len(content)} bytes instead of {dtype.itemsize}")
         return content
-    number: tuple[type, ...] = (int, float, np.integer, np.floating)
-    kinds: dict[str, tuple[type, ...]] = {
-        "b": (bool, np.bool_),
-        "i": (int, np.integer),
-        "u": (int, np.integer),
-        "c": (*number, complex, np.complexfloating),
-    }
-    accepted = kinds.get(dtype.kind, number)
-    if not isinstance(argument, accepted) or (isinstance(argument, bool) and dtype.kind != "b"):
+    if not isinstance(argument, _ACCEPTED[dtype.kind]) or (isinstance(argument, bool) and dtype.kind != "b"):
         raise TypeError(f"cannot be made of {type(argument).__name__}")
     if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        if not limits.min <= int(argument) <= limits.max:  # type: ignore[call-overload]  # an int
-            raise ValueError(f"{argument} is not from {limits.min} to {limits.max}")
+        try:
+            return operator.index(argument).to_bytes(dtype.itemsize, sys.byteorder, signed=dtype.kind == "i")  # type: ignore[arg-type]  # an int
+        except OverflowError:
+            limits = np.iinfo(dtype)
+            raise ValueError(f"{argument} is not from {limits.min} to {limits.max}") from None
+    if argument.__class__ is float and dtype.char in _FLOATS:
+        with suppress(OverflowError):  # NumPy returns infinity
+            return _FLOATS[dtype.char].pack(argument)
     with np.errstate(over="ignore"):
         return np.array(argument).astype(dtype).tobytes()
 
@@ -243,6 +296,6 @@ def _parameter_sizes(context: _ModuleContext, function: Function) -> list[int] |
         if isinstance(error, DeviceError):
             raise
         return None
-    if int(found[0]) != 1:  # other than CUDA_ERROR_INVALID_VALUE, after the last parameter
+    if int(found[0]) != INVALID_VALUE:  # which is returned after the last parameter
         check(found, "cuFuncGetParamInfo", context.name)
     return sizes

@@ -26,12 +26,13 @@ class Context(Protocol):
 class Function:
     """A kernel of a loaded module."""
 
-    __slots__ = ("context", "handle", "name")
+    __slots__ = ("context", "handle", "name", "shared")
 
     def __init__(self, context: Context, name: str, handle: int) -> None:
         self.context: Context = context
         self.name: str = name
         self.handle: int = handle
+        self.shared: int = 0  # bytes of dynamic shared memory that were requested from the driver
 
 
 class Modules:

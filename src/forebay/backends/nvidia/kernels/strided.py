@@ -188,13 +188,12 @@ def _launch(queue: KernelQueue, copy: StridedCopy, simplified: SimplifiedCopy | 
 
 def _is_aligned(copy: SimplifiedCopy, *, fill: bool) -> bool:
     """Return True if all elements are aligned to their size, or to 8 bytes if that is less."""
-    to, source = math.gcd(copy.to_size, 16), math.gcd(copy.source_size, 16)
-    to, source = min(to, 8), min(source, 8)
-    return not (
-        copy.to % to
-        or (not fill and copy.source % source)
-        or any(length > 1 and (to_step % to or source_step % source) for length, to_step, source_step in copy.axes)
-    )
+    to, source = copy.to, 0 if fill else copy.source
+    for length, to_step, source_step in copy.axes:
+        if length > 1:
+            to |= to_step
+            source |= source_step
+    return not (to % math.gcd(copy.to_size, 8) or source % math.gcd(copy.source_size, 8))
 
 
 def _contiguous(shape: Sequence[int], size: int) -> tuple[int, ...]:
