@@ -54,10 +54,11 @@ def test_non_blocking_copy_of_pinned_tensor_does_not_wait(held, device, to_devic
     assert (target.cpu().numpy() == 3).all()
 
 
-def test_to_does_not_wait_for_copies_of_pinned_memory(held, device):
+@pytest.mark.parametrize("dtype", [None, forebay.float64, forebay.int8, forebay.bfloat16])
+def test_to_does_not_wait_for_copies_of_pinned_memory(held, device, dtype):
     stream, release = held
     there = forebay.ones(1000).pin_memory().to(device, non_blocking=True)
-    back = there.to("cpu", non_blocking=True)
+    back = there.to("cpu", dtype, non_blocking=True)
     assert back.is_pinned()
     assert not stream.query()
     release()

@@ -19,7 +19,8 @@ from forebay.dtypes import of as dtype_of
 from forebay.errors import ForebayError, Unsupported
 from forebay.layouts import Size, contiguous_format, layout, memory_format, preserve_format, size_of, strided
 from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
-from forebay.runtime.base.queue_capabilities import can_launch
+from forebay.runtime.base.queue_capabilities import can_copy_strided, can_launch
+from forebay.runtime.base.torch_types import torch_name
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import pinned_allocator
 from forebay.runtime.memory import transfer
@@ -1642,7 +1643,9 @@ def _new_on(place: Device, source: Tensor, kind: np.dtype[Any], *, pinned: bool)
     opened, dtype = source.raw_storage.opened, source.numpy_dtype
     if not (pinned and place.kind == "cpu" and source.numel() and isinstance(opened.port, PinnedHost)):
         return new_tensor(source.shape, dtype, place)
-    if source.raw_storage.queue_visible and can_launch(opened.default_queue):
+    queue = opened.default_queue
+    by_element = can_copy_strided(queue) and torch_name(dtype) and torch_name(kind)
+    if by_element or (source.raw_storage.queue_visible and can_launch(queue)):
         dtype = kind
     return borrowed_tensor(pinned_array(source.shape, dtype, opened.pinned), place)
 
