@@ -12,6 +12,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <unordered_set>
 #include <vector>
 
 namespace forebay::cuda {
@@ -120,8 +121,7 @@ inline void run_native_call(void* argument) {
 struct Tick {
   int64_t number;
   Handle event;
-  bool timed;   // the event has a time
-  bool marked;  // a mark owns the event
+  bool timed;  // the event has a time
 };
 
 // Every method may be called by several threads, without the GIL: the driver blocks while a stream has no room for
@@ -198,8 +198,9 @@ class Stream {
       free_[mark].push_back(event);
       return failed;
     }
-    *tick = {++last_, event, mark, mark};
+    *tick = {++last_, event, mark};
     pending_.push_back(*tick);
+    if (mark) shared_.insert(event);
     return kSuccess;
   }
 
@@ -215,13 +216,10 @@ class Stream {
   // Makes later work of another stream wait for a tick.
   Result make_wait(Stream& other, int64_t tick) {
     const std::lock_guard<std::mutex> lock(mutex_);  // until the end, the event is not reused
-    if (tick <= reached_) return kSuccess;
-    for (const Tick& each : pending_) {
-      if (each.number < tick) continue;
-      const Current current(*other.driver_, other.context_);
-      return current.result ? current.result : other.driver_->stream_wait_event(other.stream_, each.event, 0);
-    }
-    return kSuccess;
+    if (tick <= reached_ || tick > last_) return kSuccess;
+    const Handle event = pending_[static_cast<size_t>(tick - pending_.front().number)].event;
+    const Current current(*other.driver_, other.context_);
+    return current.result ? current.result : other.driver_->stream_wait_event(other.stream_, event, 0);
   }
 
   // Both are read without the lock, which a thread may hold while the driver blocks.
@@ -239,6 +237,7 @@ class Stream {
     const std::lock_guard<std::mutex> lock(mutex_);
     reached_ = last_;
     pending_.clear();
+    shared_.clear();
     {
       const Current current(*driver_, context_);
       for (const Handle event : events_) driver_->event_destroy(event);
@@ -271,13 +270,7 @@ class Stream {
       given.swap(given_);
     }
     for (const Handle event : given) {
-      bool is_pending = false;
-      for (Tick& each : pending_) {
-        if (each.event != event) continue;
-        each.marked = false;
-        is_pending = true;
-      }
-      if (!is_pending && !closed_) free_[1].push_back(event);
+      if (!shared_.erase(event) && !closed_) free_[1].push_back(event);
     }
   }
 
@@ -292,7 +285,7 @@ class Stream {
       if (result == kNotReady) break;
       if (result) return result;
       *tick = reached_ = first.number;
-      if (!first.marked) free_[first.timed].push_back(first.event);
+      if (!shared_.erase(first.event)) free_[first.timed].push_back(first.event);
       pending_.pop_front();
     }
     return kSuccess;
@@ -300,8 +293,9 @@ class Stream {
 
   const Functions* driver_ = nullptr;
   Handle context_ = nullptr, stream_ = nullptr;
-  std::mutex mutex_;  // of everything below but `given_`
-  std::deque<Tick> pending_;
+  std::mutex mutex_;                      // of everything below but `given_`
+  std::deque<Tick> pending_;              // with consecutive numbers
+  std::unordered_set<Handle> shared_;     // events of both a pending tick and a mark; the last one frees the event
   std::vector<Handle> free_[2], events_;  // without and with times; all
   std::atomic<int64_t> last_{0};
   int64_t reached_ = 0;

@@ -169,6 +169,26 @@ TEST(event_of_a_mark_is_reused_after_both_ends) {
   CHECK(events == 0);
 }
 
+TEST(time_of_a_deleted_mark_does_not_depend_on_the_number_of_pending_ticks) {
+  Stream stream, other;
+  stream.open(&driver, &context, &handle);
+  other.open(&driver, &context, nullptr);
+  completed = submitted.load();
+  constexpr int64_t kMany = 100'000;  // with a scan of all pending ticks, this takes minutes
+  std::vector<Tick> marks(kMany);
+  for (Tick& mark : marks) CHECK(stream.signal(true, &mark) == kSuccess);
+  for (const Tick& mark : marks) stream.give_back(mark.event);
+  Tick tick;
+  CHECK(stream.signal(true, &tick) == kSuccess && events == kMany + 1);
+  for (int64_t number = 1; number <= kMany; ++number) CHECK(stream.make_wait(other, number) == kSuccess);
+  completed = submitted.load();
+  int64_t last;
+  CHECK(stream.reached(&last) == kSuccess && last == kMany + 1);
+  CHECK(stream.signal(true, &tick) == kSuccess && events == kMany + 1);
+  stream.close();
+  CHECK(events == 0);
+}
+
 TEST(first_failure_of_native_calls_is_kept) {
   const auto failure = std::make_shared<std::atomic<int>>(0);
   const auto fail = [](void* code) { return static_cast<int>(reinterpret_cast<intptr_t>(code)); };
