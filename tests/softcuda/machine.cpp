@@ -1,5 +1,6 @@
 #include "machine.hpp"
 
+#include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -28,6 +29,11 @@ bool take_fault(const char* name, CUresult* code) {
   for (auto fault = state.faults.begin(); fault != state.faults.end(); ++fault) {
     if (!fault->name.empty() && fault->name != name) continue;
     if (fault->after--) continue;
+    if (fault->interrupts) {
+      state.faults.erase(fault);
+      raise(SIGINT);
+      return false;
+    }
     *code = fault->code;
     if (fault->sticky) state.sticky = fault->code;
     state.faults.erase(fault);
@@ -78,7 +84,13 @@ int64_t softcuda_live_modules();
 
 void softcuda_fail(const char* name, uint64_t after, int code, int sticky) {
   const softcuda::Lock lock(softcuda::machine().mutex);
-  softcuda::machine().faults.push_back({name, after, static_cast<CUresult>(code), sticky != 0});
+  softcuda::machine().faults.push_back({name, after, static_cast<CUresult>(code), sticky != 0, false});
+}
+
+// Sends SIGINT to the process during a call.
+void softcuda_interrupt(const char* name, uint64_t after) {
+  const softcuda::Lock lock(softcuda::machine().mutex);
+  softcuda::machine().faults.push_back({name, after, CUDA_SUCCESS, false, true});
 }
 
 void softcuda_clear_faults() {

@@ -103,7 +103,8 @@ struct Fault {
   std::string name;
   uint64_t after;
   CUresult code;
-  bool sticky;  // all later calls fail, too
+  bool sticky;      // all later calls fail, too
+  bool interrupts;  // the call does not fail; the process gets SIGINT during it
 };
 
 struct Machine {

@@ -4,7 +4,7 @@ A destructor may call any method, in any thread but the one on which the driver 
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final, final
+from typing import Any, Final, final
 
 from typing_extensions import disjoint_base
 
@@ -16,6 +16,18 @@ NO_DEVICE: Final[int]
 FUNCTIONS: Final[tuple[str, ...]]  # of the driver, which `load` sets
 
 def load(addresses: Mapping[str, int]) -> None: ...  # by name; before the first stream
+
+@final
+class Current:
+    """Context manager that makes a context current, for one `with` block, which gets an object.
+
+    Calls that captures cannot observe, such as the allocation of memory, are permitted inside the block. They would
+    fail otherwise, and invalidate the captures of the whole process, also those of other libraries.
+    """
+
+    def __init__(self, context: PrimaryContext, result: object) -> None: ...
+    def __enter__(self) -> Any: ...
+    def __exit__(self, *_: object) -> None: ...
 
 @final
 class Mark:

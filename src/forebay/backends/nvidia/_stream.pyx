@@ -30,7 +30,9 @@ cdef extern from "cuda/stream.hpp" namespace "forebay::cuda" nogil:
     cdef Result NotReady "forebay::cuda::kNotReady"
     cdef int AllDevices "forebay::cuda::kAllDevices", NoDevice "forebay::cuda::kNoDevice"
     cdef cppclass Functions:
-        Result (*event_elapsed_time)(float*, Handle, Handle)
+        Result (*ctx_push_current)(Handle)
+        Result (*ctx_pop_current)(Handle*)
+        Result (*exchange_capture_mode)(int*)
     cdef cppclass Tick:
         int64_t number
         Handle event
@@ -75,6 +77,7 @@ FUNCTIONS = (
     "cuLaunchHostFunc", "cuThreadExchangeStreamCaptureMode", "cuLaunchKernel", "cuPointerGetAttribute",
 )
 cdef Functions driver
+cdef int RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 cdef set queued_calls = set()  # owned by the driver until they ran; those of graphs are not among them
 
 
@@ -84,6 +87,40 @@ def load(addresses):
     for at in range(sizeof(Functions) // sizeof(void*)):
         address = addresses[FUNCTIONS[at]]
         (<uintptr_t*>&driver)[at] = address
+
+
+@cython.final
+cdef class Current:
+    cdef object context, result
+    cdef Handle handle
+    cdef int mode  # that the thread had before
+    cdef bint pushed, exchanged
+
+    def __init__(self, context, result):
+        cdef uintptr_t handle = context.handle
+        self.context, self.result, self.handle = context, result, <Handle>handle
+
+    def __enter__(self):  # no Python code, which may be interrupted, runs after the push
+        cdef Result result
+        self.context.check_usable()
+        with nogil:
+            result = driver.ctx_push_current(self.handle)
+        if result:
+            raise error_of(result, "cuCtxPushCurrent", self.context.name)
+        self.pushed, self.mode = True, RELAXED
+        with nogil:
+            result = driver.exchange_capture_mode(&self.mode)
+        self.exchanged = not result  # it fails only on a lost device
+        return self.result
+
+    def __exit__(self, *_):
+        cdef Handle popped
+        with nogil:
+            if self.exchanged:
+                driver.exchange_capture_mode(&self.mode)
+            if self.pushed:
+                driver.ctx_pop_current(&popped)
+        self.pushed = self.exchanged = False
 
 
 @cython.final

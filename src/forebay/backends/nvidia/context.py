@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from typing import Any
 from weakref import WeakSet
 
 from forebay.backends.common.cuda_errors import DEINITIALIZED
+from forebay.backends.nvidia._stream import FUNCTIONS, Current, load
 from forebay.backends.nvidia.calls import call, driver_api, error_of
 from forebay.backends.nvidia.kernels.modules import Modules
 from forebay.errors import ForebayError, Forked, WrongState
 
 __all__ = ["PrimaryContext"]
 
+_VERSION = 12000  # of CUDA: the interfaces of the functions that `_stream` calls
+
 
 class PrimaryContext:
     """A retained primary context. The context that the program has made current is current again after each call."""
 
     def __init__(self, index: int, name: str) -> None:
+        _load_functions()
         self.index: int = index
         self.name: str = name
         self.device: Any = call("cuDeviceGet", index, device=name)
@@ -30,7 +35,6 @@ class PrimaryContext:
         self._process = os.getpid()
         self._released = False
         self._api = driver_api()
-        self._relaxed: Any = self._api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         self.graphs: WeakSet[Any] = WeakSet()  # `GraphExecutables`
         self.discarded: deque[Any] = deque()  # handles of deleted ones, which `destroy_discarded` destroys
 
@@ -54,25 +58,12 @@ class PrimaryContext:
         with self.current():
             return function(*arguments)
 
-    @contextmanager
-    def current(self) -> Iterator[Any]:
-        """Make the context current inside the block, which gets the module of the driver's functions.
+    def current(self) -> Current:
+        """Make the context current inside a `with` block, which gets the module of the driver's functions.
 
-        Calls that captures cannot observe, such as the allocation of memory, are permitted inside the block. They would
-        fail otherwise, and invalidate the captures of the whole process, also those of other libraries.
+        Calls that captures cannot observe are permitted inside the block; see `Current`.
         """
-        self.check_usable()
-        pushed, exchanged = False, None
-        try:
-            call("cuCtxPushCurrent", self._handle, device=self.name)
-            pushed = True
-            exchanged = self._api.cuThreadExchangeStreamCaptureMode(self._relaxed)  # fails only on a lost device
-            yield self._api
-        finally:
-            if exchanged is not None and not exchanged[0]:
-                self._api.cuThreadExchangeStreamCaptureMode(exchanged[1])
-            if pushed:
-                self._api.cuCtxPopCurrent()
+        return Current(self, self._api)
 
     def try_to_invoke(self, function: str, *arguments: Any) -> None:
         """Call a function of the driver by name, to clean up. Errors are ignored: the device may be lost."""
@@ -88,3 +79,9 @@ class PrimaryContext:
         code = int(self._api.cuDevicePrimaryCtxRelease(self.device)[0])
         if code not in (0, DEINITIALIZED):
             raise error_of(code, "cuDevicePrimaryCtxRelease", self.name)
+
+
+@cache
+def _load_functions() -> None:
+    """Find the driver's functions that `_stream` calls."""
+    load({name: call("cuGetProcAddress", name.encode(), _VERSION, 0)[0] for name in FUNCTIONS})

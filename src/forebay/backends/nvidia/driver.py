@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from forebay.backends.common.arguments import integer_of
 from forebay.backends.common.cuda_errors import INVALID_DEVICE
 from forebay.backends.nvidia.calls import call, driver_api, error_of
-from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.discovery import discover
 from forebay.errors import DeviceError
 from forebay.spi import DeviceProps
@@ -79,7 +78,8 @@ class CudaDriver:
         return index != peer and bool(call("cuDeviceCanAccessPeer", *devices, device=name))
 
     def open(self, index: int) -> CudaPort:
-        from forebay.backends.nvidia.port import CudaPort  # needs compiled code, and few programs have a GPU
+        from forebay.backends.nvidia.context import PrimaryContext  # needs compiled code, and few programs have a GPU
+        from forebay.backends.nvidia.port import CudaPort
 
         props = self.describe(index)
         context = PrimaryContext(props.index, f"{self.kind}:{props.index}")

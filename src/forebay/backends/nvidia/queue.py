@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import MutableMapping
 from contextlib import suppress
-from functools import cache
 from operator import index
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,9 +13,9 @@ from forebay.backends.common.capture_recorder import CaptureMixin, wait_in_captu
 from forebay.backends.common.captured_memory import MemorySource
 from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.backends.common.shared_slots import ORPHANED
-from forebay.backends.nvidia._stream import FUNCTIONS, Stream, load
+from forebay.backends.nvidia._stream import Stream
 from forebay.backends.nvidia.blocking_calls import BlockingCalls
-from forebay.backends.nvidia.calls import call, check
+from forebay.backends.nvidia.calls import check
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.kernels.queue_work import KernelWork
 from forebay.errors import DeviceError, ForebayError, warn_unraisable
@@ -28,7 +27,6 @@ __all__ = ["CudaQueue"]
 
 _SLICE = 50_000_000  # nanoseconds of a wait after which the interpreter runs signal handlers
 _POLL = 0.0005  # seconds between queries while a queue is closed
-_VERSION = 12000  # of CUDA: the interfaces of the functions that `_stream` calls
 
 
 class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
@@ -44,7 +42,6 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
     ) -> None:
         """Create a stream, or use one that the driver or another library created and destroys."""
         self.owner: MemorySource = owner  # the port
-        _load_functions()
         self._destroyed_here = handle is None
         if handle is None:
             with context.current() as api:
@@ -148,9 +145,3 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
         if isinstance(failure, int):
             return DeviceError(f"{work} with code {failure}", code=failure, call="call_native", device=name)
         return DeviceError(f"{work} with {type(failure).__name__}: {failure}", call="call", device=name)
-
-
-@cache
-def _load_functions() -> None:
-    """Find the driver's functions that `_stream` calls."""
-    load({name: call("cuGetProcAddress", name.encode(), _VERSION, 0)[0] for name in FUNCTIONS})
