@@ -296,7 +296,7 @@ CUresult cuDeviceCanAccessPeer(int* result, CUdevice index, CUdevice peer) {
   CALL(cuDeviceCanAccessPeer);
   DEVICE(device, index);
   DEVICE(other, peer);
-  *result = device != other;
+  *result = device != other && number_from("SOFTCUDA_PEERS", 1);
   return CUDA_SUCCESS;
 }
 
@@ -415,6 +415,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
   const Context* const peer = context_of(handle);
   if (!peer || flags) return CUDA_ERROR_INVALID_VALUE;
   if (peer == context) return CUDA_ERROR_INVALID_DEVICE;
+  if (!number_from("SOFTCUDA_PEERS", 1)) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   const Lock lock(machine().mutex);
   return context->peers.insert(peer->device).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }

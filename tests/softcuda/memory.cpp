@@ -318,6 +318,9 @@ CUresult cuPointerGetAttribute(void* result, CUpointer_attribute attribute, CUde
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       *static_cast<int*>(result) = kind == Range::Managed;
       return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      *static_cast<bool*>(result) = kind == Range::Device;
+      return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       *static_cast<CUdeviceptr*>(result) = range->first;
       return CUDA_SUCCESS;

@@ -37,7 +37,10 @@ class Describes(Protocol):
 
 @runtime_checkable
 class Peers(Protocol):
-    """A Driver that reports which devices can access each other's memory."""
+    """A Driver that reports which devices can access each other's memory.
+
+    Queues copy between all devices of the kind. A backend enables the access itself, when it is first needed.
+    """
 
     def can_access(self, index: int, peer: int) -> bool:
         """Return True if a device can access the memory of another one. Does not open them.

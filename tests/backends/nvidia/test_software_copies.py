@@ -19,8 +19,8 @@ LIMIT = 30
 """
 
 
-def output_of(program: str) -> list[str]:
-    done = run(BEGIN + program)
+def output_of(program: str, **variables: str) -> list[str]:
+    done = run(BEGIN + program, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
 
@@ -41,4 +41,30 @@ print(there.to("cpu", forebay.float64).is_pinned())
         "False [True, True, True, True]",
         "[[0, 1, 2, 3], [0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0], [[0, 2], [1, 3]]]",
         "False",
+    ]
+
+
+PEERS = """
+ACCESS, SCRATCH = b"cuCtxEnablePeerAccess", b"cuMemAllocAsync"
+there, here = forebay.arange(6, device="cuda:0").view(2, 3), forebay.zeros(3, 2, device="cuda:1")
+print(cuda.can_device_access_peer(0, 1), soft.softcuda_calls(ACCESS))
+print(there.to("cuda:1").tolist(), soft.softcuda_calls(ACCESS))
+scratch = soft.softcuda_calls(SCRATCH)
+here.copy_(there.transpose(0, 1))
+print(here.tolist(), here.device, there.to("cuda:1", forebay.float64).tolist())
+print(soft.softcuda_calls(SCRATCH) - scratch)
+with cuda.device(1):  # on the stream of the destination's device, not of the current one
+    there.copy_(here.transpose(0, 1))
+print(there.tolist(), there.device)
+"""
+
+
+@pytest.mark.parametrize(("possible", "enabled", "scratch"), [("1", 2, 0), ("0", 0, 1)])
+def test_copies_between_devices_with_and_without_peer_access(possible, enabled, scratch):
+    assert output_of(PEERS, SOFTCUDA_PEERS=possible) == [
+        f"{possible == '1'} 0",
+        f"[[0, 1, 2], [3, 4, 5]] {enabled}",
+        "[[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]] cuda:1 [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]",
+        str(scratch),
+        "[[0, 1, 2], [3, 4, 5]] cuda:0",
     ]

@@ -14,6 +14,7 @@ from forebay.backends.common.cuda_errors import DEINITIALIZED
 from forebay.backends.nvidia._stream import FUNCTIONS, Current, load
 from forebay.backends.nvidia.calls import call, driver_api, error_of
 from forebay.backends.nvidia.kernels.modules import Modules
+from forebay.backends.nvidia.peer_access import PeerAccess
 from forebay.errors import ForebayError, Forked, WrongState
 
 __all__ = ["PrimaryContext"]
@@ -32,6 +33,7 @@ class PrimaryContext:
         self._handle: Any = call("cuDevicePrimaryCtxRetain", self.device, device=name)
         self.handle: int = int(self._handle)
         self.modules: Modules = Modules(self)
+        self.peers: PeerAccess = PeerAccess(self)
         self._process = os.getpid()
         self._released = False
         self._api = driver_api()

@@ -63,6 +63,7 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
         if not isinstance(other, CudaQueue):
             raise TypeError(f"a cuda queue can wait only for cuda queues, not for a {type(other).__name__}")
         number = index(tick)
+        self.context.peers.enable(other.context)  # a copy between the devices may follow
         if number >= 0 or not wait_in_capture(self, other, number):
             self.make_wait(other, number)
 

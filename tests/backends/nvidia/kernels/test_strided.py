@@ -135,3 +135,40 @@ print(found == b"\\7" + (value + b"\\7" * 100) * 4 + b"\\7" * 799, soft.softcuda
 """
     )
     assert output_of(program) == ["True 1"]
+
+
+OTHER_DEVICE = """
+import forebay
+other = CudaDriver().open(1)
+there = other.reserve(4 << 20)
+space = other.reserve_space(2 << 20, 2 << 20)
+other.commit(space, 2 << 20)
+upload(memory, np.arange(6, dtype="i4"))
+queue.wait(queue.signal())
+def attempt(to, source):
+    try:
+        queue.copy_strided(StridedCopy((3, 2), to, (8, 4), "float32", 4, source, (4, 12), "int32"))
+        queue.wait(queue.signal())
+        print(np.frombuffer(ctypes.string_at(to, 24), "f4").tolist())
+    except forebay.Unsupported as error:
+        print(error)
+attempt(there, memory)
+attempt(space, memory)
+queue.copy(there, memory, 24)
+attempt(memory + MIB, there)
+queue.copy(space, memory, 24)
+attempt(memory + MIB, space)
+host = np.zeros(6, "f4")
+attempt(host.ctypes.data, there)
+calls = soft.softcuda_calls(b"cuDevicePrimaryCtxRetain") - soft.softcuda_calls(b"cuDevicePrimaryCtxRelease")
+print(calls, soft.softcuda_live(b"contexts"))
+"""
+
+
+@pytest.mark.parametrize("possible", ["1", "0"])
+def test_memory_of_another_device_is_used_if_the_hardware_permits_it(possible):
+    copied = "[0.0, 3.0, 1.0, 4.0, 2.0, 5.0]"
+    refused = "cuda:0 cannot write elements to memory of cuda:1: copy them on that device"
+    written = copied if possible == "1" else refused
+    lines = output_of(PREPARE + OTHER_DEVICE, SOFTCUDA_PEERS=possible)
+    assert lines == [written, refused, copied, copied, copied, "2 2"]

@@ -55,7 +55,8 @@ def launch_strided_copy(queue: CopyQueue, copy: StridedCopy) -> None:
     """Queue a strided copy or a fill.
 
     A kernel cannot access host memory that is not pinned. The elements of such a source are copied to the device at
-    once; for such a destination the function returns when the copy is complete.
+    once; for such a destination the function returns when the copy is complete. Memory of another device is accessed
+    directly if the hardware permits it.
 
     Parameters
     ----------
@@ -63,6 +64,11 @@ def launch_strided_copy(queue: CopyQueue, copy: StridedCopy) -> None:
         The queue.
     copy : StridedCopy
         The copy.
+
+    Raises
+    ------
+    Unsupported
+        If the destination is memory of a device that kernels of this one cannot access.
     """
     simplified = simplify_strided_copy(copy)
     queue.check_usable()
@@ -71,19 +77,19 @@ def launch_strided_copy(queue: CopyQueue, copy: StridedCopy) -> None:
     to_device, source_device = queue.memory_device(copy.to), ALL_DEVICES
     if copy.source and not copy.value:
         source_device = queue.memory_device(copy.source)
-    to_host, from_host = to_device == NO_DEVICE, source_device == NO_DEVICE
-    reachable = (int(queue.context.device), ALL_DEVICES, NO_DEVICE)
-    if to_device not in reachable:
+    if not _reaches(queue, to_device, copy.to):
         message = f"{queue.name} cannot write elements to memory of cuda:{to_device}: copy them on that device"
         raise Unsupported(message, ability="StridedCopies")
+    if not _reaches(queue, source_device, copy.source):
+        _copy_from_other_device(queue, copy)
+        return
+    to_host, from_host = to_device == NO_DEVICE, source_device == NO_DEVICE
     if queue.capture is not None and (to_host or from_host or len(copy.value) > _VALUE):
         raise queue.capture.forbidden(queue, "copy_strided")
     if to_host:
         _copy_to_host(queue, copy, from_host=from_host)
     elif from_host:
         _copy_from_host(queue, copy)
-    elif source_device not in reachable:
-        _copy_from_other_device(queue, copy)
     elif copy.may_overlap and not copy.value:
         with _staged(queue, copy, simplified.source_size) as (staged, rest):
             _launch(queue, staged)
@@ -94,6 +100,12 @@ def launch_strided_copy(queue: CopyQueue, copy: StridedCopy) -> None:
             _launch(queue, copy._replace(value=b"", source=address, source_strides=(0,) * len(copy.shape)))
     else:
         _launch(queue, copy, simplified)
+
+
+def _reaches(queue: CopyQueue, device: int, address: int) -> bool:
+    """Return True if kernels of the queue's device can use memory of a device, or none has to: it is the host's."""
+    own = (int(queue.context.device), ALL_DEVICES, NO_DEVICE)
+    return device in own or bool(queue.context.peers.reaches(device, address))
 
 
 def _copy_to_host(queue: CopyQueue, copy: StridedCopy, *, from_host: bool) -> None:
@@ -127,11 +139,11 @@ def _copy_from_host(queue: CopyQueue, copy: StridedCopy) -> None:
 
 
 def _copy_from_other_device(queue: CopyQueue, copy: StridedCopy) -> None:
-    """Copy the bytes that the source spans to this device, whose kernels cannot read memory of another one."""
+    """Copy the bytes that the source spans to this device, whose kernels cannot read memory of the other one."""
     start, nbytes = touched_spans(copy)[1]
     with _scratch(queue, nbytes) as address:
         queue.copy(address, start, nbytes)
-        _launch(queue, copy._replace(source=address + copy.source - start, may_overlap=False))
+        launch_strided_copy(queue, copy._replace(source=address + copy.source - start, may_overlap=False))
 
 
 @contextmanager
