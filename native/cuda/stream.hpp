@@ -15,6 +15,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "cuda/work_log.hpp"
+
 namespace forebay::cuda {
 
 using Handle = void*;  // of a context, a stream or an event
@@ -47,6 +49,7 @@ struct Functions {
   Result (*launch_kernel)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**,
                           void**);
   Result (*pointer_get_attribute)(void*, int, uint64_t);
+  Result (*graph_launch)(Handle, Handle);
 };
 
 // Permits calls that a capture cannot observe until the end of the scope. Otherwise they would fail, and invalidate the
@@ -136,17 +139,30 @@ class Stream {
 
   Result copy(uint64_t to, uint64_t from, size_t bytes) {
     const Current current(*driver_, context_);
-    return current.result ? current.result : driver_->memcpy_async(to, from, bytes, stream_);
+    if (current.result) return current.result;
+    const Piece piece(log(), ++work_);
+    return driver_->memcpy_async(to, from, bytes, stream_);
   }
 
   Result fill(uint64_t to, unsigned char byte, size_t bytes) {
     const Current current(*driver_, context_);
-    return current.result ? current.result : driver_->memset_async(to, byte, bytes, stream_);
+    if (current.result) return current.result;
+    const Piece piece(log(), ++work_);
+    return driver_->memset_async(to, byte, bytes, stream_);
   }
 
-  Result launch(Callback function, void* argument) {
+  // A function that is not repeated is executed once at most, and its times are logged.
+  Result launch(Callback function, void* argument, bool repeated) {
     const Current current(*driver_, context_);
-    return current.result ? current.result : driver_->launch_host_func(stream_, function, argument);
+    if (current.result) return current.result;
+    const int64_t number = ++work_;
+    const std::shared_ptr<WorkLog> own = repeated ? nullptr : log();
+    if (!own) return driver_->launch_host_func(stream_, function, argument);
+    own->add(number);
+    auto call = std::make_unique<TimedCall>(TimedCall{function, argument, own, number});
+    const Result result = driver_->launch_host_func(stream_, TimedCall::run, call.get());
+    if (!result) static_cast<void>(call.release());
+    return result;
   }
 
   // `arguments` has the address of each argument. The driver copies them.
@@ -154,9 +170,31 @@ class Stream {
     const Current current(*driver_, context_);
     if (current.result) return current.result;
     const auto& [grid, block, shared] = launch;
+    const Piece piece(log(), ++work_);
     return driver_->launch_kernel(function, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared, stream_,
                                   arguments, nullptr);
   }
+
+  // Launches an executable graph.
+  Result launch_graph(Handle graph) {
+    const Current current(*driver_, context_);
+    if (current.result) return current.result;
+    const Piece piece(log(), ++work_);
+    return driver_->graph_launch(graph, stream_);
+  }
+
+  // Logs the times of later work for as long as the result lives.
+  std::shared_ptr<WorkLog> start_log(int64_t most) {
+    const std::lock_guard<std::mutex> lock(log_mutex_);
+    std::shared_ptr<WorkLog> log = log_.lock();
+    if (!log) log_ = log = Activities::get().make_log();
+    log->keep(most);
+    logged_ = true;
+    return log;
+  }
+
+  // Number of the last piece of work, also of one that the driver rejected.
+  int64_t last_work() const { return work_; }
 
   // Sets `device` to the device whose kernels can access the memory at an address: kAllDevices for pinned and managed
   // memory, kNoDevice for other memory of the host.
@@ -250,6 +288,14 @@ class Stream {
  private:
   static constexpr unsigned kDisableTiming = 2;  // flag of an event
 
+  std::shared_ptr<WorkLog> log() {
+    if (!logged_) return nullptr;
+    const std::lock_guard<std::mutex> lock(log_mutex_);
+    std::shared_ptr<WorkLog> log = log_.lock();
+    logged_ = log != nullptr;
+    return log;
+  }
+
   Result take_event(bool timed, Handle* event) {
     accept_given();
     if (!free_[timed].empty()) {
@@ -300,6 +346,10 @@ class Stream {
   std::atomic<int64_t> last_{0};
   int64_t reached_ = 0;
   std::atomic<bool> closed_{false};
+  std::atomic<int64_t> work_{0};  // pieces
+  std::atomic<bool> logged_{false};
+  std::mutex log_mutex_;
+  std::weak_ptr<WorkLog> log_;
   std::mutex given_mutex_;
   std::vector<Handle> given_;
 };

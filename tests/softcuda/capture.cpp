@@ -123,7 +123,7 @@ CUresult submit_or_capture(const std::shared_ptr<Stream>& stream, const CUgraphN
   }
   if (stream == stream->context->legacy && has_blocking_capture(stream->context, true))
     return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-  const uint64_t submitted = submit(stream, std::move(work));
+  const uint64_t submitted = submit(stream, traced(params.type, traced_call(params.type), std::move(work)));
   if (number) *number = submitted;
   return CUDA_SUCCESS;
 }

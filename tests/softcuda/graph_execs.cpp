@@ -195,13 +195,14 @@ CUresult cuGraphLaunch(CUgraphExec handle, CUstream on) {
     submit(stream, [other = exec->stream, number = exec->number] { other->wait(number); });
   }
   submit(stream, [steps] { assign_defaults(*steps); });
+  const uint32_t call = traced_call(CU_GRAPH_NODE_TYPE_GRAPH);
   for (const Step& step : *steps) {
     if (step.params.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
       record_event(reinterpret_cast<Event*>(step.params.eventRecord.event), stream);
     } else if (step.params.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT) {
       wait_for_event(reinterpret_cast<Event*>(step.params.eventWait.event), stream);
     } else {
-      submit(stream, [steps, &step] { execute(step); });
+      submit(stream, traced(step.params.type, call, [steps, &step] { execute(step); }));
     }
   }
   exec->stream = stream;

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "activity.hpp"
 #include "hardware.hpp"
 
 namespace softcuda {
@@ -154,6 +155,9 @@ uint64_t submit(const std::shared_ptr<Stream>& stream, Stream::Work work);
 CUresult submit_or_capture(const std::shared_ptr<Stream>& stream, const CUgraphNodeParams& params, Stream::Work work,
                            uint64_t* number = nullptr);
 CUgraphNodeParams node_params(CUgraphNodeType type);  // all other parameters are 0
+// Returns work that reports when it ran, if activities are traced. A call of the driver has one number.
+uint32_t traced_call(CUgraphNodeType type);
+Stream::Work traced(CUgraphNodeType type, uint32_t call, Stream::Work work);
 Stream::Work host_work(CUhostFn function, void* argument);
 // Returns an error if a launch is not valid, else sets its work, which owns the arguments.
 CUresult kernel_work(const CUDA_KERNEL_NODE_PARAMS_v3& params, Stream::Work* work);

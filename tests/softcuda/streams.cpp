@@ -104,6 +104,33 @@ uint64_t submit(const std::shared_ptr<Stream>& stream, Stream::Work work) {
   return stream->submit(std::move(work));
 }
 
+namespace {
+
+std::atomic<const ActivityHooks*> hooks{nullptr};
+
+}  // namespace
+
+void softcuda_set_activity_hooks(const ActivityHooks* given) { hooks = given; }
+
+uint32_t traced_call(CUgraphNodeType type) {
+  static const std::map<CUgraphNodeType, uint32_t> functions = {{CU_GRAPH_NODE_TYPE_MEMCPY, 306},
+                                                                {CU_GRAPH_NODE_TYPE_MEMSET, 216},
+                                                                {CU_GRAPH_NODE_TYPE_KERNEL, 307},
+                                                                {CU_GRAPH_NODE_TYPE_GRAPH, 514}};  // as CUPTI's
+  const ActivityHooks* const active = hooks;
+  const auto function = functions.find(type);
+  return active && function != functions.end() ? active->called(function->second) : 0;
+}
+
+Stream::Work traced(CUgraphNodeType type, uint32_t call, Stream::Work work) {
+  if (!call) return work;
+  return [type, call, work = std::move(work)] {
+    const int64_t begin = now();
+    work();
+    if (const ActivityHooks* const active = hooks) active->executed(type, call, begin, std::max(now(), begin + 1));
+  };
+}
+
 Stream::Work host_work(CUhostFn function, void* argument) {
   return [function, argument] {
     if (machine().sticky != CUDA_SUCCESS) return;

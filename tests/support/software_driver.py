@@ -11,7 +11,14 @@ import sys
 from functools import cache
 from pathlib import Path
 
-SOURCES = Path(__file__).parents[1] / "softcuda"
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "tests/softcuda"
+HEADERS = {  # and their packages
+    "cuda.h": "nvidia-cuda-runtime",
+    "nvml.h": "nvidia-nvml-dev",
+    "cupti.h": "nvidia-cuda-cupti",
+    "host_defines.h": "nvidia-cuda-crt",  # which cupti.h includes
+}
 _TIMEOUT = 300  # seconds
 
 
@@ -19,21 +26,24 @@ _TIMEOUT = 300  # seconds
 def build() -> Path:
     """Compile the stand-ins for NVIDIA's libraries, unless it was done from these sources, and return their folder."""
     common = [os.environ.get("CXX", "g++"), "-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-Wall", "-Wextra"]
-    common += ["-Werror", *(f"-I{header(name).parent}" for name in ("cuda.h", "nvml.h")), "-pthread", "-ldl"]
+    folders = [*(header(name).parent for name in ("cuda.h", "nvml.h")), ROOT / "native"]
+    common += ["-Werror", *(f"-I{folder}" for folder in folders), "-pthread", "-ldl"]
     common += [f'-DPRELUDE="{SOURCES / "nvrtc/prelude.hpp"}"']
     nvml = [SOURCES / "nvml.cpp", SOURCES / "hardware.cpp"]
     sources = {
         "libnvrtc.so.13": [SOURCES / "nvrtc/nvrtc.cpp"],
         "libcuda.so.1": sorted({*SOURCES.glob("*.cpp")} - {nvml[0]}),
         "libnvidia-ml.so.1": nvml,
+        "libcupti.so.13": [SOURCES / "cupti/cupti.cpp"],
     }
     commands = {name: [*common, f"-Wl,-soname,{name}", *map(str, paths)] for name, paths in sources.items()}
     # cuda-bindings uses the libnvrtc that is loaded already, even if NVIDIA's is installed.
     commands["libcuda.so.1"] += ["-Wl,--no-as-needed,-rpath,$ORIGIN", "-l:libnvrtc.so.13"]
+    commands["libcupti.so.13"] += ["-Wl,--no-as-needed,-rpath,$ORIGIN", "-l:libcuda.so.1"]
     digest = hashlib.sha256(repr(commands).encode())
-    for path in [*sorted(SOURCES.rglob("*.?pp")), header("cuda.h"), header("nvml.h")]:
+    for path in [*sorted(SOURCES.rglob("*.?pp")), ROOT / "native/cuda/work_log.hpp", *map(header, HEADERS)]:
         digest.update(path.read_bytes())
-    folder = Path(__file__).parents[2] / "build/softcuda" / digest.hexdigest()[:16]
+    folder = ROOT / "build/softcuda" / digest.hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # other processes of the test run build it, too
@@ -47,9 +57,8 @@ def build() -> Path:
 
 @cache
 def header(name: str) -> Path:
-    """Return a header of NVIDIA: cuda.h of the package nvidia-cuda-runtime, or nvml.h of nvidia-nvml-dev."""
-    package = {"cuda.h": "nvidia-cuda-runtime", "nvml.h": "nvidia-nvml-dev"}[name]
-    files = importlib.metadata.files(package) or []
+    """Return a header of NVIDIA."""
+    files = importlib.metadata.files(HEADERS[name]) or []
     return next(Path(str(each.locate())) for each in files if each.name == name)
 
 

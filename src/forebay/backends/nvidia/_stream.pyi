@@ -15,6 +15,9 @@ ALL_DEVICES: Final[int]
 NO_DEVICE: Final[int]
 FUNCTIONS: Final[tuple[str, ...]]  # of the driver, which `load` sets
 
+CUPTI_FUNCTIONS: Final[tuple[str, ...]]  # which `load_cupti` sets
+
+def load_cupti(addresses: Mapping[str, int]) -> None: ...  # by name; before the first log
 def load(addresses: Mapping[str, int]) -> None: ...  # by name; before the first stream
 
 @final
@@ -35,6 +38,13 @@ class Mark:
 
     @property
     def tick(self) -> int: ...
+
+@final
+class WorkTimes:
+    """Times of the work of a stream, of the last `most` pieces from now on; see `spi.ExecutionLog`."""
+
+    def __init__(self, stream: Stream, most: int) -> None: ...
+    def __call__(self, number: int) -> tuple[int, int]: ...
 
 @final
 class HostCall:
@@ -79,6 +89,8 @@ class Stream:
         shared: int,
         arguments: tuple[bytes, ...],
     ) -> None: ...
+    def launch_graph(self, graph: int) -> None: ...  # handle of an executable graph
+    def work_number(self) -> int: ...  # of the last piece of queued work
     # Return the device whose kernels can access an address: ALL_DEVICES for pinned and managed memory, NO_DEVICE for
     # other memory of the host.
     def memory_device(self, address: int) -> int: ...

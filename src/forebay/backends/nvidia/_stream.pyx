@@ -3,6 +3,7 @@
 """Streams of NVIDIA's driver, their ticks and their host functions; documented in _stream.pyi.
 
 Nothing holds the GIL during a call of the driver, which blocks while a stream has no room for more work.
+Over 400 lines, as an extension module cannot share C++ classes with another one.
 """
 
 import traceback
@@ -16,13 +17,28 @@ from posix.unistd cimport getpid
 
 from forebay.backends.common.arguments import address_of, byte_of, index_of, size_of
 from forebay.backends.nvidia.calls import error_of
-from forebay.errors import WrongState, without_frames
+from forebay.errors import DeviceError, WrongState, without_frames
 
 cdef extern from "<atomic>" namespace "std" nogil:
     cdef cppclass atomic_int "std::atomic<int>":
         atomic_int()
         int load()
         int exchange(int)
+
+cdef extern from "cuda/work_log.hpp" namespace "forebay::cuda" nogil:
+    cdef cppclass Span:
+        int64_t begin, end
+    cdef cppclass NativeLog "forebay::cuda::WorkLog":
+        Span times(int64_t, int64_t)
+    cdef cppclass CuptiFunctions:
+        pass
+    cdef cppclass Activities:
+        @staticmethod
+        Activities& get()
+        CuptiFunctions functions
+        int start()
+        void stop()
+        void update()
 
 cdef extern from "cuda/stream.hpp" namespace "forebay::cuda" nogil:
     ctypedef void* Handle
@@ -54,7 +70,10 @@ cdef extern from "cuda/stream.hpp" namespace "forebay::cuda" nogil:
         void open(const Functions*, Handle, Handle)
         Result copy(uint64_t, uint64_t, size_t)
         Result fill(uint64_t, unsigned char, size_t)
-        Result launch(Callback, void*)
+        Result launch(Callback, void*, cpp_bool)
+        Result launch_graph(Handle)
+        shared_ptr[NativeLog] start_log(int64_t) except +
+        int64_t last_work()
         Result launch_kernel(Handle, const Launch&, void**)
         Result memory_device(uint64_t, int*)
         Result elapsed(Handle, Handle, float*)
@@ -75,6 +94,7 @@ FUNCTIONS = (
     "cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent", "cuEventCreate", "cuEventDestroy", "cuEventRecord",
     "cuEventQuery", "cuEventElapsedTime", "cuStreamWaitEvent", "cuStreamQuery", "cuMemcpyAsync", "cuMemsetD8Async",
     "cuLaunchHostFunc", "cuThreadExchangeStreamCaptureMode", "cuLaunchKernel", "cuPointerGetAttribute",
+    "cuGraphLaunch",
 )
 cdef Functions driver
 cdef int RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
@@ -121,6 +141,55 @@ cdef class Current:
             if self.pushed:
                 driver.ctx_pop_current(&popped)
         self.pushed = self.exchanged = False
+
+
+# In the order of the members of `CuptiFunctions`.
+CUPTI_FUNCTIONS = (
+    "cuptiActivityRegisterCallbacks", "cuptiActivityEnable", "cuptiActivityDisable", "cuptiActivityEnableDriverApi",
+    "cuptiActivityFlushAll", "cuptiActivityGetNextRecord", "cuptiActivityPushExternalCorrelationId",
+    "cuptiActivityPopExternalCorrelationId", "cuptiGetTimestamp",
+)
+
+
+def load_cupti(addresses):
+    cdef size_t at
+    cdef uintptr_t address
+    for at in range(sizeof(CuptiFunctions) // sizeof(void*)):
+        address = addresses[CUPTI_FUNCTIONS[at]]
+        (<uintptr_t*>&Activities.get().functions)[at] = address
+
+
+@cython.final
+cdef class WorkTimes:
+    cdef shared_ptr[NativeLog] log
+    cdef int64_t most
+    cdef int process
+
+    def __init__(self, Stream stream not None, int64_t most):
+        cdef int code
+        self.most = most
+        with nogil:
+            code = Activities.get().start()
+        if code:
+            reason = f"{stream.name}: the times of work cannot be logged, as CUPTI returned {code}"
+            message = f"{reason}; another profiler may use it"
+            raise DeviceError(message, code=code, call="cuptiActivityEnable", device=stream.name)
+        self.process = getpid()
+        self.log = stream.native.get().start_log(most)
+
+    def __call__(self, number):
+        cdef int64_t wanted = number
+        cdef Span found = self.log.get().times(wanted, self.most)
+        if not found.end and self.process == getpid():
+            with nogil:
+                Activities.get().update()
+            found = self.log.get().times(wanted, self.most)
+        return found.begin, found.end
+
+    def __dealloc__(self):
+        if self.process and self.process == getpid():
+            with nogil:
+                Activities.get().stop()
 
 
 @cython.final
@@ -210,12 +279,13 @@ cdef class Stream:
 
     def queue_call(self, HostCall call not None):
         cdef Result result
+        cdef cpp_bool repeated = call.repeated
         self.check()
         self.finished.clear()
         if not call.repeated:
             queued_calls.add(call)
         with nogil:
-            result = self.native.get().launch(run_python_call, <void*>call)
+            result = self.native.get().launch(run_python_call, <void*>call, repeated)
         if result:
             queued_calls.discard(call)
             raise error_of(result, "cuLaunchHostFunc", self.name)
@@ -224,7 +294,7 @@ cdef class Stream:
         cdef Result result
         self.check()
         with nogil:
-            result = self.native.get().launch(run_native_call, &call.native)
+            result = self.native.get().launch(run_native_call, &call.native, True)
         if result:
             raise error_of(result, "cuLaunchHostFunc", self.name)
 
@@ -236,7 +306,7 @@ cdef class Stream:
         call.function, call.argument = <Work>address, <void*>value
         call.failure, call.repeated = self.native_failure, False
         with nogil:
-            result = self.native.get().launch(run_native_call, call)
+            result = self.native.get().launch(run_native_call, call, False)
         if result:
             del call
             raise error_of(result, "cuLaunchHostFunc", self.name)
@@ -256,6 +326,18 @@ cdef class Stream:
             result = self.native.get().launch_kernel(<Handle>address, launch, addresses.data())
         if result:
             raise error_of(result, "cuLaunchKernel", self.name)
+
+    def launch_graph(self, uintptr_t graph):
+        cdef Result result
+        self.check()
+        with nogil:
+            result = self.native.get().launch_graph(<Handle>graph)
+        if result:
+            raise error_of(result, "cuGraphLaunch", self.name)
+
+    def work_number(self):
+        self.check()
+        return self.native.get().last_work()
 
     def memory_device(self, uint64_t address):
         cdef int device = 0

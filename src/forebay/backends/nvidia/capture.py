@@ -17,12 +17,13 @@ from forebay.backends.nvidia.graph_executables import GraphExecutables, destroy_
 from forebay.backends.nvidia.graph_memory import GraphMemory
 from forebay.backends.nvidia.kernels.draws import launch_draw
 from forebay.backends.nvidia.kernels.strided import launch_strided_copy
+from forebay.backends.nvidia.logging_queue import LoggingQueue
 from forebay.backends.nvidia.queue import CudaQueue
 from forebay.backends.nvidia.stream_capture import StreamCapture
 from forebay.errors import ForebayError, Unsupported, WrongState
 from forebay.spi import Draw, Queue, StridedCopy
 
-__all__ = ["CapturingQueue", "CudaCapturedGraph"]
+__all__ = ["CapturingLoggingQueue", "CapturingQueue", "CudaCapturedGraph"]
 
 
 class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
@@ -52,7 +53,8 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
         queue.recording = self
         self.ports.add(queue.owner)
         self._classes[queue.handle] = queue.__class__
-        queue.__class__ = CapturingQueue  # so that a queue outside a capture need not test for one
+        # So that a queue outside a capture need not test for one.
+        queue.__class__ = CapturingLoggingQueue if isinstance(queue, LoggingQueue) else CapturingQueue
 
     def detach(self, queue: CudaQueue) -> None:
         queue.__class__ = self._classes[queue.handle]
@@ -297,6 +299,10 @@ class CapturingQueue(CudaQueue):
     def close(self, timeout: float | None = None) -> bool:
         self.abandon_capture()
         return self.close(timeout)  # abandon_capture() has restored the class
+
+
+class CapturingLoggingQueue(CapturingQueue, LoggingQueue):
+    """Class of a queue with `ExecutionLog` during a capture."""
 
 
 CudaQueue._recording_class = CudaCapturedGraph  # noqa: SLF001 - queues create recordings, whose module imports theirs

@@ -128,7 +128,7 @@ class GraphExecutables:
             if callable(executable):
                 executable(queue)
             else:
-                self._call("cuGraphLaunch", executable, queue.handle)
+                Stream.launch_graph(queue, int(executable))
         if is_split or self._calls:
             self._last = Launch(queue, Stream.signal(queue))
 

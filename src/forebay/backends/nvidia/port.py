@@ -16,6 +16,7 @@ from forebay.backends.nvidia.calls import check, driver_api, error_of, unknown_a
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.graph_executables import destroy_all
 from forebay.backends.nvidia.ipc import CudaIpc
+from forebay.backends.nvidia.logging_queue import queue_class
 from forebay.backends.nvidia.process_usage import process_memory
 from forebay.backends.nvidia.queue import CudaQueue
 from forebay.byte_sizes import format_bytes
@@ -93,7 +94,7 @@ class CudaPort:
         with self._lock:
             self._check_open()
             handle = None if self._queues else 0  # the default stream
-            new = CudaQueue(self, self.context, max(greatest, min(priority, least)), handle=handle)
+            new = queue_class()(self, self.context, max(greatest, min(priority, least)), handle=handle)
             self._queues.append(new)
         return new
 
