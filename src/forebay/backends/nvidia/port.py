@@ -105,7 +105,7 @@ class CudaPort:
             self._check_stream(handle)  # each time: the handle may be that of a new stream of another context
             found = self._external.get(handle)
             if found is None or found.closed:
-                found = self._external[handle] = CudaQueue(self, self.context, handle=handle)
+                found = self._external[handle] = queue_class()(self, self.context, handle=handle)
         return found
 
     def synchronize(self) -> None:
