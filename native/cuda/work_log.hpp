@@ -281,7 +281,7 @@ class Activities {
 // A piece of work while it is queued.
 class Piece {
  public:
-  Piece(std::shared_ptr<WorkLog> log, int64_t number) : log_(std::move(log)), number_(number) {
+  Piece(std::shared_ptr<WorkLog> log, int64_t number) : log_(std::move(log)) {
     if (!log_) return;
     log_->add(number);
     Activities::get().push(*log_, number);
@@ -294,7 +294,6 @@ class Piece {
 
  private:
   const std::shared_ptr<WorkLog> log_;
-  const int64_t number_;
 };
 
 // A function of the host that is executed once, and timed.
