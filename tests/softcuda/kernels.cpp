@@ -90,7 +90,8 @@ CUresult load(const void* image, Context* context, std::shared_ptr<Module>* resu
   const auto* entry = static_cast<const Entry*>(dlsym(library, "softcuda_kernels"));
   const auto* architecture = static_cast<const int*>(dlsym(library, "softcuda_architecture"));
   if (!entry || !architecture) return CUDA_ERROR_INVALID_IMAGE;
-  if (*architecture / 10 != 9) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  if (*architecture / 10 != machine().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR])
+    return CUDA_ERROR_NO_BINARY_FOR_GPU;
   for (; entry->address; ++entry) {
     Dl_info found;
     if (!dladdr(entry->address, &found) || !found.dli_sname) return CUDA_ERROR_INVALID_IMAGE;

@@ -16,6 +16,7 @@ Machine* make_machine() {
   auto* made = new Machine;  // never deleted: threads of streams may use it while the process ends
   const std::vector<Gpu> visible = visible_to_cuda();
   made->devices.resize(visible.size());
+  made->attributes = initial_attributes();
   made->latency = static_cast<int64_t>(number_from("SOFTCUDA_LATENCY", 0));
   for (size_t index = 0; index < visible.size(); ++index) {
     made->devices[index].gpu = visible[index];
@@ -103,6 +104,12 @@ void softcuda_clear_faults() {
 void softcuda_set_memory(uint64_t bytes) {
   const softcuda::Lock lock(softcuda::machine().mutex);
   for (auto& device : softcuda::machine().devices) device.gpu.memory = bytes;
+}
+
+// Changes an attribute of all devices.
+void softcuda_set_attribute(int attribute, int value) {
+  const softcuda::Lock lock(softcuda::machine().mutex);
+  softcuda::machine().attributes[attribute] = value;
 }
 
 void softcuda_set_latency(int64_t microseconds) { softcuda::machine().latency = microseconds; }

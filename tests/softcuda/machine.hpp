@@ -112,6 +112,7 @@ struct Machine {
   std::recursive_mutex mutex;  // of everything below but `Stream`s; not held while waiting
   int process = 0;             // that called cuInit
   std::vector<Device> devices;
+  std::map<int, int> attributes;             // of every device
   std::map<uintptr_t, Range> ranges;         // by address
   std::map<uintptr_t, size_t> reservations;  // of cuMemAddressReserve
   std::set<Event*> events;
@@ -129,6 +130,7 @@ struct Machine {
 };
 
 Machine& machine();
+std::map<int, int> initial_attributes();
 extern thread_local bool in_host_function;  // which must not call the driver
 using Lock = std::lock_guard<std::recursive_mutex>;
 

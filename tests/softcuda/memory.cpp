@@ -43,6 +43,13 @@ int new_file(const Device& device, size_t bytes) {
 
 namespace {
 
+bool is_mapped(const void* address, size_t bytes) {
+  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto start = reinterpret_cast<uintptr_t>(address);
+  const uintptr_t first = start / page * page;
+  return msync(reinterpret_cast<void*>(first), start + bytes - first, MS_ASYNC) == 0;  // ENOMEM otherwise
+}
+
 size_t rounded(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 // Maps zeroed memory at a multiple of the page size.
@@ -203,7 +210,7 @@ CUresult cuMemFreeHost(void* address) {
 CUresult cuMemHostRegister(void* address, size_t bytes, unsigned flags) {
   CALL(cuMemHostRegister);
   CURRENT_CONTEXT(context);
-  if (address == nullptr || bytes == 0 || flags > 15) return CUDA_ERROR_INVALID_VALUE;
+  if (address == nullptr || bytes == 0 || flags > 15 || !is_mapped(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   const Lock lock(machine().mutex);
   const auto start = reinterpret_cast<uintptr_t>(address);
   const auto next = machine().ranges.lower_bound(start);
