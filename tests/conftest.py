@@ -39,7 +39,6 @@ SLOW = (
     "faces/test_torch_like_program.py",  # child processes
     "golden",  # long recorded traces
     "house/test_gpu_task.py",  # child processes
-    "house/test_gpu_task.py",  # child processes
     "house/test_docstrings.py",  # all docstrings through numpydoc
     "house/test_stubs.py",  # runs of stubtest
     "interop/test_ipython.py",  # a kernel that executes a notebook

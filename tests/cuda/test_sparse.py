@@ -138,9 +138,11 @@ def test_product_is_queued_on_current_stream(emulated, implementation):
     stream, gate = forebay.Stream("cuda:0"), threading.Event()
     stream.queue.call(lambda: gate.wait(30))
     with stream:
-        found = bsr_dense_mm(bsr, dense)
-        assert not stream.query()
-        gate.set()
+        try:
+            found = bsr_dense_mm(bsr, dense)
+            assert not stream.query()
+        finally:
+            gate.set()
         np.testing.assert_array_equal(to_float64(found), expected)
 
 
