@@ -69,6 +69,20 @@ CUresult fill(CUdeviceptr to, Element value, size_t count, const std::shared_ptr
   return submit_or_capture(stream, params, work);
 }
 
+// Fills on the default stream; the host waits unless it is memory of a device.
+template <typename Element>
+CUresult fill_on_legacy(CUdeviceptr to, Element value, size_t count, const Context* context) {
+  if (const CUresult failed = fill(to, value, count, context->legacy)) return failed;
+  Range::Kind kind;
+  {
+    const Lock lock(machine().mutex);
+    const auto* const range = range_at(to);
+    kind = range ? range->second.kind : Range::Device;
+  }
+  if (kind != Range::Device && kind != Range::Mapped) context->legacy->wait(context->legacy->submitted());
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 extern "C" {
@@ -119,6 +133,12 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstr
   return copy(to, from, bytes, stream, false);
 }
 
+CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  CALL(cuMemcpyDtoD);
+  CURRENT_CONTEXT(context);
+  return copy(to, from, bytes, context->legacy, false);  // the host does not wait
+}
+
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream handle) {
   CALL(cuMemsetD8Async);
   CURRENT_CONTEXT(context);
@@ -139,4 +159,23 @@ CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream
   STREAM(stream, handle);
   return fill(to, value, count, stream);
 }
+
+CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, size_t count) {
+  CALL(cuMemsetD8);
+  CURRENT_CONTEXT(context);
+  return fill_on_legacy(to, value, count, context);
 }
+
+CUresult cuMemsetD16(CUdeviceptr to, unsigned short value, size_t count) {
+  CALL(cuMemsetD16);
+  CURRENT_CONTEXT(context);
+  return fill_on_legacy(to, value, count, context);
+}
+
+CUresult cuMemsetD32(CUdeviceptr to, unsigned value, size_t count) {
+  CALL(cuMemsetD32);
+  CURRENT_CONTEXT(context);
+  return fill_on_legacy(to, value, count, context);
+}
+
+}  // extern "C"

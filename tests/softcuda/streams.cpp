@@ -242,9 +242,10 @@ CUresult cuStreamCreate(CUstream* result, unsigned flags) {
 
 CUresult cuStreamDestroy(CUstream handle) {
   CALL(cuStreamDestroy);
-  CURRENT_CONTEXT(context);
-  STREAM(stream, handle);
-  if (stream == context->legacy || handle == CU_STREAM_PER_THREAD) return CUDA_ERROR_INVALID_HANDLE;
+  if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD)
+    return CUDA_ERROR_INVALID_HANDLE;
+  Context* const context = nullptr;
+  STREAM(stream, handle);  // of any context; none needs to be current
   const Lock lock(machine().mutex);
   end_captures_of(stream);
   stream->context->streams.erase(stream);
