@@ -10,21 +10,6 @@ namespace {
 
 thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-bool is_unsafe(const std::string& call) {
-  static const std::set<std::string> calls = {"cuMemAlloc",         "cuMemFree",           "cuMemAllocManaged",
-                                              "cuMemAllocHost",     "cuMemHostAlloc",      "cuMemFreeHost",
-                                              "cuMemHostRegister",  "cuMemHostUnregister", "cuMemAddressReserve",
-                                              "cuMemAddressFree",   "cuMemCreate",         "cuMemRelease",
-                                              "cuMemMap",           "cuMemUnmap",          "cuMemSetAccess",
-                                              "cuMemcpy",           "cuMemcpyHtoD",        "cuMemcpyDtoH",
-                                              "cuMemcpyDtoD",       "cuStreamSynchronize", "cuStreamQuery",
-                                              "cuEventSynchronize", "cuEventQuery",        "cuCtxSynchronize",
-                                              "cuModuleLoadData",   "cuModuleLoadDataEx",  "cuModuleUnload",
-                                              "cuLibraryLoadData",  "cuLibraryUnload",     "cuIpcGetMemHandle",
-                                              "cuIpcOpenMemHandle", "cuIpcCloseMemHandle"};
-  return calls.count(call) > 0;
-}
-
 std::shared_ptr<Capture> capture_of(const std::shared_ptr<Stream>& stream) { return stream->capture; }
 
 // Ends the capture of its streams. The graph is destroyed unless the program owns it.
@@ -152,9 +137,23 @@ CUresult check_context_not_capturing(const Context* context) {
   return result;
 }
 
-CUresult check_unsafe_call(const char* name) {
-  if (machine().captures.empty() || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED || !is_unsafe(name))
-    return CUDA_SUCCESS;
+bool is_unsafe_call(const std::string& call) {
+  static const std::set<std::string> calls = {"cuMemAlloc",         "cuMemFree",           "cuMemAllocManaged",
+                                              "cuMemAllocHost",     "cuMemHostAlloc",      "cuMemFreeHost",
+                                              "cuMemHostRegister",  "cuMemHostUnregister", "cuMemAddressReserve",
+                                              "cuMemAddressFree",   "cuMemCreate",         "cuMemRelease",
+                                              "cuMemMap",           "cuMemUnmap",          "cuMemSetAccess",
+                                              "cuMemcpy",           "cuMemcpyHtoD",        "cuMemcpyDtoH",
+                                              "cuMemcpyDtoD",       "cuStreamSynchronize", "cuStreamQuery",
+                                              "cuEventSynchronize", "cuEventQuery",        "cuCtxSynchronize",
+                                              "cuModuleLoadData",   "cuModuleLoadDataEx",  "cuModuleUnload",
+                                              "cuLibraryLoadData",  "cuLibraryUnload",     "cuIpcGetMemHandle",
+                                              "cuIpcOpenMemHandle", "cuIpcCloseMemHandle"};
+  return calls.count(call) > 0;
+}
+
+CUresult check_unsafe_call() {
+  if (machine().captures.empty() || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
   for (const auto& capture : machine().captures) {
     const bool own = capture->thread == std::this_thread::get_id();

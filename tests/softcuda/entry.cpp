@@ -165,7 +165,8 @@ void reset(Context* context) {
 extern "C" {
 
 CUresult cuInit(unsigned flags) {
-  if (const CUresult failed = begin_call("cuInit", false)) return failed;
+  static const Function called("cuInit", false);
+  if (const CUresult failed = begin_call(called)) return failed;
   if (flags) return CUDA_ERROR_INVALID_VALUE;
   if (const size_t seconds = number_from("SOFTCUDA_INIT_SECONDS", 0)) sleep(static_cast<unsigned>(seconds));
   if (const size_t code = number_from("SOFTCUDA_INIT_ERROR", 0)) return static_cast<CUresult>(code);
@@ -183,7 +184,8 @@ CUresult cuInit(unsigned flags) {
 }
 
 CUresult cuDriverGetVersion(int* version) {
-  if (const CUresult failed = begin_call("cuDriverGetVersion", false)) return failed;
+  static const Function called("cuDriverGetVersion", false);
+  if (const CUresult failed = begin_call(called)) return failed;
   if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const char* text = std::getenv("SOFTCUDA_VERSION");
   *version = text && *text ? std::atoi(text) : kVersion;

@@ -43,6 +43,19 @@ bool take_fault(const char* name, CUresult* code) {
   return false;
 }
 
+uint64_t& counter_of(const char* function) {
+  const Lock lock(machine().mutex);
+  return machine().calls[function];
+}
+
+bool works_on_lost_device(const std::string& function) {
+  for (const char* prefix :
+       {"cuDevice", "cuCtxGet", "cuCtxSet", "cuCtxPush", "cuCtxPop", "cuStreamDestroy", "cuEventDestroy"}) {
+    if (function.rfind(prefix, 0) == 0) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 thread_local bool in_host_function = false;
@@ -52,22 +65,26 @@ Machine& machine() {
   return *made;
 }
 
-CUresult begin_call(const char* name, bool needs_initialisation) {
+Function::Function(const char* function, bool initialisation)
+    : name(function),
+      calls(counter_of(function)),
+      needs_initialisation(initialisation),
+      is_unsafe(is_unsafe_call(function)),
+      works_when_lost(works_on_lost_device(function)) {}
+
+CUresult begin_call(const Function& function) {
   Machine& state = machine();
   const Lock lock(state.mutex);
-  ++state.calls[name];
+  ++function.calls;
   CUresult code;
-  if (take_fault(name, &code)) return code;
+  if (!state.faults.empty() && take_fault(function.name, &code)) return code;
   if (in_host_function) return CUDA_ERROR_NOT_PERMITTED;
-  if (!needs_initialisation) return CUDA_SUCCESS;
+  if (!function.needs_initialisation) return CUDA_SUCCESS;
   if (state.process != getpid()) return CUDA_ERROR_NOT_INITIALIZED;  // also in a child that was forked after cuInit
-  if (const CUresult failed = check_unsafe_call(name)) return failed;
-  const std::string function = name;
-  for (const char* prefix :
-       {"cuDevice", "cuCtxGet", "cuCtxSet", "cuCtxPush", "cuCtxPop", "cuStreamDestroy", "cuEventDestroy"}) {
-    if (function.rfind(prefix, 0) == 0) return CUDA_SUCCESS;  // these work on a lost device, too
+  if (function.is_unsafe) {
+    if (const CUresult failed = check_unsafe_call()) return failed;
   }
-  return state.sticky;
+  return function.works_when_lost ? CUDA_SUCCESS : state.sticky;
 }
 
 int64_t now() {

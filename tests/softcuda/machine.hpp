@@ -134,10 +134,20 @@ std::map<int, int> initial_attributes();
 extern thread_local bool in_host_function;  // which must not call the driver
 using Lock = std::lock_guard<std::recursive_mutex>;
 
+// A function of the driver. What depends on its name is found once: calls should cost as little as those of a driver.
+struct Function {
+  explicit Function(const char* name, bool needs_initialisation = true);
+
+  const char* const name;
+  uint64_t& calls;  // how often it was called
+  const bool needs_initialisation, is_unsafe, works_when_lost;
+};
+
 // Counts a call, and returns the error with which it fails at its beginning.
-CUresult begin_call(const char* name, bool needs_initialisation = true);
-#define CALL(name) \
-  if (const CUresult failed = softcuda::begin_call(#name)) return failed
+CUresult begin_call(const Function& function);
+#define CALL(name)                               \
+  static const softcuda::Function called(#name); \
+  if (const CUresult failed = softcuda::begin_call(called)) return failed
 
 std::vector<Context*>& context_stack();  // of the calling thread
 Context* current_context();              // null if there is none or it is not active
@@ -168,7 +178,8 @@ void wait_for_event(const Event* event, const std::shared_ptr<Stream>& stream);
 // Rules of captures. Each invalidates the captures that the operation concerns.
 CUresult check_not_capturing(const std::shared_ptr<Stream>& stream);  // for queries and waits of the host
 CUresult check_context_not_capturing(const Context* context);
-CUresult check_unsafe_call(const char* name);  // for calls such as cuMemAlloc, which captures cannot observe
+bool is_unsafe_call(const std::string& name);  // such as cuMemAlloc, which captures cannot observe
+CUresult check_unsafe_call();                  // for one of these
 bool is_captured(const std::shared_ptr<Stream>& stream);
 void invalidate(const std::shared_ptr<Capture>& capture);
 // Capture the record of an event, or a wait for one; nothing if the stream is not captured and the event neither.
