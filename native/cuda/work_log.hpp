@@ -107,6 +107,7 @@ class Activities {
   int start() {
     const std::lock_guard<std::mutex> lock(control_);
     if (users_++) return 0;
+    set_clock();  // CUPTI may deliver records before the first `update`
     int code = functions.register_callbacks(requested, completed);
     for (const int kind : kKinds) code = code ? code : functions.enable(kind);
     for (const uint32_t function : kDriverFunctions) code = code ? code : functions.enable_driver_api(function, 1);

@@ -67,7 +67,13 @@ class DeviceContext:
         now = state.device
         if now is not before:
             kind = self.kind
-            if before and now and before.kind == now.kind == kind.name and kind.initialisation.done:
+            if (
+                before is not None
+                and now is not None
+                and before.kind == now.kind == kind.name
+                and self.prev_idx == before.index
+                and kind.initialisation.done
+            ):
                 self.idx = now.index
                 state.make_current(before)
             else:

@@ -258,6 +258,8 @@ class CachingAllocatorFunctions:
         Initialises the kind and opens the device.
         """
         if stream is not None and not isinstance(stream, (Stream, int)):
+            if device is not None:  # its errors come first
+                self._kind.index(device)
             self._kind.initialisation.ensure()
             raise TypeError(
                 f"Invalid type for stream argument, must be `forebay.{self._kind.name}.Stream` or `int` "

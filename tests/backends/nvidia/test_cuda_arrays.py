@@ -194,3 +194,30 @@ gc.collect()
 print(reference() is not None, floats[0].tolist())
 """
     assert output_of(program) == ["True True False [5.0, 5.0, 5.0, 5.0]"]
+
+
+def test_hostile_interfaces_are_rejected_with_the_documented_errors():
+    program = """
+for entries in (
+    {"typestr": "f4,,"}, {"typestr": None}, {"typestr": "<f16"}, {"data": (-1, False)}, {"data": (1 << 70, False)},
+    {"shape": (0, 1 << 70)}, {"version": 3, "stream": 3}, {"version": 3, "stream": 1 << 70},
+):
+    print(seen(forebay.as_tensor, array(**entries)).partition(":")[0])
+for stream in (3, 35, 1 << 70):
+    print(seen(floats.__dlpack__, stream=stream).partition(":")[0])
+print(seen(floats.__dlpack__, dl_device=(1, 5)))
+"""
+    assert output_of(program) == [
+        "ValueError",
+        "ValueError",
+        "TypeError",
+        "ValueError",
+        "ValueError",
+        "RuntimeError",
+        "DeviceError",
+        "AssertionError",
+        "DeviceError",
+        "DeviceError",
+        "AssertionError",
+        "BufferError: Unsupported device_type: 1",
+    ]

@@ -40,9 +40,9 @@ def failure_of(function, *arguments):
 """
 
 
-def output_of(program: str) -> list[str]:
+def output_of(program: str, **variables: str) -> list[str]:
     pytest.importorskip("cuda.core", reason="cuda-core is not installed")
-    done = run(BEGIN + program)
+    done = run(BEGIN + program, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     return done.stdout.splitlines()
@@ -182,3 +182,25 @@ joined.replay()
 print(target.cpu().tolist())
 """
     assert output_of(program) == ["[0, 0, 0, 0]", "[6, 6, 4, 4]", "[8, 8, 8, 8]"]
+
+
+def test_uncached_memory_that_is_freed_during_a_capture_is_released_later():
+    program = """
+import gc
+before = cuda.mem_get_info()[0]
+memory, work = forebay.empty(64 << 20, dtype=forebay.uint8, device="cuda"), bytes_on(1)
+graph, side = cuda.CUDAGraph(), cuda.Stream()
+with cuda.stream(side):
+    graph.capture_begin(capture_error_mode="relaxed")
+    work.zero_()
+    del memory
+    gc.collect()
+    print(before - cuda.mem_get_info()[0] >= 64 << 20)
+    graph.capture_end()
+del graph, work
+gc.collect()
+cuda.synchronize()
+cuda.empty_cache()
+print(before - cuda.mem_get_info()[0])
+"""
+    assert output_of(program, FOREBAY_NO_MEMORY_CACHING="1") == ["True", "0"]

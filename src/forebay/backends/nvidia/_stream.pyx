@@ -167,6 +167,8 @@ cdef class WorkTimes:
 
     def __init__(self, Stream stream not None, int64_t most):
         cdef int code
+        if self.process:
+            raise TypeError("a log is initialised once")
         self.most = most
         with nogil:
             code = Activities.get().start()
@@ -179,6 +181,8 @@ cdef class WorkTimes:
 
     def __call__(self, number):
         cdef int64_t wanted = number
+        if self.log.get() is NULL:
+            return 0, 0
         cdef Span found = self.log.get().times(wanted, self.most)
         if not found.end and self.process == getpid():
             with nogil:

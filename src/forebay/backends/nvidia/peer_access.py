@@ -29,10 +29,10 @@ class PeerAccess:
     def enable(self, other: PrimaryContext) -> None:
         """Enable access to the memory of another context if the hardware permits it, before copies between both."""
         if other is not self._context and other not in self._known:
-            self._known.add(other)
             with suppress(ForebayError):  # the copies are possible without it
                 other.check_usable()
                 self._enable(other.device, other.handle)
+            self._known.add(other)
 
     def reaches(self, device: int, address: int) -> bool:
         """Return True if kernels can use memory at an address of another device. Enables that.

@@ -240,6 +240,8 @@ def _port_class(base: Any, backend: str) -> type:
 
     checks: dict[str, _Check] = {
         "memory_info": (_is_memory_info, "which is not a tuple of free and total bytes"),
+        "settled": (lambda found: found.__class__ is bool, "which is not a bool"),
+        "memory_device": (lambda found: found is None or _is_int(found), "which is neither an index nor None"),
         **dict.fromkeys(("pin", "reserve_managed", "reserve_space"), (_is_address, "which is not a valid address")),
     }
     wrappers: dict[str, _Wrapper] = {

@@ -324,6 +324,9 @@ def _start_log(track: QueueTrack, queue: ExecutionLog, most: int) -> Callable[[i
             return queue.log(most)
         except MemoryError:
             most //= 4
+        except DeviceError as error:  # the log of the device is not available
+            track.error = str(error)
+            break
         except ForebayError:  # the queue was closed
             break
         except FAILURES as error:  # the backend is faulty

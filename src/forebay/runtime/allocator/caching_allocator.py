@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections import ChainMap
+from collections import ChainMap, deque
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
@@ -86,6 +86,7 @@ class Allocator(Pool, ABC):
         self._captured_frees = CapturedFrees()  # of blocks freed while a graph is captured
         self.sources: SegmentSources = SegmentSources(self)
         self.pending_releases: PendingReleases = PendingReleases(self.evict, self.sources.release_of)
+        self._uncached_releases: deque[Callable[[], object]] = deque()
         self._device_error: OutOfMemory | None = None  # raised by the port for the current request
         self.retired = False  # True: the device may be closed at any time, as no block of new memory is returned
         self.reset_accumulated()
@@ -197,7 +198,8 @@ class Allocator(Pool, ABC):
 
     def _queue_of(self, handle: int) -> Queue | None:
         """Return the queue with the handle, or None if it is closed."""
-        return self._queues.get(handle) or self.external_queues.get(handle)
+        found = self._queues.get(handle)
+        return self.external_queues.get(handle) if found is None else found
 
     def _process_pending_frees(self, queue: int | None = None) -> None:
         """Free the pending blocks whose queues are done. The pool calls this before allocating if there are any."""
@@ -316,6 +318,8 @@ class Allocator(Pool, ABC):
         for pool in self.private.idle():
             self._empty_partition(pool.partition, stack, large_first=False)
         self.private.delete_empty()
+        if self._uncached_releases:
+            self._release_uncached_memory()
 
     def release_pool(self, pool: PoolId) -> None:
         """Drop one user of the pool and stop lending its memory; the last user's drop releases its cached memory."""
@@ -354,9 +358,25 @@ class Allocator(Pool, ABC):
         try:
             if entries:
                 self.synchronize()
-        except WrongState:  # this is a queue's own thread, which cannot wait for itself: a later call releases them
+        except WrongState:  # no wait is possible here: a later call releases them
             return
         self.pending_releases.release(entries)
+
+    def release_uncached(self, release: Callable[[], object]) -> None:
+        """Call a function that releases memory of an uncached block, once all queues are done.
+
+        Where no wait is possible, the next call or `empty_cache` does it.
+        """
+        self._uncached_releases.append(release)
+        self._release_uncached_memory()
+
+    def _release_uncached_memory(self) -> None:
+        try:
+            self.synchronize()
+        except WrongState:
+            return
+        while self._uncached_releases:
+            self._uncached_releases.popleft()()
 
     def synchronize(self) -> None:
         """Wait until all queued work on the device has completed.

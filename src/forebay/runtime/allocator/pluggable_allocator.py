@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from forebay.errors import Unsupported, WrongState
@@ -152,9 +153,9 @@ class PluggableBlock(UncachedBlock):
     def _reserve(self) -> Callable[[int], int]:
         return lambda nbytes: reserve_from(self._source, nbytes, self._port.props.index, self.queue, _ALIGNMENT)
 
-    def _release(self) -> None:
-        self._allocator.synchronize()
-        self._source.release(self.address, self.nbytes, self._port.props.index, self.queue)
+    @property
+    def _release(self) -> Callable[[], object]:
+        return partial(self._source.release, self.address, self.nbytes, self._port.props.index, self.queue)
 
     def record_stream(self, queue: int) -> None:
         super().record_stream(queue)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from forebay.errors import ForebayError, warn_unraisable
@@ -44,15 +45,15 @@ class UncachedBlock:
     def free(self) -> None:
         if not self.freed:
             self.freed = True
-            self._release()
+            self._allocator.release_uncached(self._release)
 
     @property
     def _reserve(self) -> Callable[[int], int]:
         return self._port.reserve
 
-    def _release(self) -> None:
-        self._allocator.synchronize()
-        self._port.release(self.address)
+    @property
+    def _release(self) -> Callable[[], object]:
+        return partial(self._port.release, self.address)
 
     def __del__(self) -> None:
         try:

@@ -184,7 +184,8 @@ class OpenDevice:
 
     def queue_with_handle(self, handle: int) -> Queue | None:
         """Return the known queue with the driver's handle, or None."""
-        return self.queues.get(handle) or self.external_queues.get(handle)
+        found = self.queues.get(handle)
+        return self.external_queues.get(handle) if found is None else found
 
     def wrap_queue(self, handle: int) -> Queue | None:
         """Return the queue with the driver's handle, also one that another library created; None if it cannot exist.
@@ -257,8 +258,7 @@ class OpenDevice:
         waits: list[Callable[[], None]] = [partial(self.wait, queue) for queue in tuple(self.queues.values())]
         if self._external is not None and not capture_state.is_under_way(self.device.kind):  # which it would break
             waits.append(self._external.synchronize)
-            # Nothing remains to wait for, but failures to raise. The queues may not exist any more.
-            waits += [partial(self.wait, queue, queue.reached()) for queue in tuple(self.external_queues.values())]
+            waits += [partial(self._take_failure, queue) for queue in tuple(self.external_queues.values())]
         first: DeviceError | None = None
         for wait in waits:
             try:
@@ -269,6 +269,10 @@ class OpenDevice:
                 else:
                     first.add_note(f"and {failure}")
         return first
+
+    def _take_failure(self, queue: Queue) -> None:
+        """Raise the failure of a queue's work, if any, without waiting: its stream may not exist any more."""
+        self.wait(queue, queue.reached())
 
 
 def _make_pinned(device: Device, port: Port) -> tuple[PinnedAllocator, bool]:

@@ -106,7 +106,8 @@ def _queue_to_wait_for(opened: OpenDevice, storage: Storage) -> Queue | None:
     """
     queue = current_stream_for(opened).queue
     block = storage.block
-    allocating = (opened.queue_with_handle(block.queue) or queue) if block is not None else queue
+    allocated_on = None if block is None else opened.queue_with_handle(block.queue)
+    allocating = queue if allocated_on is None else allocated_on
     for used in (queue, allocating):
         capture_state.forbid_on(used, opened.device.kind, "send")
     if allocating is queue or allocating.idle():

@@ -68,10 +68,10 @@ def _dtype(name: Any) -> np.dtype[Any]:
     if name == "<V2":
         return named("bfloat16").dtype
     try:
-        dtype: np.dtype[Any] = np.dtype(name)
-    except TypeError:
+        dtype: np.dtype[Any] = np.dtype(name if isinstance(name, str) else "")
+    except (TypeError, ValueError, SyntaxError):
         raise ValueError("cannot parse `typestr`") from None
-    if dtype.kind not in "biufc":
+    if dtype.kind not in "biufc" or dtype.itemsize > (16 if dtype.kind == "c" else 8):
         raise unsupported_dtype(dtype)
     return dtype
 
@@ -87,6 +87,8 @@ def _address(interface: dict[str, Any]) -> int:
         raise TypeError("an integer is required")
     if read_only:
         raise TypeError("the read only flag is not supported, should always be False")
+    if not 0 <= address < 1 << 64:
+        raise ValueError(f"{address} is not an address")
     return address
 
 

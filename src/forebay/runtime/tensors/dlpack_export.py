@@ -11,7 +11,6 @@ from forebay.runtime.devices.current import current_index
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory._dlpack import MAX_VERSION, export_memory
 from forebay.runtime.streams.stream import Stream, current_stream_for, default_stream_for, from_queue
-from forebay.runtime.streams.stream_ids import find_queue
 
 if TYPE_CHECKING:
     from forebay.runtime.tensors.tensor import Tensor
@@ -98,13 +97,14 @@ def dlpack_capsule(
 
 def stream_of_number(opened: OpenDevice, number: int | None) -> Stream:
     """Return the stream that another library names: None or 1 for the default stream, or a handle."""
-    if number in (None, _DEFAULT_STREAM):
+    if number is None or number == _DEFAULT_STREAM:
         return default_stream_for(opened)
     if number == _PER_THREAD_STREAM:
         raise BufferError("per-thread default stream is not supported.")
-    if not number:
+    queue = opened.wrap_queue(number) if 0 < number < 1 << 64 else None
+    if queue is None:
         raise AssertionError(f"unsupported stream on {opened.device.kind.upper()}: {number}.")
-    return from_queue(Stream, opened, find_queue(opened, number))
+    return from_queue(Stream, opened, queue)
 
 
 def _target(own: Device, own_type: int, wanted: Any) -> Device:
@@ -114,7 +114,7 @@ def _target(own: Device, own_type: int, wanted: Any) -> Device:
     number, index = int(wanted[0]), int(wanted[1])
     if number == own_type:
         return Device(own.kind, index)
-    if number == CPU_TYPE:
+    if (number, index) == (CPU_TYPE, 0):
         return CPU
     raise BufferError(f"Unsupported device_type: {number}")
 

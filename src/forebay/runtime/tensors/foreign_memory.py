@@ -30,6 +30,8 @@ def opened_for_type(number: int, index: int | None) -> OpenDevice:
         raise BufferError(f"Unsupported device_type: {number}")
     if not device_count(kind):
         raise BufferError(f"the memory cannot be used: {backends.why_not(kind)}")
+    if index is not None and not 0 <= index < device_count(kind):
+        raise BufferError(f"the memory cannot be used: there is no device {kind}:{index}")
     opened = current.opened_for(Device(kind, index))
     if opened.port.props.dlpack_type != number:
         reason = "is emulated" if opened.port.props.emulated else "shares no memory"
@@ -53,6 +55,8 @@ def tensor_over_memory(
     if any(length < 0 for length in shape):
         least = min(shape)
         raise RuntimeError(f"Trying to create tensor with negative dimension {least}: {list(shape)}")
+    if any(number >= _LIMIT for number in (*shape, *map(abs, strides))):
+        raise RuntimeError(f"a tensor cannot have the shape {list(shape)} and strides of {list(strides)} bytes")
     if 0 in shape:
         return Tensor(Storage(opened, 0, 0, None), dtype, shape, strides)
     if not address:

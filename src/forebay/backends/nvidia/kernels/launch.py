@@ -6,6 +6,7 @@ import ctypes
 import operator
 import struct
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ _BOUNDS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 _KINDS = "biufcV"  # of dtypes: bool, integers, floats, complex numbers, structures
 _SHARED = 48 << 10  # bytes of dynamic shared memory that each kernel may have
 _INT_MAX = 2**31 - 1
+_setting_limit = threading.RLock()  # of shared memory; reentrant: a destructor may run inside
 _NUMBERS: tuple[type, ...] = (int, float, np.integer, np.floating)
 _ACCEPTED: dict[str, tuple[type, ...]] = {  # types of arguments, by kind of dtype
     "b": (bool, np.bool_),
@@ -217,11 +219,14 @@ def _check_shared(function: Function, shared: int) -> None:
     context = function.context
     if shared > 0:
         attribute = driver_api().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        result = context.invoke(driver_api().cuFuncSetAttribute, function.handle, attribute, min(shared, _INT_MAX))
-        if int(result[0]) != INVALID_VALUE:
-            check(result, "cuFuncSetAttribute", context.name)
-            function.shared = shared
-            return
+        with _setting_limit:
+            if shared <= function.shared:  # set by another thread
+                return
+            result = context.invoke(driver_api().cuFuncSetAttribute, function.handle, attribute, min(shared, _INT_MAX))
+            if int(result[0]) != INVALID_VALUE:
+                check(result, "cuFuncSetAttribute", context.name)
+                function.shared = shared
+                return
     most = _most_shared(function)
     raise ValueError(f"kernel {function.name} can have 0 to {most} bytes of dynamic shared memory, not {shared}")
 
@@ -250,10 +255,9 @@ def _size(value: int | Sequence[int], what: str, bounds: tuple[int, ...]) -> tup
 
 
 def _pack_pointer(argument: object) -> bytes:
-    interface = getattr(argument, "__cuda_array_interface__", None)
     if hasattr(argument, "data_ptr"):
         argument = argument.data_ptr()
-    elif interface is not None:
+    elif (interface := getattr(argument, "__cuda_array_interface__", None)) is not None:
         argument = interface["data"][0]
     elif isinstance(argument, ctypes.c_void_p):
         argument = argument.value or 0
