@@ -239,6 +239,7 @@ def test_numpy_array_tests_pass(tmp_path):
     """Run the parts of NumPy's tests that allocate, resize, sort and copy most; all of numpy._core takes minutes."""
     parts = ("test_multiarray.py", "test_nditer.py", "test_indexing.py", "test_mem_overlap.py")
     selected = "resize or sort or take or fromiter or creation or pickl or zeros or newbuffer or overlap or concat"
+    selected = f"({selected}) and not share_memory and not diophantine"  # which compute for 17 seconds
     program = f"""
     import pytest
     from pathlib import Path

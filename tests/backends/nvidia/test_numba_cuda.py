@@ -1,6 +1,7 @@
 """Unchanged numba-cuda on the software driver, alone and in one process with forebay.
 
-Its kernels cannot run there: they are PTX, which the software driver cannot execute.
+Its kernels cannot run there: they are PTX, which the software driver cannot execute. numba-cuda is no requirement of
+the tests, because its start-up file delays each start of Python by 25 ms: `.venv/bin/pip install numba-cuda` first.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ numbers = np.arange(1000, dtype=np.float32)
 
 
 def output_of(program: str) -> list[str]:
-    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
+    pytest.importorskip("numba_cuda", reason="numba-cuda, which delays each start of Python, is not installed")
     done = run(BEGIN + program)
     assert done.returncode == 0, done.stdout + done.stderr
     *lines, last = done.stdout.splitlines()

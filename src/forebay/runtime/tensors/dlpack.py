@@ -55,6 +55,8 @@ def from_dlpack(ext_tensor: Any, *, device: DeviceLike = None, copy: bool | None
     BufferError
         If no device of this process can use the memory, the elements have no dtype, or a tensor is on a CUDA device
         that is not the current one.
+    DeviceError
+        If the memory is on a device that does not exist.
     RuntimeError
         If `ext_tensor` is neither, or a capsule that was used.
     ValueError

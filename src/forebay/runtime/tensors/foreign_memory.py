@@ -22,7 +22,7 @@ _KINDS = {2: "cuda"}  # by DLDeviceType: where no device of the type is open
 def opened_for_type(number: int, index: int | None) -> OpenDevice:
     """Return the device that can use memory of a DLDeviceType and an index, opened; the current one for None.
 
-    Raises BufferError if there is none.
+    Raises BufferError if no device can use such memory, and DeviceError for an index that does not exist.
     """
     kinds = (opened.kind for opened in open_devices().devices if opened.port.props.dlpack_type == number)
     kind = next(kinds, _KINDS.get(number))
@@ -30,8 +30,6 @@ def opened_for_type(number: int, index: int | None) -> OpenDevice:
         raise BufferError(f"Unsupported device_type: {number}")
     if not device_count(kind):
         raise BufferError(f"the memory cannot be used: {backends.why_not(kind)}")
-    if index is not None and not 0 <= index < device_count(kind):
-        raise BufferError(f"the memory cannot be used: there is no device {kind}:{index}")
     opened = current.opened_for(Device(kind, index))
     if opened.port.props.dlpack_type != number:
         reason = "is emulated" if opened.port.props.emulated else "shares no memory"
@@ -55,8 +53,8 @@ def tensor_over_memory(
     if any(length < 0 for length in shape):
         least = min(shape)
         raise RuntimeError(f"Trying to create tensor with negative dimension {least}: {list(shape)}")
-    if any(number >= _LIMIT for number in (*shape, *map(abs, strides))):
-        raise RuntimeError(f"a tensor cannot have the shape {list(shape)} and strides of {list(strides)} bytes")
+    if any(length >= _LIMIT for length in shape):
+        raise RuntimeError(f"a tensor cannot have the shape {list(shape)}")
     if 0 in shape:
         return Tensor(Storage(opened, 0, 0, None), dtype, shape, strides)
     if not address:
