@@ -12,13 +12,15 @@ COMPILED = (
     "src/forebay/_core",
     "src/forebay/backends/common/_segments",
     "src/forebay/backends/nvidia/_stream",
+    "src/forebay/faces/_device_context",
     "src/forebay/observe/tracing/_entries",
     "src/forebay/runtime/allocator/_reservations",
+    "src/forebay/runtime/devices/_thread_state",
     "src/forebay/runtime/memory/_dlpack",
     "src/forebay/runtime/pinned/_cache",
     "src/forebay/snapshot/formats/_plain_pickle",
 )
-CORE, ENTRIES = COMPILED[0], COMPILED[3]
+CORE, ENTRIES = COMPILED[0], COMPILED[4]
 INPUTS = [
     "pyproject.toml",
     "setup.py",

@@ -42,8 +42,10 @@ def test_compiled_modules_besides_the_core(root):
     assert others == {
         "backends/common/_segments.pyx",
         "backends/nvidia/_stream.pyx",
+        "faces/_device_context.pyx",
         "observe/tracing/_entries.pyx",
         "runtime/allocator/_reservations.pyx",
+        "runtime/devices/_thread_state.pyx",
         "runtime/memory/_dlpack.pyx",
         "runtime/pinned/_cache.pyx",
         "snapshot/formats/_plain_pickle.pyx",

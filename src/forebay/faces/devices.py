@@ -3,82 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, ClassVar, Literal
+from typing import Any
 
-from forebay.device_spec import Device, DeviceLike
+from forebay.device_spec import DeviceLike
 from forebay.errors import ForebayError
+from forebay.faces._device_context import DeviceContext
 from forebay.faces.kind import DeviceKind
-from forebay.runtime.devices.current import current_device, local
 from forebay.runtime.streams import sync_debug
 
 __all__ = ["DeviceContext", "DeviceFunctions", "DeviceGuard"]
-
-
-class DeviceContext:
-    """Context manager that makes a device current and restores the previous device on exit.
-
-    Parameters
-    ----------
-    device : device or str or int or None
-        The device. None and a negative index change nothing.
-
-    Raises
-    ------
-    ValueError
-        If `device` is of another kind.
-    DeviceError
-        On entry, if the device does not exist.
-
-    Notes
-    -----
-    Entering initialises the kind but does not open a device.
-    """
-
-    kind: ClassVar[DeviceKind]
-    prev_idx: int | None = -1
-    _before: Device | None = None
-
-    def __init__(self, device: Any) -> None:
-        self.idx: int | None = device if device.__class__ is int else self.kind.optional_index(device)
-
-    def __enter__(self) -> None:
-        state, kind, index = local.state, self.kind, self.idx
-        before = self._before = state.device  # may be of another kind
-        if before is not None and before.kind == kind.name and (init := kind.initialisation).done:
-            if before.index == index:
-                self.prev_idx = index
-                return
-            if index.__class__ is int and 0 <= index < init.count:
-                self.prev_idx = before.index
-                state.make_current(kind.devices.get(index) or kind.device_at(index))
-                return
-        if before is None:  # exit restores the default device explicitly
-            self._before = current_device()
-        self.prev_idx = kind.exchange(index)
-
-    def __exit__(
-        self,
-        type: type[BaseException] | None,  # noqa: A002 -- PyTorch's name
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> Literal[False]:
-        state, before = local.state, self._before
-        now = state.device
-        if now is not before:
-            kind = self.kind
-            if (
-                before is not None
-                and now is not None
-                and before.kind == now.kind == kind.name
-                and self.prev_idx == before.index
-                and kind.initialisation.done
-            ):
-                self.idx = now.index
-                state.make_current(before)
-            else:
-                self.idx = kind.exchange(self.prev_idx, device=before)
-        return False
 
 
 class DeviceGuard(DeviceContext):

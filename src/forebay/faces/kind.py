@@ -50,7 +50,7 @@ class DeviceKind:
         self.name = name
         self._messages = DeviceErrorMessages() if messages is None else messages
         self.initialisation: LazyInit = lazy_init.get(name)
-        self.devices: dict[int, Device] = {}
+        self.devices: dict[int, Device] = self.initialisation.devices
         self._opened: dict[int | str, OpenDevice] = open_device.named_devices(name)
         if deferred_error is not None:
             self.initialisation.deferred_error = deferred_error
@@ -59,9 +59,8 @@ class DeviceKind:
         self.has_hooks = has_hooks
 
     def device_at(self, index: int) -> Device:
-        """Return the Device of that index, cached because construction is slow. The device need not exist."""
-        found = self.devices.get(index)
-        return self.devices.setdefault(index, Device(self.name, index)) if found is None else found
+        """Return the Device of that index, which need not exist."""
+        return self.devices.get(index) or Device(self.name, index)
 
     @property
     def display_name(self) -> str:

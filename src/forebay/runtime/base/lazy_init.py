@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from forebay import backends
+from forebay.device_spec import Device
 from forebay.errors import ForebayError, Forked, user_frame
 
 __all__ = ["DeferredCallError", "LazyInit", "SeedTracker", "after_fork_in_child", "before_first_use", "get"]
@@ -56,6 +57,7 @@ class LazyInit:
         self.done: bool = False  # in this process
         self.prepared: bool = False
         self.count: int = 0  # devices at initialisation; as in PyTorch, not counted again
+        self.devices: dict[int, Device] = {}  # by index; empty unless `done`
         self.bad_fork = False  # forked from a process that had initialised the kind
         self.queued: list[_Call] = []
         self.deferred_error: type[Exception] = DeferredCallError
@@ -83,6 +85,7 @@ class LazyInit:
             self._prepare()
             self._where = _caller()
             self._run()
+            self.devices.update((index, Device(self.kind, index)) for index in range(self.count))
             self.done = True
 
     def prepare(self) -> None:
@@ -156,6 +159,7 @@ class LazyInit:
         """Return to the uninitialised state when the kind's emulation stops. Queued calls are kept."""
         with self.lock:
             self.done, self.prepared, self._where, self.seeds = False, False, "", SeedTracker()
+            self.devices.clear()
 
 
 _by_kind: dict[str, LazyInit] = {}
@@ -175,6 +179,7 @@ def after_fork_in_child(usable: frozenset[str]) -> None:
         if kind not in usable:
             init.bad_fork = init.bad_fork or init.done
             init.done = init.prepared = False
+            init.devices.clear()
 
 
 def _caller() -> str:

@@ -12,6 +12,7 @@ from forebay import backends, device_spec
 from forebay.device_spec import CPU, Device, DeviceLike, canonical, default_device
 from forebay.errors import WrongState
 from forebay.runtime.devices import open_device
+from forebay.runtime.devices._thread_state import ThreadState
 from forebay.runtime.devices.open_device import OpenDevice
 
 if TYPE_CHECKING:
@@ -46,45 +47,15 @@ __all__ = [
 
 PREFERRED = ("cuda", "mps", "mtia")  # accelerators in order of preference; kinds of other packages follow
 
-_SavedState = tuple[Device | None, dict[str, int], "dict[OpenDevice, Stream]"]
-
-
-class ThreadState:
-    """The current device and streams of one thread. Outside this module it is read-only, except for its caches."""
-
-    __slots__ = ("__weakref__", "device", "explicit", "indices", "opened", "stream", "stream_stack", "streams")
-
-    def __init__(self) -> None:
-        self.device: Device | None = None
-        self.explicit: bool = False  # True if the program set `device`, False if it is the preferred accelerator
-        self.indices: dict[str, int] = {}  # by kind: the index that was last current
-        self.streams: dict[OpenDevice, Stream] = {}
-        self.stream_stack: list[tuple[Stream, _SavedState]] = []  # active `with stream:` blocks and saved states
-        self.opened: OpenDevice | None = None  # cached for the current device, as `stream`
-        self.stream: Stream | None = None
-        _thread_states.add(self)
-
-    def make_current(self, device: Device) -> None:
-        """Make the device the thread's current one, and the current one of its kind. Does not open it."""
-        self.device, self.explicit = device, True
-        self.indices[device.kind] = device.index or 0
-        self.opened = self.stream = None
-
-    def clear_cache(self) -> None:
-        """Drop the cached device and stream after a change of the current device."""
-        self.opened = self.stream = None
-
-    def save(self) -> _SavedState:
-        """Return a copy of the current device, index and streams; no device unless the program set it."""
-        return self.device if self.explicit else None, dict(self.indices), dict(self.streams)
+_thread_states: WeakSet[ThreadState] = WeakSet()
 
 
 class _Local(threading.local):
     def __init__(self) -> None:
         self.state: ThreadState = ThreadState()
+        _thread_states.add(self.state)
 
 
-_thread_states: WeakSet[ThreadState] = WeakSet()
 local: Final = _Local()
 
 

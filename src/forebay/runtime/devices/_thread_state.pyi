@@ -1,0 +1,35 @@
+"""The current device and streams of one thread, in compiled code because programs change them often."""
+
+from typing import TypeAlias, final
+
+from forebay.device_spec import Device
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.streams.stream import Stream
+
+_SavedState: TypeAlias = tuple[Device | None, dict[str, int], dict[OpenDevice, Stream]]
+
+@final
+class ThreadState:
+    """The current device and streams of one thread. Outside `current` it is read-only, except for its caches."""
+
+    device: Device | None
+    explicit: bool  # True if the program set `device`, False if it is the preferred accelerator
+    indices: dict[str, int]  # by kind: the index that was last current
+    streams: dict[OpenDevice, Stream]
+    stream_stack: list[tuple[Stream, _SavedState]]  # active `with stream:` blocks and saved states
+    opened: OpenDevice | None  # cached for the current device, as `stream`
+    stream: Stream | None
+    def __init__(self) -> None: ...
+
+    # Make the device the thread's current one, and the current one of its kind. Does not open it.
+    def make_current(self, device: Device) -> None: ...
+
+    # As `make_current`, and return the index of the previous device. None: the current device is of another kind, and
+    # nothing has changed.
+    def exchange(self, device: Device) -> int | None: ...
+
+    # Drop the cached device and stream after a change of the current device.
+    def clear_cache(self) -> None: ...
+
+    # Return a copy of the current device, index and streams; no device unless the program set it.
+    def save(self) -> _SavedState: ...
