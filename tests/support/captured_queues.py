@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.software_driver import run
+from support.software_driver import lines_of
 
 __all__ = ["FOREIGN", "output_of"]
 
@@ -79,6 +79,4 @@ FOREIGN = "open_port()\napi.cuInit(0)\napi.cuCtxSetCurrent(api.cuDevicePrimaryCt
 
 
 def output_of(program: str, begin: str = "open_port()\n") -> list[str]:
-    done = run(BEGIN + begin + program)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
+    return lines_of(BEGIN + begin + program)

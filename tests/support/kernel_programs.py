@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.software_driver import run
+from support.software_driver import lines_of
 
 BEGIN = """
 import ctypes
@@ -31,6 +31,4 @@ def read(queue, address, dtype, count):
 
 def output_of(program: str, **variables: str) -> list[str]:
     """Return the lines that a program prints after `BEGIN`."""
-    done = run(BEGIN + program, **variables)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
+    return lines_of(BEGIN + program, **variables)

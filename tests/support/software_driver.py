@@ -11,6 +11,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "tests/softcuda"
 HEADERS = {  # and their packages
@@ -20,6 +22,12 @@ HEADERS = {  # and their packages
     "host_defines.h": "nvidia-cuda-crt",  # which cupti.h includes
 }
 _TIMEOUT = 300  # seconds
+_PRINT_MISSING = """
+import ctypes
+names = ctypes.create_string_buffer(10000)
+ctypes.CDLL("libcuda.so.1").softcuda_missing(names, len(names))
+print(names.value.decode().split())
+"""
 
 
 @cache
@@ -75,3 +83,24 @@ def run(program: str, *, driver: bool = True, **variables: str) -> subprocess.Co
     return subprocess.run(
         [sys.executable, "-c", program], env=where, capture_output=True, text=True, timeout=_TIMEOUT, check=False
     )
+
+
+def lines_of(
+    program: str, *, needs: str = "cuda.bindings", silent: bool = False, driver: bool = True, **variables: str
+) -> list[str]:
+    """Return the lines that a program prints, which must succeed and, if it is to be silent, without a warning.
+
+    The test is skipped unless the module that the program needs is installed.
+    """
+    pytest.importorskip(needs, reason=f"{needs} is not installed")
+    done = run(program, driver=driver, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (silent and done.stderr), done.stderr
+    return done.stdout.splitlines()
+
+
+def lines_of_client(program: str, *, needs: str) -> list[str]:
+    """Return the lines of a program of another library, for which the software driver must lack no function."""
+    *lines, missing = lines_of(program + _PRINT_MISSING, needs=needs, silent=True)
+    assert missing == "[]"
+    return lines

@@ -5,22 +5,11 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support.software_driver import run
+from support.cuda_core_programs import output_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
 
 BEGIN = """
-import ctypes, gc
-import numpy as np
-from cuda.bindings import driver as api
-from cuda.core import Device
-from cuda.core.utils import StridedMemoryView
-import forebay
-import forebay.cuda as cuda
-from forebay.testing.conformance.helpers import NativeGate
-
-device = Device(0)
-device.set_current()
 floats = forebay.tensor(np.arange(12, dtype=np.float32).reshape(3, 4), device="cuda")
 address = floats.data_ptr()
 
@@ -32,24 +21,13 @@ def array(without=None, **entries):
     interface = {"shape": (4,), "typestr": "<f4", "data": (address, False), "version": 2} | entries
     return Array({name: value for name, value in interface.items() if name != without})
 
-def seen(function, *arguments, **options):
-    try:
-        found = function(*arguments, **options)
-    except Exception as error:
-        return type(error).__name__ + ": " + str(error).splitlines()[0]
+def described(function, *arguments, **options):
+    found = seen(function, *arguments, **options)
     if isinstance(found, forebay.Tensor):
         name = str(found.dtype).split(".")[-1]
         return f"{found.device} {name} {tuple(found.shape)} {found.stride()} {found.data_ptr() == address}"
     return found
 """
-
-
-def output_of(program: str) -> list[str]:
-    pytest.importorskip("cuda.core", reason="cuda-core is not installed")
-    done = run(BEGIN + program)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr == ""
-    return done.stdout.splitlines()
 
 
 def test_interface_of_tensors():
@@ -62,12 +40,12 @@ for dtype in (bool, "int8", "uint16", "float16", "complex64", "bfloat16"):
     print(forebay.zeros(1, dtype=dtype, device="cuda").__cuda_array_interface__["typestr"], end=" ")
 print()
 print(hasattr(floats.cpu(), "__cuda_array_interface__"))
-print(seen(lambda: floats.cpu().__cuda_array_interface__).partition(" If CUDA data")[0])
+print(described(lambda: floats.cpu().__cuda_array_interface__).partition(" If CUDA data")[0])
 newer = Array(floats[1:, ::2].__cuda_array_interface__ | {"version": 3, "stream": None})  # which cuda.core needs
 view = StridedMemoryView.from_cuda_array_interface(newer, stream_ptr=-1)
 print(view.ptr == address + 16, view.shape, view.strides, view.dtype, view.is_device_accessible)
 """
-    assert output_of(program) == [
+    assert output_of(BEGIN + program) == [
         "[('data', (0, False)), ('shape', (3, 4)), ('strides', None), ('typestr', '<f4'), ('version', 2)]",
         "[('data', (16, False)), ('shape', (2, 2)), ('strides', (16, 8)), ('typestr', '<f4'), ('version', 2)]",
         "[('data', (0, False)), ('shape', (0, 4)), ('strides', None), ('typestr', '<f4'), ('version', 2)]",
@@ -92,19 +70,19 @@ cases = [
     array(data=(np.arange(4, dtype=np.float32).ctypes.data, False)),
 ]
 for case in cases:
-    print(seen(forebay.as_tensor, case).partition(" The only")[0].partition(" Make a")[0])
+    print(described(forebay.as_tensor, case).partition(" The only")[0].partition(" Make a")[0])
 for options in ({"device": "cpu"}, {"dtype": "float64"}, {"device": "cuda:1"}):
-    print(seen(forebay.as_tensor, array(), **options), "|", seen(forebay.tensor, array(), **options))
-print(seen(forebay.tensor, array()), seen(forebay.tensor, array(), pin_memory=True))
+    print(described(forebay.as_tensor, array(), **options), "|", described(forebay.tensor, array(), **options))
+print(described(forebay.tensor, array()), described(forebay.tensor, array(), pin_memory=True))
 with forebay.device("cpu"):
-    print(seen(forebay.as_tensor, array()))
+    print(described(forebay.as_tensor, array()))
 there = forebay.ones(2, device="cuda:1")
-print(seen(forebay.as_tensor, array(shape=(2,), data=(there.data_ptr(), False))))
+print(described(forebay.as_tensor, array(shape=(2,), data=(there.data_ptr(), False))))
 print(forebay.as_tensor(array(shape=(2, 3), strides=(4, 8))).tolist())
 print(forebay.as_tensor(array(strides=(-4,), data=(address + 12, False))).tolist())
 """
     shared = "cuda:0 float32 (4,) (1,) True"
-    assert output_of(program) == [
+    assert output_of(BEGIN + program) == [
         shared,
         "cuda:0 float32 (2, 2) (2, 1) True",
         "cuda:0 float32 (2, 2) (4, 1) True",
@@ -151,8 +129,7 @@ handle = int(theirs.handle)
 for entries in ({"version": 3, "stream": handle}, {"version": 3, "stream": None}, {"version": 2, "stream": handle}):
     floats.zero_()
     cuda.synchronize()
-    gate = NativeGate()
-    assert not api.cuLaunchHostFunc(handle, api.CUhostFn(gate.function), gate.argument)[0]
+    gate = block(handle)
     api.cuMemsetD32Async(address, 0x3F800000, 4, handle)
     with cuda.stream(cuda.Stream()):
         copied = forebay.as_tensor(array(**entries)).clone()
@@ -162,9 +139,9 @@ for entries in ({"version": 3, "stream": handle}, {"version": 3, "stream": None}
         print(copied.tolist())
     theirs.sync()
 default = forebay.as_tensor(array(version=3, stream=1))
-print(seen(lambda: default))
+print(described(lambda: default))
 """
-    assert output_of(program) == [
+    assert output_of(BEGIN + program) == [
         "[1.0, 1.0, 1.0, 1.0]",
         "[0.0, 0.0, 0.0, 0.0]",
         "[0.0, 0.0, 0.0, 0.0]",
@@ -193,7 +170,7 @@ side.synchronize()
 gc.collect()
 print(reference() is not None, floats[0].tolist())
 """
-    assert output_of(program) == ["True True False [5.0, 5.0, 5.0, 5.0]"]
+    assert output_of(BEGIN + program) == ["True True False [5.0, 5.0, 5.0, 5.0]"]
 
 
 def test_hostile_interfaces_are_rejected_with_the_documented_errors():
@@ -202,12 +179,12 @@ for entries in (
     {"typestr": "f4,,"}, {"typestr": None}, {"typestr": "<f16"}, {"data": (-1, False)}, {"data": (1 << 70, False)},
     {"shape": (0, 1 << 70)}, {"version": 3, "stream": 3}, {"version": 3, "stream": 1 << 70},
 ):
-    print(seen(forebay.as_tensor, array(**entries)).partition(":")[0])
+    print(described(forebay.as_tensor, array(**entries)).partition(":")[0])
 for stream in (3, 35, 1 << 70):
-    print(seen(floats.__dlpack__, stream=stream).partition(":")[0])
-print(seen(floats.__dlpack__, dl_device=(1, 5)))
+    print(described(floats.__dlpack__, stream=stream).partition(":")[0])
+print(described(floats.__dlpack__, dl_device=(1, 5)))
 """
-    assert output_of(program) == [
+    assert output_of(BEGIN + program) == [
         "ValueError",
         "ValueError",
         "TypeError",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support.software_driver import run
+from support.software_driver import lines_of_client
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
 
@@ -15,11 +15,6 @@ from cuda.core import Device, EventOptions, StreamOptions
 from cuda.core.graph import GraphBuilder, GraphDefinition
 
 soft = ctypes.CDLL("libcuda.so.1")
-
-def missing():
-    names = ctypes.create_string_buffer(10000)
-    soft.softcuda_missing(names, len(names))
-    return names.value.decode().split()
 
 def live():
     types = "graphs graph_execs captures events device".split()
@@ -38,12 +33,7 @@ two.fill(0, stream=stream)
 
 
 def output_of(program: str) -> list[str]:
-    pytest.importorskip("cuda.core", reason="cuda-core is not installed")
-    done = run(BEGIN + program)
-    assert done.returncode == 0, done.stdout + done.stderr
-    *lines, last = done.stdout.splitlines()
-    assert last == "[]"  # functions that the software driver lacks
-    return lines
+    return lines_of_client(BEGIN + program, needs="cuda.core")
 
 
 def test_device_stream_event_buffer_and_copy():
@@ -62,7 +52,6 @@ other.sync()
 print(other.priority, other.is_nonblocking, stream.device.device_id)
 stream.close()
 other.close()
-print(missing())
 """
     assert output_of(program) == [
         "Software device ComputeCapability(major=9, minor=0) True 32",
@@ -91,7 +80,6 @@ stream.sync()
 print(seen[0], sorted(seen[1:3]), seen[3], len(seen))
 graph.close()
 print(live())
-print(missing())
 """
     assert output_of(program) == ["[]", "both ['left', 'right'] end 8", "{'device': 2}"]
 
@@ -117,7 +105,6 @@ stream.sync()
 print(seen, bytes_of(two, 4), event.is_done)
 del definition, child, filled, copied, called, last, body, graph
 gc.collect()
-print(missing())
 """
     kinds = ["ChildGraphNode", "EmptyNode", "EventRecordNode", "HostCallbackNode", "MemcpyNode", "MemsetNode"]
     assert output_of(program) == [f"{kinds} 6", "[[3, 3]] [3, 9, 5, 3] True"]

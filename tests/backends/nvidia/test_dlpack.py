@@ -5,46 +5,14 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support.software_driver import run
+from support.cuda_core_programs import output_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
 
 BEGIN = """
-import ctypes, gc, threading, warnings
-import numpy as np
-from cuda.bindings import driver as api
-from cuda.core import Device
-from cuda.core.utils import StridedMemoryView
-import forebay
-import forebay.cuda as cuda
-from forebay.testing.conformance.helpers import NativeGate
 from support.dlpack_capsules import Produced, consume
-
-device = Device(0)
-device.set_current()
 floats = forebay.tensor(np.arange(12, dtype=np.float32).reshape(3, 4), device="cuda")
-
-def seen(function, *arguments, **options):
-    try:
-        found = function(*arguments, **options)
-    except Exception as error:
-        return type(error).__name__ + ": " + str(error).splitlines()[0]
-    return "capsule" if type(found).__name__ == "PyCapsule" else found
-
-def block(handle):
-    gate = NativeGate()
-    (error,) = api.cuLaunchHostFunc(handle, api.CUhostFn(gate.function), gate.argument)
-    assert not error, error
-    return gate
 """
-
-
-def output_of(program: str) -> list[str]:
-    pytest.importorskip("cuda.core", reason="cuda-core is not installed")
-    done = run(BEGIN + program)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr == ""
-    return done.stdout.splitlines()
 
 
 def test_cuda_core_reads_tensors():
@@ -61,7 +29,7 @@ for name in ("uint8", "int64", "float16", "complex128", "bool"):
 print(forebay.zeros(2, dtype="bfloat16", device="cuda").__dlpack__(), floats.__dlpack_device__())
 print(seen(forebay.zeros(2, dtype="S3", device="cuda").__dlpack__))
 """
-    lines = output_of(program)
+    lines = output_of(BEGIN + program)
     assert lines[:5] == [
         "True (3, 4) (4, 1) float32 0 True False",
         "True (2, 2) (4, 2) float32 0 True False",
@@ -100,7 +68,7 @@ with cuda.device(1):
     fields, delete = consume(elsewhere.__dlpack__(stream=1))
     print(fields["device"])
 """
-    assert output_of(program) == [
+    assert output_of(BEGIN + program) == [
         "capsule",
         "capsule",
         "AssertionError: unsupported stream on CUDA: 0.",
@@ -148,7 +116,7 @@ for handle, waits in ((int(theirs.handle), True), (-1, False)):
     work.synchronize()
     print(list((ctypes.c_float * 4).from_address(int(target.handle))))
 """
-    assert output_of(program) == ["[3.0, 3.0, 3.0, 3.0]", "[0.0, 0.0, 0.0, 0.0]"]
+    assert output_of(BEGIN + program) == ["[3.0, 3.0, 3.0, 3.0]", "[0.0, 0.0, 0.0, 0.0]"]
 
 
 def test_exported_memory_lives_until_its_consumer_deletes_it():
@@ -176,7 +144,7 @@ kept = forebay.zeros(1000, device="cuda").__dlpack__()
 import sys
 sys.modules["kept"] = forebay.zeros(1000, device="cuda").__dlpack__()
 """
-    assert output_of(program) == ["4096 4096 0", "4096 4096 0", "4096 0"]
+    assert output_of(BEGIN + program) == ["4096 4096 0", "4096 4096 0", "4096 0"]
 
 
 def test_cuda_core_memory_is_imported():
@@ -194,7 +162,7 @@ print(seen(forebay.from_dlpack, buffer, device="cpu", copy=False).partition(" Se
 again = forebay.from_dlpack(floats.__dlpack__(max_version=(1, 0)))
 print(again.data_ptr() == floats.data_ptr(), again.tolist() == floats.tolist())
 """
-    assert output_of(program) == [
+    assert output_of(BEGIN + program) == [
         "cuda:0 forebay.int8 (64,) True 512",
         "[3, 3] b'\\x03\\x03'",
         "cpu False",
@@ -246,7 +214,7 @@ gc.collect()
 print(made.deleted)
 print(floats[:2].tolist() == [[9.0] * 4] * 2)
 """
-    assert output_of(program) == [
+    assert output_of(BEGIN + program) == [
         "(1, {'max_version': (1, 0)}) True",
         "True",
         "True True",
@@ -296,7 +264,7 @@ print([str(each.message) for each in caught])
 print(seen(forebay.from_dlpack, Produced(address, device=(77, 0))))
 """
     overflowed = "Storage size calculation overflowed with"
-    assert output_of(program) == [
+    assert output_of(BEGIN + program) == [
         "cuda:0 float32 (4,) (2,) 0 [0.0, 2.0, 4.0, 6.0] 1",
         "cuda:0 float32 (2, 3) (-4, 1) 16 [[4.0, 5.0, 6.0], [0.0, 1.0, 2.0]] 1",
         "cuda:0 float32 () () 0  1",

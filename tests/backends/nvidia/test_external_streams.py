@@ -5,32 +5,16 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support.software_driver import run
+from support.cuda_core_programs import output_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
 
 BEGIN = """
-import ctypes
-from cuda.bindings import driver as api
-from cuda.core import Device
-import forebay
-import forebay.cuda as cuda
-from forebay.testing.conformance.helpers import Gate, NativeGate
-
-soft = ctypes.CDLL("libcuda.so.1")
-device = Device(0)
-device.set_current()
 theirs = device.create_stream()
 stream = cuda.ExternalStream(int(theirs.handle))
 
 def bytes_on(value):
     return forebay.full((4,), value, dtype=forebay.uint8, device="cuda")
-
-def block(handle):
-    gate = NativeGate()
-    (error,) = api.cuLaunchHostFunc(handle, api.CUhostFn(gate.function), gate.argument)
-    assert not error, error
-    return gate
 
 def failure_of(function, *arguments):
     try:
@@ -38,14 +22,6 @@ def failure_of(function, *arguments):
     except forebay.DeviceError as error:
         return error.code, error.__notes__[-1].partition(",")[0].partition(" 0x")[0]
 """
-
-
-def output_of(program: str, **variables: str) -> list[str]:
-    pytest.importorskip("cuda.core", reason="cuda-core is not installed")
-    done = run(BEGIN + program, **variables)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr == ""
-    return done.stdout.splitlines()
 
 
 def test_external_stream_orders_work_of_both_libraries():
@@ -74,7 +50,13 @@ end.record(stream)
 end.synchronize()
 print(start.elapsed_time(end) >= 0)
 """
-    assert output_of(program) == ["True True", "True", "False False", "[7, 7, 7, 7] [9, 9, 9, 9] True True", "True"]
+    assert output_of(BEGIN + program) == [
+        "True True",
+        "True",
+        "False False",
+        "[7, 7, 7, 7] [9, 9, 9, 9] True True",
+        "True",
+    ]
 
 
 def test_memory_that_an_external_stream_uses_is_not_reused():
@@ -94,7 +76,7 @@ del other, again
 cuda.empty_cache()
 print(cuda.memory_reserved())
 """
-    assert output_of(program) == ["False", "True", "0"]
+    assert output_of(BEGIN + program) == ["False", "True", "0"]
 
 
 def test_device_wide_wait_includes_other_libraries():
@@ -117,7 +99,7 @@ for _ in range(2):
     except forebay.DeviceError as error:
         print(str(error).partition("failed ")[2])
 """
-    assert output_of(program) == ["600 0 0", "600 0 0", "with ValueError: in the stream", "None"]
+    assert output_of(BEGIN + program) == ["600 0 0", "600 0 0", "with ValueError: in the stream", "None"]
 
 
 def test_stream_that_its_creator_destroyed_is_not_used():
@@ -133,7 +115,7 @@ cuda.synchronize()
 cuda.empty_cache()
 print(cuda.memory_reserved(), copied.tolist())
 """
-    assert output_of(program) == ["0 [5, 5, 5, 5]"]
+    assert output_of(BEGIN + program) == ["0 [5, 5, 5, 5]"]
 
 
 def test_handles_of_no_stream_of_the_device_are_rejected():
@@ -148,7 +130,7 @@ elsewhere = other.create_stream()
 print(failure_of(cuda.ExternalStream, int(elsewhere.handle)))
 print(cuda.ExternalStream(int(elsewhere.handle), 1).device)
 """
-    assert output_of(program) == [
+    assert output_of(BEGIN + program) == [
         "True",
         "(400, 'cuStreamGetCtx returned CUDA_ERROR_INVALID_HANDLE (400)')",
         "(400, '2 is not a stream')",
@@ -181,7 +163,7 @@ with cuda.graph(joined, stream=main):
 joined.replay()
 print(target.cpu().tolist())
 """
-    assert output_of(program) == ["[0, 0, 0, 0]", "[6, 6, 4, 4]", "[8, 8, 8, 8]"]
+    assert output_of(BEGIN + program) == ["[0, 0, 0, 0]", "[6, 6, 4, 4]", "[8, 8, 8, 8]"]
 
 
 def test_uncached_memory_that_is_freed_during_a_capture_is_released_later():
@@ -203,4 +185,4 @@ cuda.synchronize()
 cuda.empty_cache()
 print(before - cuda.mem_get_info()[0])
 """
-    assert output_of(program, FOREBAY_NO_MEMORY_CACHING="1") == ["True", "0"]
+    assert output_of(BEGIN + program, FOREBAY_NO_MEMORY_CACHING="1") == ["True", "0"]

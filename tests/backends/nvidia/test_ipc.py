@@ -6,7 +6,7 @@ import os
 import sys
 
 import pytest
-from support.software_driver import run
+from support.software_driver import lines_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
 
@@ -72,10 +72,8 @@ def wait_until(condition):
 """
 
 
-def lines_of(program: str, **variables: str) -> list[str]:
-    done = run(BEGIN + program, **{"SOFTCUDA_MACHINE": f"ipc-{os.getpid()}", **variables})
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
+def output_of(program: str, **variables: str) -> list[str]:
+    return lines_of(BEGIN + program, **{"SOFTCUDA_MACHINE": f"ipc-{os.getpid()}", **variables})
 
 
 def test_memory_of_another_process_is_mapped_and_closed():
@@ -101,7 +99,7 @@ port.close()
 print(live())
 owner.kill()
 """
-    assert lines_of(program) == [
+    assert output_of(program) == [
         "True 100",
         "True 4 1",
         "True",
@@ -123,7 +121,7 @@ port.close()
 owner.kill()
 print(live())
 """
-    assert lines_of(program) == ["{}"]
+    assert output_of(program) == ["{}"]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +148,7 @@ port.close()
 owner.kill()
 print(live())
 """
-    assert lines_of(program) == [f"{code} cuda:0 True", "{}"]
+    assert output_of(program) == [f"{code} cuda:0 True", "{}"]
 
 
 def test_expandable_and_unknown_memory_is_not_shared():
@@ -168,7 +166,7 @@ for address in (4096, port.reserve_managed(2 * MIB), port.pin(4096)):
         print(error.code)
 port.close()
 """
-    assert lines_of(program) == ["Growable", "1", "1", "1"]
+    assert output_of(program) == ["Growable", "1", "1", "1"]
 
 
 def test_handle_of_freed_memory_is_not_reused():
@@ -180,7 +178,7 @@ port.release(first)
 second = port.reserve(2 * MIB)
 print(first == second, port.share(second)[0] == handle)
 """
-    assert lines_of(program)[0].endswith("False")
+    assert output_of(program)[0].endswith("False")
 
 
 def test_stream_waits_for_the_event_of_another_process_without_blocking_host_or_streams():
@@ -205,7 +203,7 @@ port.close()
 print(live())
 owner.kill()
 """
-    assert lines_of(program) == ["True False", "True False", "['waited'] True", "{}"]
+    assert output_of(program) == ["True False", "True False", "['waited'] True", "{}"]
 
 
 def test_killed_process_fails_the_streams_that_wait_for_it_once():
@@ -231,7 +229,7 @@ port.close()
 print(live())
 """
     failed = "130 it waited for an event of another process, which ended before it reached the event"
-    assert lines_of(program) == [failed, "no failure"] * 2 + ["130", "{}"]
+    assert output_of(program) == [failed, "no failure"] * 2 + ["130", "{}"]
 
 
 def test_queue_that_waits_for_another_process_can_be_closed():
@@ -244,7 +242,7 @@ port.close()
 print(live(), threading.active_count())
 owner.kill()
 """
-    assert lines_of(program) == ["False", "{} 2"]
+    assert output_of(program) == ["False", "{} 2"]
 
 
 def test_record_that_fails_leaves_no_event_to_wait_for():
@@ -262,7 +260,7 @@ queue.wait(queue.signal())
 port.close()
 print(live())
 """
-    assert lines_of(program) == ["999", "{}"]
+    assert output_of(program) == ["999", "{}"]
 
 
 def test_every_driver_call_of_a_transfer_fails_once():
@@ -307,7 +305,7 @@ survived = sum(run(number) for number in range(calls))
 print(calls > 50, survived < 2 * calls / 3)  # the rest: changes of the context and the capture mode, clean-up
 owner.kill()
 """
-    assert lines_of(program) == ["True True"]
+    assert output_of(program) == ["True True"]
 
 
 def test_driver_refuses_to_free_memory_that_another_process_has_open():
@@ -336,4 +334,4 @@ borrower.communicate("close\\n", timeout=LIMIT)
 port.release(address)
 print(live()["contexts"], "device" in live())
 """
-    assert lines_of(program) == ["401", "1 False"]
+    assert output_of(program) == ["401", "1 False"]

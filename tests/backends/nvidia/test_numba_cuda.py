@@ -9,20 +9,15 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support.software_driver import run
+from support.software_driver import lines_of_client
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
 
 BEGIN = """
-import ctypes, os, sys, threading
+import os, sys, threading
 import numpy as np
 from cuda.bindings import driver
 from numba import cuda
-
-def missing():
-    names = ctypes.create_string_buffer(10000)
-    ctypes.CDLL("libcuda.so.1").softcuda_missing(names, len(names))
-    return names.value.decode().split()
 
 def current_context():
     return int(driver.cuCtxGetCurrent()[1] or 0)
@@ -38,12 +33,7 @@ numbers = np.arange(1000, dtype=np.float32)
 
 
 def output_of(program: str) -> list[str]:
-    pytest.importorskip("numba_cuda", reason="numba-cuda, which delays each start of Python, is not installed")
-    done = run(BEGIN + program)
-    assert done.returncode == 0, done.stdout + done.stderr
-    *lines, last = done.stdout.splitlines()
-    assert last == "[]"  # functions that the software driver lacks
-    return lines
+    return lines_of_client(BEGIN + program, needs="numba_cuda")
 
 
 def test_devices_memory_streams_and_events():
@@ -71,7 +61,6 @@ with cuda.gpus[1]:
     print(cuda.current_context().device.id, there.copy_to_host().sum(), cuda.current_context().can_access_peer(0))
 cuda.profile_start()
 cuda.profile_stop()
-print(missing())
 """
     assert output_of(program) == [
         "True 2 Software device ComputeCapability(major=9, minor=0) 8",
@@ -97,7 +86,6 @@ with cuda.mapped(own) as view:
 for array in (mapped, managed):
     cuda.driver.device_memset(array, 0, 8)  # the host waits
     print(array[:3].tolist())
-print(missing())
 """
     assert output_of(program) == ["499500.0"] * 3 + ["[0.0, 0.0, 2.0]"] * 2
 
@@ -144,7 +132,6 @@ if not (child := os.fork()):
     os._exit(0)
 os.waitpid(child, 0)
 print(queued[-1].item(), back.tolist(), array.copy_to_host()[3])
-print(missing())
 late = forebay.full((1 << 20,), 2.0, device="cuda")  # both have work and memory at exit
 """
     assert output_of(program) == [
@@ -171,7 +158,6 @@ array = cuda.to_device(numbers)
 cuda.close()  # resets the context that both use
 for call in (held.tolist, lambda: forebay.ones(3, device="cuda"), forebay.cuda.synchronize, event.query):
     print(*error_of(call))
-print(missing())
 """
     context = "DeviceError CUDA error: invalid device context"
     assert output_of(program) == [context, context, context, "DeviceError CUDA error: invalid resource handle"]
@@ -192,7 +178,6 @@ forebay.cuda.synchronize()
 print(shared.device, shared.data_ptr() == array.device_ctypes_pointer.value, array.copy_to_host()[:3].tolist())
 del array
 print(shared[:3].tolist())
-print(missing())
 """
     assert output_of(program) == [
         "(2, 3) float32 True 12.0",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support.software_driver import run
+from support.software_driver import lines_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
 
@@ -47,9 +47,7 @@ def scenario(port):
 
 
 def output_of(program: str, **variables: str) -> list[str]:
-    done = run(BEGIN + program, **variables)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
+    return lines_of(BEGIN + program, **variables)
 
 
 def test_closed_port_leaves_nothing():

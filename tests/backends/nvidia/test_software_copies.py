@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support.software_driver import run
+from support.software_driver import lines_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
 
@@ -20,9 +20,7 @@ LIMIT = 30
 
 
 def output_of(program: str, **variables: str) -> list[str]:
-    done = run(BEGIN + program, **variables)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
+    return lines_of(BEGIN + program, **variables)
 
 
 def test_converting_copy_to_the_host_does_not_wait_and_is_pinned():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support.software_driver import run
+from support.software_driver import lines_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
 
@@ -67,9 +67,7 @@ do("cuStreamSynchronize", first)
 
 
 def output_of(program: str) -> list[str]:
-    done = run(BEGIN + program)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
+    return lines_of(BEGIN + program)
 
 
 def test_captured_work_of_two_streams_is_replayed_in_order():

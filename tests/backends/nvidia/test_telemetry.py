@@ -6,7 +6,7 @@ import os
 import sys
 
 import pytest
-from support.software_driver import run
+from support.software_driver import lines_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
 
@@ -29,10 +29,8 @@ BINDINGS = pytest.mark.parametrize("binding", ["", WITHOUT_PYNVML], ids=["nvidia
 UUIDS = ["GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f"]
 
 
-def lines_of(program: str, **variables: str) -> list[str]:
-    done = run(BEGIN + program, **{"SOFTCUDA_MACHINE": f"test-{os.getpid()}", **variables})
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
+def output_of(program: str, **variables: str) -> list[str]:
+    return lines_of(BEGIN + program, **{"SOFTCUDA_MACHINE": f"test-{os.getpid()}", **variables})
 
 
 @BINDINGS
@@ -43,7 +41,7 @@ for index in range(2):
     print(*(getattr(cuda, name)(index) for name in names))
 print(cuda.list_gpu_processes(1), contexts(), cuda.is_initialized())
 """
-    assert lines_of(binding + program) == [
+    assert output_of(binding + program) == [
         "0 20 40 50 300000 1000",
         "0 21 41 51 300001 1001",
         "GPU:1",
@@ -69,7 +67,7 @@ def test_device_is_found_by_its_uuid(binding, variables, expected):
     program = """
 print([cuda._get_nvml_device_index(index) for index in range(cuda.device_count())], contexts())
 """
-    assert lines_of(binding + program, SOFTCUDA_DEVICES="3", **variables) == [f"{expected} 0"]
+    assert output_of(binding + program, SOFTCUDA_DEVICES="3", **variables) == [f"{expected} 0"]
 
 
 @BINDINGS
@@ -79,7 +77,7 @@ print(cuda.device_count(), cuda._get_nvml_device_index(0))
 os.environ["CUDA_VISIBLE_DEVICES"] = "0"
 print(cuda.device_count(), cuda._get_nvml_device_index(0), cuda.temperature(0))
 """
-    assert lines_of(binding + program, CUDA_VISIBLE_DEVICES="1") == ["1 1", "1 1 51"]
+    assert output_of(binding + program, CUDA_VISIBLE_DEVICES="1") == ["1 1", "1 1 51"]
 
 
 def test_instance_of_a_gpu_has_its_own_memory():
@@ -92,7 +90,7 @@ try:
 except Exception as error:  # of pynvml, or without it of forebay
     print(error)
 """
-    found = lines_of(program, SOFTCUDA_MIG="1", CUDA_VISIBLE_DEVICES="MIG-a1")
+    found = output_of(program, SOFTCUDA_MIG="1", CUDA_VISIBLE_DEVICES="MIG-a1")
     assert found == ["10 4096", "GPU:1", "Not Supported"]
 
 
@@ -105,7 +103,7 @@ if not child:
     os._exit(0)
 os.waitpid(child, 0)
 """
-    assert lines_of(program, CUDA_VISIBLE_DEVICES="1") == ["51 1"]
+    assert output_of(program, CUDA_VISIBLE_DEVICES="1") == ["51 1"]
 
 
 PROCESSES = """
@@ -139,7 +137,7 @@ other.wait(60)
 print(len(port.process_memory()))
 """
     )
-    found, empty, left = lines_of(binding + program)
+    found, empty, left = output_of(binding + program)
     assert found in ("True {'self': 6, True: 6}", "True {True: 6, 'self': 6}")
     assert (empty, left) == ("{}", "1")
 
@@ -173,7 +171,7 @@ try:
 except forebay.OutOfMemory as error:
     print("this process has" in str(error))
 """
-    found, hidden = lines_of(program)
+    found, hidden = output_of(program)
     assert found.replace("the memory of other processes is unknown, as NVML's ", "").startswith(expected)
     assert hidden == "False"
 
@@ -192,4 +190,4 @@ other.kill()
 other.wait(60)
 """
     )
-    assert lines_of(program) == ["True True"]
+    assert output_of(program) == ["True True"]
