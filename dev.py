@@ -37,6 +37,7 @@ from typing import NoReturn
 ROOT = Path(__file__).resolve().parent
 VENV = Path(os.environ.get("FOREBAY_VENV") or ROOT / ".venv").absolute()
 PYTHON = str(VENV / "bin/python")
+NUMBA = VENV / "numba"  # the environment of numba-cuda, over .venv
 STAMP = VENV / "dev-stamp.json"  # completed steps; each removes its entry when it starts and restores it at its end
 
 COMPILED = (  # extension modules
@@ -75,6 +76,8 @@ def test(arguments: list[str]) -> int:
     prepare("test", "demo")  # the demo is tested, too
     if "--quick" in arguments:
         arguments = [*QUICK, *(argument for argument in arguments if argument != "--quick")]
+    else:
+        prepare_numba()
     return run(["python", "-m", "pytest", *(arguments or IN_PARALLEL)])
 
 
@@ -180,6 +183,7 @@ def wheels(arguments: list[str]) -> int:
 
 def coverage(arguments: list[str]) -> int:
     prepare("test", "demo", "coverage")
+    prepare_numba()
     return run(["python", "tools/coverage_report.py", *(arguments or IN_PARALLEL)])
 
 
@@ -228,6 +232,35 @@ def prepare(*extras: str, core: bool = True) -> None:
         save(stamp)
 
 
+def prepare_numba() -> None:
+    """Install numba-cuda over .venv, not in it, as its start-up file delays each start of Python by 25 ms.
+
+    Without it, which only skips its tests, dev.py continues.
+    """
+    import tomllib
+
+    stamp = json.loads(STAMP.read_text())
+    wanted = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]["numba"]
+    if sys.platform != "linux" or (stamp.get("numba") == wanted and NUMBA.exists()):
+        return
+    stamp.pop("numba", None)
+    save(stamp)
+    shutil.rmtree(NUMBA, ignore_errors=True)
+    try:
+        if run([PYTHON, "-m", "venv", "--without-pip", str(NUMBA)]):
+            fail(f"{NUMBA} could not be created")
+        below = sysconfig.get_path("purelib", "venv", {"base": str(NUMBA)})
+        above = sysconfig.get_path("purelib", "venv", {"base": ".."})
+        found = f"import os, site, sys; site.addsitedir(os.path.join(sys.prefix, {above!r}))\n"
+        Path(below, "above.pth").write_text(found)  # the requirements that .venv fulfils are not installed again
+        pip("installing numba-cuda", *wanted, python=str(NUMBA / "bin/python"))
+    except SystemExit as error:
+        print(f"{error}\ndev.py: the tests of numba-cuda will be skipped", flush=True)
+        shutil.rmtree(NUMBA, ignore_errors=True)
+    else:
+        save({**stamp, "numba": wanted})
+
+
 def interpreter() -> str:
     return f"{sys.version} at {os.path.realpath(sys.executable)} in {VENV}"
 
@@ -269,9 +302,10 @@ def need_compiler() -> None:
         fail("this Python's header Python.h is missing: install python3-dev (Debian: apt install python3-dev)")
 
 
-def pip(purpose: str, *arguments: str) -> None:
+def pip(purpose: str, *arguments: str, python: str = PYTHON) -> None:
     print(f"dev.py: {purpose}", flush=True)
-    command = [PYTHON, "-m", "pip", "--disable-pip-version-check", "install", *arguments]
+    other = [] if python == PYTHON else ["--python", python]
+    command = [PYTHON, "-m", "pip", *other, "--disable-pip-version-check", "install", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
         fail(f"{purpose} failed:\n{done.stdout}")

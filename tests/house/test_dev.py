@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -78,12 +80,13 @@ def calls(dev, tmp_path, monkeypatch):
     (tmp_path / "pyproject.toml").write_text(
         '[build-system]\nrequires = ["builder"]\n[project]\ndependencies = ["core"]\n'
         '[project.optional-dependencies]\ntest = ["tester"]\ncheck = ["checker"]\n'
+        'numba = ["numba"]\n'
     )
     for module in COMPILED:
         (tmp_path / module).parent.mkdir(parents=True, exist_ok=True)
     steps: list[str] = []
 
-    def pip(purpose, *arguments):
+    def pip(purpose, *arguments, python=dev.PYTHON):
         steps.append(purpose)
         if "--editable" in arguments:
             suffix = dev.sysconfig.get_config_var("EXT_SUFFIX")
@@ -97,6 +100,8 @@ def calls(dev, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(dev, "ROOT", tmp_path)
     monkeypatch.setattr(dev, "STAMP", tmp_path / "venv/stamp.json")
+    monkeypatch.setattr(dev, "PYTHON", sys.executable)
+    monkeypatch.setattr(dev, "NUMBA", tmp_path / "venv/numba")
     monkeypatch.setattr(dev, "make_environment", environment)
     monkeypatch.setattr(dev, "pip", pip)
     return steps
@@ -149,7 +154,7 @@ def test_interrupted_step_is_repeated(dev, calls, tmp_path, monkeypatch, broken_
     dev.prepare("test")
     pip = dev.pip
 
-    def interrupted(purpose, *arguments):
+    def interrupted(purpose, *arguments, **options):
         if purpose == broken_at:
             raise KeyboardInterrupt
 
@@ -162,6 +167,60 @@ def test_interrupted_step_is_repeated(dev, calls, tmp_path, monkeypatch, broken_
     dev.pip = pip
     dev.prepare("test")
     assert broken_at in calls
+
+
+only_on_linux = pytest.mark.skipif(sys.platform != "linux", reason="numba-cuda is installed on Linux only")
+
+
+@only_on_linux
+def test_numba_is_installed_again_only_after_a_change(dev, calls, tmp_path):
+    dev.prepare("test")
+    calls.clear()
+    for _ in range(2):
+        dev.prepare_numba()
+    assert calls == ["installing numba-cuda"]
+    project = tmp_path / "pyproject.toml"
+    project.write_text(project.read_text().replace('"numba"', '"numba>=2"'))
+    dev.prepare_numba()
+    dev.prepare("check")
+    dev.prepare_numba()
+    changed = ["installing requirements", "building forebay"]
+    assert calls == ["installing numba-cuda", "installing numba-cuda", *changed]
+    shutil.rmtree(dev.NUMBA)
+    dev.prepare_numba()
+    assert calls[4:] == ["installing numba-cuda"]
+
+
+@only_on_linux
+def test_failing_installation_of_numba_is_reported_and_repeated(dev, calls, monkeypatch, capsys):
+    dev.prepare("test")
+    with monkeypatch.context() as patch:
+        patch.setattr(dev, "pip", lambda *arguments, **options: dev.fail("no network"))
+        dev.prepare_numba()
+    assert "no network\ndev.py: the tests of numba-cuda will be skipped" in capsys.readouterr().out
+    assert not dev.NUMBA.exists()
+    dev.prepare_numba()
+    assert calls == [*EVERYTHING, "installing numba-cuda"]
+    assert dev.NUMBA.exists()
+
+
+@only_on_linux
+def test_environment_of_numba_finds_the_packages_of_the_other_one(dev, calls, tmp_path):
+    dev.prepare("test")
+    dev.prepare_numba()
+    (below,) = dev.NUMBA.glob("lib/python*/site-packages")
+    above = tmp_path / "venv" / below.relative_to(dev.NUMBA)
+    above.mkdir(parents=True)
+    for folder, names in ((above, ("one", "both")), (below, ("both",))):
+        for name in names:
+            (folder / f"{name}.py").write_text("")
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/editable.py").write_text("")
+    (above / "editable.pth").write_text(str(tmp_path / "source"))
+    program = "import both, editable, one; print(both.__file__, one.__file__, editable.__file__, sep='\\n')"
+    found = subprocess.run([dev.NUMBA / "bin/python", "-c", program], capture_output=True, text=True, check=True)
+    files = [Path(line).resolve() for line in found.stdout.splitlines()]
+    assert files == [below / "both.py", above / "one.py", tmp_path / "source/editable.py"]
 
 
 def test_foreign_folder_is_not_changed(dev, tmp_path, monkeypatch):

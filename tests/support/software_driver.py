@@ -77,30 +77,40 @@ def environment(**variables: str) -> dict[str, str]:
     return {**os.environ, **found, **variables}
 
 
-def run(program: str, *, driver: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(
+    program: str, *, python: str = sys.executable, driver: bool = True, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run a Python program in a child process with the software driver, or with none."""
     where = environment(**variables) if driver else {**os.environ, **variables}
     return subprocess.run(
-        [sys.executable, "-c", program], env=where, capture_output=True, text=True, timeout=_TIMEOUT, check=False
+        [python, "-c", program], env=where, capture_output=True, text=True, timeout=_TIMEOUT, check=False
     )
 
 
 def lines_of(
-    program: str, *, needs: str = "cuda.bindings", silent: bool = False, driver: bool = True, **variables: str
+    program: str,
+    *,
+    needs: str = "cuda.bindings",
+    silent: bool = False,
+    python: str = sys.executable,
+    driver: bool = True,
+    **variables: str,
 ) -> list[str]:
     """Return the lines that a program prints, which must succeed and, if it is to be silent, without a warning.
 
     The test is skipped unless the module that the program needs is installed.
     """
     pytest.importorskip(needs, reason=f"{needs} is not installed")
-    done = run(program, driver=driver, **variables)
+    done = run(program, python=python, driver=driver, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (silent and done.stderr), done.stderr
     return done.stdout.splitlines()
 
 
-def lines_of_client(program: str, *, needs: str) -> list[str]:
+def lines_of_client(
+    program: str, *, needs: str = "cuda.bindings", python: str = sys.executable, **variables: str
+) -> list[str]:
     """Return the lines of a program of another library, for which the software driver must lack no function."""
-    *lines, missing = lines_of(program + _PRINT_MISSING, needs=needs, silent=True)
+    *lines, missing = lines_of(program + _PRINT_MISSING, needs=needs, silent=True, python=python, **variables)
     assert missing == "[]"
     return lines
