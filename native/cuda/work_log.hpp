@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 namespace forebay::cuda {
 
@@ -56,17 +57,27 @@ class WorkLog {
     if (Span* const span = find(number)) span->widen(begin, end);
   }
 
-  // Returns the times of one of the last `most` pieces.
-  Span times(int64_t number, int64_t most) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const Span* const span = find(number);
-    const int64_t next = first_ + static_cast<int64_t>(spans_.size());
-    return span && number >= next - most ? *span : Span{};
-  }
+  // Returns the times of pieces that are among the last `most` ones. If one of them has no end yet, and `update` is
+  // set, receives the records of completed work first, once for all pieces.
+  std::vector<Span> times(const std::vector<int64_t>& numbers, int64_t most, bool update = false);
 
   const uint64_t serial;  // identifies the log
 
  private:
+  // Returns true if all pieces that are kept have ended.
+  bool look(const std::vector<int64_t>& numbers, int64_t most, std::vector<Span>& found) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const int64_t oldest = first_ + static_cast<int64_t>(spans_.size()) - most;
+    bool ended = true;
+    found.clear();
+    for (const int64_t number : numbers) {
+      const Span* const span = number < oldest ? nullptr : find(number);
+      ended = ended && (!span || span->end);
+      found.push_back(span ? *span : Span{});
+    }
+    return ended;
+  }
+
   Span* find(int64_t number) {
     const bool kept = number >= first_ && number - first_ < static_cast<int64_t>(spans_.size());
     return kept ? &spans_[static_cast<size_t>(number - first_)] : nullptr;
@@ -278,6 +289,15 @@ class Activities {
   std::unordered_map<uint32_t, Call> calls_;                   // by CUPTI's number
   std::deque<uint32_t> order_;                                 // of the calls
 };
+
+inline std::vector<Span> WorkLog::times(const std::vector<int64_t>& numbers, int64_t most, bool update) {
+  std::vector<Span> found;
+  if (!look(numbers, most, found) && update) {
+    Activities::get().update();
+    look(numbers, most, found);
+  }
+  return found;
+}
 
 // A piece of work while it is queued.
 class Piece {

@@ -9,14 +9,14 @@ using namespace forebay::cuda;
 
 namespace {
 
-constexpr int64_t kClock = 1'000'000'000'000;  // how far CUPTI's clock is ahead
-constexpr size_t kRecord = 128;                // bytes of each record
+constexpr size_t kRecord = 128;  // bytes of each record
 BufferRequested requested = nullptr;
 BufferCompleted completed = nullptr;
+int64_t ahead = 1'000'000'000'000;          // nanoseconds from the host's clock to CUPTI's
 std::vector<std::vector<uint8_t>> records;  // that the next flush delivers
 std::vector<uint64_t> pushed;
 std::vector<int> enabled;
-int failure = 0;
+int failure = 0, flushes = 0;
 
 template <typename Field>
 void set(std::vector<uint8_t>& record, size_t at, Field value) {
@@ -26,8 +26,8 @@ void set(std::vector<uint8_t>& record, size_t at, Field value) {
 void add_work(int kind, uint32_t correlation, int64_t begin, int64_t end) {
   std::vector<uint8_t> record(kRecord);
   set(record, 0, kind);
-  set(record, Activities::kBegin, begin ? begin + kClock : 0);
-  set(record, Activities::kEnd, end ? end + kClock : 0);
+  set(record, Activities::kBegin, begin ? begin + ahead : 0);
+  set(record, Activities::kEnd, end ? end + ahead : 0);
   set(record,
       kind == Activities::kKernel     ? Activities::kKernelCorrelation
       : kind == Activities::kPeerCopy ? Activities::kPeerCopyCorrelation
@@ -60,7 +60,7 @@ int disable(int) {
   return 0;
 }
 int enable_driver_api(uint32_t, uint8_t) { return 0; }
-int flush(uint32_t) {
+void deliver() {  // also done by CUPTI when a buffer is full
   uint8_t* buffer = nullptr;
   size_t bytes = 0, most = 1, used = 0;
   requested(&buffer, &bytes, &most);
@@ -71,6 +71,10 @@ int flush(uint32_t) {
   }
   records.clear();
   completed(nullptr, 0, buffer, bytes, used);
+}
+int flush(uint32_t) {
+  ++flushes;
+  deliver();
   return 0;
 }
 int next_record(uint8_t* buffer, size_t used, uint8_t** record) {
@@ -86,7 +90,7 @@ int push(int kind, uint64_t number) {
 }
 int pop(int, uint64_t*) { return 0; }
 int timestamp(uint64_t* time) {
-  *time = static_cast<uint64_t>(host_time() + kClock);
+  *time = static_cast<uint64_t>(host_time() + ahead);
   return 0;
 }
 
@@ -100,6 +104,7 @@ uint64_t queue(const std::shared_ptr<WorkLog>& log, int64_t number) {
   const Piece piece(log, number);
   return pushed.back();
 }
+Span times_of(WorkLog& log, int64_t number, int64_t most) { return log.times({number}, most)[0]; }
 bool is_near(int64_t time, int64_t expected) { return std::abs(time - expected) < 1'000'000; }
 
 }  // namespace
@@ -124,9 +129,10 @@ TEST(records_are_assigned_to_the_work_of_their_call_in_any_order) {
   all.update();
   add_call(12, kernel);
   all.update();
-  CHECK(is_near(log->times(1, 10).begin, now) && is_near(log->times(1, 10).end, now + 10'000'000));
-  CHECK(is_near(log->times(2, 10).begin, now + 20'000'000) && is_near(log->times(2, 10).end, now + 30'000'000));
-  CHECK(is_near(other->times(1, 10).begin, now + 40'000'000) && is_near(other->times(1, 10).end, now + 60'000'000));
+  CHECK(is_near(times_of(*log, 1, 10).begin, now) && is_near(times_of(*log, 1, 10).end, now + 10'000'000));
+  CHECK(is_near(times_of(*log, 2, 10).begin, now + 20'000'000) && is_near(times_of(*log, 2, 10).end, now + 30'000'000));
+  CHECK(is_near(times_of(*other, 1, 10).begin, now + 40'000'000) &&
+        is_near(times_of(*other, 1, 10).end, now + 60'000'000));
   all.stop();
   CHECK(enabled.empty());
 }
@@ -143,7 +149,7 @@ TEST(number_of_a_call_that_is_used_again_does_not_mix_times) {
   add_call(7, second);
   add_work(Activities::kMemcpy, 7, now + 50'000'000, now + 60'000'000);
   all.update();
-  CHECK(is_near(log->times(1, 10).end, now + 10'000'000) && is_near(log->times(2, 10).begin, now + 50'000'000));
+  CHECK(is_near(times_of(*log, 1, 10).end, now + 10'000'000) && is_near(times_of(*log, 2, 10).begin, now + 50'000'000));
   all.stop();
 }
 
@@ -154,12 +160,37 @@ TEST(log_keeps_its_last_work) {
     log.add(number);
     log.widen(number, number, number + 1);
   }
-  for (const int64_t number : {0, 4, 5, 6, 9}) CHECK(log.times(number, 2).end == 0);
-  CHECK(log.times(7, 2).begin == 7 && log.times(8, 2).end == 9);
-  CHECK(log.times(7, 1).end == 0 && log.times(8, 1).begin == 8);
+  for (const int64_t number : {0, 4, 5, 6, 9}) CHECK(times_of(log, number, 2).end == 0);
+  CHECK(times_of(log, 7, 2).begin == 7 && times_of(log, 8, 2).end == 9);
+  CHECK(times_of(log, 7, 1).end == 0 && times_of(log, 8, 1).begin == 8);
   log.keep(1);  // of a second user
   log.add(9);
-  CHECK(log.times(8, 2).end == 9);
+  CHECK(times_of(log, 8, 2).end == 9);
+}
+
+TEST(records_are_received_once_for_all_pieces_and_only_for_those_that_may_have_ended) {
+  Activities& all = activities();
+  all.start();
+  const auto log = all.make_log();
+  log->keep(3);
+  std::vector<uint64_t> calls;
+  for (int64_t number = 1; number <= 5; ++number) calls.push_back(queue(log, number));
+  const auto records_of = [&](uint32_t number) {
+    add_call(number, calls[number - 1]);
+    add_work(Activities::kMemcpy, number, host_time(), host_time() + 1);
+  };
+  flushes = 0;
+  CHECK(log->times({1, 2, 9}, 3, true)[0].end == 0 && flushes == 0);  // not kept: no longer, or not yet
+  CHECK(log->times({3, 4, 5}, 3)[1].end == 0 && flushes == 0);
+  records_of(3);
+  records_of(4);
+  const auto found = log->times({1, 3, 4, 5}, 3, true);
+  CHECK(flushes == 1 && !found[0].end && found[1].end && found[2].end && !found[3].end);
+  CHECK(log->times({3, 4}, 3, true)[0].end == found[1].end && flushes == 1);
+  CHECK(log->times({3, 4, 5}, 1, true)[0].end == 0 && flushes == 2);
+  records_of(5);
+  CHECK(log->times({3, 4, 5}, 3, true)[2].end && flushes == 3);
+  all.stop();
 }
 
 TEST(records_of_a_deleted_log_are_ignored) {
@@ -198,11 +229,11 @@ TEST(host_function_has_a_begin_while_it_runs) {
   } argument{log.get(), &during};
   const auto look = [](void* given) {
     const auto* const found = static_cast<Argument*>(given);
-    *found->during = found->log->times(1, 1);
+    *found->during = times_of(*found->log, 1, 1);
   };
   TimedCall::run(new TimedCall{look, &argument, log, 1});
   CHECK(during.begin > 0 && during.end == 0);
-  CHECK(log->times(1, 1).begin == during.begin && log->times(1, 1).end >= during.begin);
+  CHECK(times_of(*log, 1, 1).begin == during.begin && times_of(*log, 1, 1).end >= during.begin);
 }
 
 TEST(threads_log_together) {
@@ -216,12 +247,12 @@ TEST(threads_log_together) {
       for (int64_t number = 1; number < 500; ++number) {
         log->add(number * 4 + thread);
         log->widen(number * 4 + thread, number, number + 1);
-        log->times(number, 1000);
+        times_of(*log, number, 1000);
       }
     });
   }
   for (auto& thread : threads) thread.join();
-  CHECK(log->times(1999, 1000).end == 500);
+  CHECK(times_of(*log, 1999, 1000).end == 500);
   all.stop();
 }
 

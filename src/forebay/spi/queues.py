@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 __all__ = [
@@ -74,7 +74,7 @@ class ExecutionLog(Protocol):
             The number, or 0 before the first piece of work.
         """
 
-    def log(self, most: int) -> Callable[[int], tuple[int, int]]:
+    def log(self, most: int) -> Callable[[Sequence[int]], list[tuple[int, int]]]:
         """Start to log the times of work that is queued from now on.
 
         Parameters
@@ -85,8 +85,9 @@ class ExecutionLog(Protocol):
         Returns
         -------
         callable
-            Function from the number of a piece of work to the times at which it began and ended, as
+            Function from the numbers of pieces of work to the times at which each began and ended, as
             `time.perf_counter_ns`. A time is 0 if it has not come yet or is no longer kept. The log outlives the queue.
+            A call may have to wait for a device, so pass many numbers at once.
         """
 
 

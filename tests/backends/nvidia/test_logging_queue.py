@@ -48,11 +48,11 @@ graph.launch(queue)
 last = queue.last_work_number()
 queue.wait(queue.signal())
 after = time.perf_counter_ns()
-times = [log(number) for number in (*range(first + 1, first + 6), last)]
+times = log([*range(first + 1, first + 6), last])
 print([0 < begin < end for begin, end in times], last - captured)
 flat = [before, *(time for pair in times for time in pair), after]
 print(flat == sorted(flat))
-print([log(number) for number in (first, captured, last + 1)])
+print(log([first, captured, last + 1]))
 """
     assert output_of(BEGIN + program) == ["[True, True, True, True, True, True] 1", "True", "[(0, 0), (0, 0), (0, 0)]"]
 
@@ -68,13 +68,13 @@ queue.fill(memory, 1, MIB)
 with port.context.current():
     api.cuMemsetD8Async(memory, 7, MIB, queue.handle)
 queue.wait(queue.signal())
-here = log(queue.last_work_number())
-begun, ended = others(1)
-print(0 < begun < here[0] < here[1], ended, others(other.last_work_number()))
+(here,) = log([queue.last_work_number()])
+(begun, ended), later = others([1, other.last_work_number()])
+print(0 < begun < here[0] < here[1], ended, later)
 gate.set()
 other.wait(other.signal())
-there = others(other.last_work_number())
-print(here[1] < others(1)[1] < there[0] < there[1], others(1)[0] == begun, log(1) == here)
+first, there = others([1, other.last_work_number()])
+print(here[1] < first[1] < there[0] < there[1], first[0] == begun, log([1]) == [here])
 """
     assert output_of(BEGIN + program) == ["True", "True 0 (0, 0)", "True True True"]
 
@@ -85,11 +85,11 @@ long, short = queue.log(3), queue.log(1)
 for byte in range(5):
     queue.fill(memory, byte, 100)
 queue.wait(queue.signal())
-print([bool(long(number)[1]) for number in range(7)], [bool(short(number)[1]) for number in range(7)])
-before = [long(number) for number in range(7)]
+before = long(range(7))
+print([bool(end) for _, end in before], [bool(end) for _, end in short(range(7))])
 queue.close()
 port.close()
-print([long(number) for number in range(7)] == before)
+print(long(range(7)) == before)
 for wrong in (0, -1, 2**63):
     open_port()
     try:
@@ -114,16 +114,65 @@ print(cupti.softcupti_enabled())
 del first
 queue.fill(memory, 1, 1)
 queue.wait(queue.signal())
-print(cupti.softcupti_enabled(), second(queue.last_work_number())[1] > 0)
+print(cupti.softcupti_enabled(), second([queue.last_work_number()])[0][1] > 0)
 del second
 gc.collect()
 print(cupti.softcupti_enabled())
 again = queue.log(10)
 queue.fill(memory, 1, 1)
 queue.wait(queue.signal())
-print(again(queue.last_work_number())[1] > 0, again(1))
+print(again([queue.last_work_number()])[0][1] > 0, again([1]))
 """
-    assert output_of(BEGIN + program) == ["0", "9", "9 True", "0", "True (0, 0)"]
+    assert output_of(BEGIN + program) == ["0", "9", "9 True", "0", "True [(0, 0)]"]
+
+
+def test_records_are_received_at_most_once_for_all_times():
+    program = """
+gate, entered, log = threading.Event(), threading.Event(), queue.log(10)
+def flushes(numbers):
+    before = cupti.softcupti_flushes()
+    ended = [bool(end) for _, end in log(numbers)]
+    return ended, cupti.softcupti_flushes() - before
+
+for byte in range(12):
+    queue.fill(memory, byte, 100)
+queue.wait(queue.signal())
+print(flushes([1, 2, 13, 99]))
+print(flushes(range(1, 13)))
+print(flushes(range(1, 13)))
+queue.call(lambda: entered.set() or gate.wait(LIMIT))
+queue.fill(memory, 1, 100)
+queue.fill(memory, 2, 100)
+print(entered.wait(LIMIT), flushes([12, 13, 14, 15]))
+gate.set()
+queue.wait(queue.signal())
+print(flushes([15, 14, 13]), log([]))
+"""
+    every = [number > 2 for number in range(1, 13)]
+    assert output_of(BEGIN + program) == [
+        f"{([False] * 4, 0)}",
+        f"{(every, 1)}",
+        f"{(every, 0)}",
+        f"True {([True, False, False, False], 1)}",
+        f"{([True] * 3, 1)} []",
+    ]
+
+
+def test_trace_receives_the_records_at_most_once_for_each_stream(tmp_path):
+    program = f"""
+port.close()
+import forebay
+from forebay import observe
+with observe.trace({str(tmp_path / "trace")!r}, limit=0) as recording:
+    numbers, gate = forebay.zeros(1000, device="cuda"), threading.Event()
+    forebay.cuda.current_stream().queue.call(lambda: gate.wait(LIMIT))
+    for _ in range(20):
+        numbers.fill_(3)
+    before = cupti.softcupti_flushes()
+print(recording.operations, recording.unfinished, cupti.softcupti_flushes() - before < 10)
+gate.set()
+"""
+    assert output_of(BEGIN + program) == ["21 20 True"]
 
 
 def test_failing_library_is_an_error_of_the_log():

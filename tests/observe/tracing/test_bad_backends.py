@@ -18,7 +18,7 @@ def raises(error):
     return method
 
 
-def add_log(plugin, given=lambda self: 1, log=lambda self, most: lambda number: (0, 0)):
+def add_log(plugin, given=lambda self: 1, log=lambda self, most: lambda numbers: [(0, 0)] * len(numbers)):
     plugin.queue.last_work_number, plugin.queue.log = given, log
 
 
@@ -33,9 +33,11 @@ LOG_FAULTS = {
     "log raises": {"log": raises(ValueError)},
     "log returns None": {"log": lambda self, most: None},
     **{
-        f"times of {times!r}": {"log": lambda self, most, times=times: lambda number: times}
+        f"times of {times!r}": {"log": lambda self, most, times=times: lambda numbers: [times] * len(numbers)}
         for times in (None, 7, ("a", "b"), (5, 3), (-5, -3), (1 << 70, 1 << 70), (1,))
     },
+    "no list": {"log": lambda self, most: lambda numbers: None},
+    "too few times": {"log": lambda self, most: lambda numbers: [(1, 2)] * (len(numbers) - 1)},
     "times raise": {"log": lambda self, most: raises(KeyError)},
 }
 
@@ -85,7 +87,11 @@ def test_faulty_logs_do_not_fail_the_trace(plugin, tmp_path, fault):
 
 def test_correct_log_is_traced(plugin, tmp_path):
     numbers = iter(range(1000))
-    add_log(plugin, lambda self: next(numbers), lambda self, most: lambda number: (number + 1, number + 2))
+    add_log(
+        plugin,
+        lambda self: next(numbers),
+        lambda self, most: lambda numbers: [(each + 1, each + 2) for each in numbers],
+    )
     trace_fills(plugin, tmp_path / "made")
 
 

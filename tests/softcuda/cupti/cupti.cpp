@@ -57,6 +57,7 @@ struct State {
   std::set<uint32_t> functions;
   std::deque<Record> records;
   uint32_t calls = 0;
+  int64_t flushes = 0;
 };
 
 State& state() {
@@ -193,6 +194,7 @@ CUptiResult cuptiActivityFlushAll(uint32_t) {
   {
     const std::lock_guard<std::mutex> lock(state().mutex);
     if (!state().completed) return CUPTI_ERROR_INVALID_OPERATION;
+    ++state().flushes;
     records.swap(state().records);
   }
   deliver(std::move(records));
@@ -232,5 +234,11 @@ CUptiResult cuptiGetTimestamp(uint64_t* timestamp) {
 int64_t softcupti_enabled() {
   const std::lock_guard<std::mutex> lock(state().mutex);
   return static_cast<int64_t>(state().kinds.size() + state().functions.size());
+}
+
+// The number of flushes.
+int64_t softcupti_flushes() {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  return state().flushes;
 }
 }

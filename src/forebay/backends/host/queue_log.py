@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from operator import index
 
 from forebay import _core
@@ -35,8 +36,11 @@ class HostLog:
         if not self._native:
             raise MemoryError(f"a log of {most} pieces of work could not be allocated")
 
-    def __call__(self, number: int) -> tuple[int, int]:
-        """Return the begin and end time of a piece of work."""
+    def __call__(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the begin and end times of pieces of work."""
+        return [self._times(number) for number in numbers]
+
+    def _times(self, number: int) -> tuple[int, int]:
         if (number := index(number)) < 0 or number >> 63:
             raise ValueError(f"the number of a piece of work must be from 0 to 2**63 - 1, not {number}")
         found = _Times()

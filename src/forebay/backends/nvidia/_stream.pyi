@@ -3,7 +3,7 @@
 A destructor may call any method, in any thread but the one on which the driver runs host functions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
 from typing_extensions import disjoint_base
@@ -44,7 +44,7 @@ class WorkTimes:
     """Times of the work of a stream, of the last `most` pieces from now on; see `spi.ExecutionLog`."""
 
     def __init__(self, stream: Stream, most: int) -> None: ...
-    def __call__(self, number: int) -> tuple[int, int]: ...
+    def __call__(self, numbers: Sequence[int]) -> list[tuple[int, int]]: ...
 
 @final
 class HostCall:

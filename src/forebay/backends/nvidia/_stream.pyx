@@ -29,7 +29,7 @@ cdef extern from "cuda/work_log.hpp" namespace "forebay::cuda" nogil:
     cdef cppclass Span:
         int64_t begin, end
     cdef cppclass NativeLog "forebay::cuda::WorkLog":
-        Span times(int64_t, int64_t)
+        vector[Span] times(const vector[int64_t]&, int64_t, cpp_bool) except +
     cdef cppclass CuptiFunctions:
         pass
     cdef cppclass Activities:
@@ -179,16 +179,14 @@ cdef class WorkTimes:
         self.process = getpid()
         self.log = stream.native.get().start_log(most)
 
-    def __call__(self, number):
-        cdef int64_t wanted = number
-        if self.log.get() is NULL:
-            return 0, 0
-        cdef Span found = self.log.get().times(wanted, self.most)
-        if not found.end and self.process == getpid():
-            with nogil:
-                Activities.get().update()
-            found = self.log.get().times(wanted, self.most)
-        return found.begin, found.end
+    def __call__(self, numbers):
+        cdef vector[int64_t] wanted = numbers
+        cdef vector[Span] found
+        with nogil:
+            if self.log.get() is not NULL:
+                found = self.log.get().times(wanted, self.most, self.process == getpid())
+            found.resize(wanted.size())
+        return [(each.begin, each.end) for each in found]
 
     def __dealloc__(self):
         if self.process and self.process == getpid():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import index
 
 from forebay.backends.nvidia._stream import WorkTimes
@@ -25,7 +25,7 @@ class LoggingQueue(CudaQueue):
     def last_work_number(self) -> int:
         return self.work_number()
 
-    def log(self, most: int) -> Callable[[int], tuple[int, int]]:
+    def log(self, most: int) -> Callable[[Sequence[int]], list[tuple[int, int]]]:
         most = index(most)
         if not 1 <= most <= _MOST:
             raise ValueError(f"a log must hold at least 1 piece of work, not {most}")

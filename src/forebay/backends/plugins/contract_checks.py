@@ -9,7 +9,7 @@ Objects whose `__class__` cannot be assigned are not checked.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, wraps
 from numbers import Real
@@ -314,20 +314,20 @@ def _queue_class(base: Any, backend: str) -> type:
         return close
 
     def wrap_log(method: _Method) -> _Method:
-        def log(queue: Any, most: int) -> Callable[[int], tuple[int, int]]:
+        def log(queue: Any, most: int) -> Callable[[Sequence[int]], list[tuple[int, int]]]:
             found = method(queue, most)
             if not callable(found):
                 raise _violation(queue, backend, "log", f"returned {found!r}, which is not callable")
 
-            def times(number: int) -> tuple[int, int]:
+            def times(numbers: Sequence[int]) -> list[tuple[int, int]]:
                 try:
-                    pair = found(number)
+                    pairs = found(numbers)
                 except Exception as error:
                     _check_error(queue, backend, "log", error)
                     raise
-                if _is_span(pair):
-                    return cast("tuple[int, int]", pair)
-                what = f"returned {pair!r} for a piece of work, which is not a tuple of begin and end time"
+                if isinstance(pairs, list) and len(pairs) == len(numbers) and all(map(_is_span, pairs)):
+                    return cast("list[tuple[int, int]]", pairs)
+                what = f"returned {pairs!r} for {len(numbers)} pieces of work, not a list of begin and end times"
                 raise _violation(queue, backend, "log", what)
 
             return times

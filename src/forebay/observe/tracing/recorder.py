@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from time import perf_counter_ns
@@ -104,7 +104,7 @@ class QueueTrack(_entries.QueueTrack):
             self.mark = queue.mark if isinstance(queue, Timing) else self._observe_next
         self.reached = 0  # `last_reached` at the end of the recording
         self.error: str = ""
-        self.log: Callable[[int], tuple[int, int]] | None = (
+        self.log: Callable[[Sequence[int]], list[tuple[int, int]]] | None = (
             _start_log(self, queue, most) if isinstance(queue, ExecutionLog) else None
         )
         self._unobserved: deque[ObservedTick] = deque()
@@ -115,7 +115,7 @@ class QueueTrack(_entries.QueueTrack):
             return True
         try:
             if self.log is not None:
-                return bool(self.times(self.last)[1]) or self.queue.idle()
+                return bool(self.times([self.last])[0][1]) or self.queue.idle()
             return bool(self.queue.reached() >= self.last.tick)
         except FAILURES as error:
             self._note_error(error)
@@ -131,13 +131,14 @@ class QueueTrack(_entries.QueueTrack):
             self._note_error(error)
             return 0
 
-    def times(self, number: int) -> tuple[int, int]:
-        """Return the logged begin and end of a piece of work; 0 if not logged."""
+    def times(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the logged begins and ends of pieces of work; 0 if not logged."""
         try:
-            return (0, 0) if self.log is None else self.log(number)
+            if self.log is not None:
+                return self.log(numbers)
         except FAILURES as error:
             self._note_error(error)
-            return 0, 0
+        return [(0, 0)] * len(numbers)
 
     def _note_error(self, error: Exception) -> None:
         self.error = self.error or str(error)
@@ -316,7 +317,7 @@ def _device_of(queue: Queue) -> OpenDevice | None:
     return next((opened for opened in found if opened.queue_with_handle(queue.handle) is queue), None)
 
 
-def _start_log(track: QueueTrack, queue: ExecutionLog, most: int) -> Callable[[int], tuple[int, int]]:
+def _start_log(track: QueueTrack, queue: ExecutionLog, most: int) -> Callable[[Sequence[int]], list[tuple[int, int]]]:
     """Start a log of `most` pieces of work, or fewer if memory is short. Returns an empty log if the queue cannot."""
     most = min(most, _MAX_LOGGED)
     while most:
@@ -332,7 +333,7 @@ def _start_log(track: QueueTrack, queue: ExecutionLog, most: int) -> Callable[[i
         except FAILURES as error:  # the backend is faulty
             track.error = str(error)
             break
-    return lambda _number: (0, 0)
+    return lambda numbers: [(0, 0)] * len(numbers)
 
 
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep

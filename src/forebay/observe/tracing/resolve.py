@@ -60,6 +60,13 @@ def _queue_order(each: _Operation) -> int:
     return cast("int", each.end if each.queue.logs else each.end.tick)
 
 
+def _logged(queue: QueueTrack, operations: list[_Operation]) -> dict[int, tuple[int, int]]:
+    """Return the times of the first and the last piece of work of each operation, by number."""
+    begins = {each.begin + 1 for each in operations if each.begin is not None}
+    numbers = sorted(begins | {each.end for each in operations if each.end is not None})
+    return dict(zip(numbers, queue.times(numbers), strict=True))
+
+
 class _Resolver:
     def __init__(self, recorder: Recorder, *, intervals: bool, events: bool) -> None:
         self.trace = TraceData(recorder.began, recorder.ended, lost=recorder.lost)
@@ -93,13 +100,13 @@ class _Resolver:
         for some in by_queue.values():
             previous_end, queue = 0, some[0].queue
             clock = clocks.get(cast("OpenDevice", queue.opened))
-            if queue.logs:
-                ended = (each.end for each in some if each.end is not None and queue.times(each.end)[1])
-                queue.reached = max(queue.reached, max(ended, default=0))
+            logged = _logged(queue, some) if queue.logs else {}
+            queue.reached = max([queue.reached, *(number for number, (_, ended) in logged.items() if ended)])
             for each in sorted(some, key=_queue_order):
-                begin, end = (
-                    self._logged_times(each, previous_end) if queue.logs else self._times(each, clock, previous_end)
-                )
+                if queue.logs:
+                    begin, end = self._logged_times(each, logged, previous_end)
+                else:
+                    begin, end = self._times(each, clock, previous_end)
                 previous_end = end or begin or previous_end
                 self._operation(each, begin, end)
 
@@ -131,14 +138,16 @@ class _Resolver:
         begin = max(clock.time(each.begin), previous_end, each.requested)
         return begin, max(clock.time(each.end), begin) if each.reached(each.end) else None
 
-    def _logged_times(self, each: _Operation, previous_end: int) -> tuple[int | None, int | None]:
+    def _logged_times(
+        self, each: _Operation, logged: dict[int, tuple[int, int]], previous_end: int
+    ) -> tuple[int | None, int | None]:
         """Return as `_times`, from the log. An operation without work (a wait for a past tick) takes no time."""
         if each.begin is None or each.end is None:
             return None, None
         if each.begin == each.end:
             at = max(previous_end, each.requested)
             return at, at
-        begin, end = each.queue.times(each.begin + 1)[0], each.queue.times(each.end)[1]
+        begin, end = logged[each.begin + 1][0], logged[each.end][1]
         # The log may have lost the begin of a long operation.
         begin = max(begin, previous_end, each.requested) if begin or end else 0
         return begin or None, max(end, begin) if end else None
