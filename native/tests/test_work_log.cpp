@@ -168,6 +168,20 @@ TEST(log_keeps_its_last_work) {
   CHECK(times_of(log, 8, 2).end == 9);
 }
 
+TEST(clocks_are_compared_before_the_first_records_arrive) {
+  Activities& all = activities();
+  ahead += 3'600'000'000'000;  // an offset from before would be an hour wrong
+  all.start();
+  const auto log = all.make_log();
+  log->keep(1);
+  const int64_t now = host_time();
+  add_call(1, queue(log, 1));
+  add_work(Activities::kMemcpy, 1, now, now + 10'000'000);
+  deliver();
+  CHECK(is_near(times_of(*log, 1, 1).begin, now) && is_near(times_of(*log, 1, 1).end, now + 10'000'000));
+  all.stop();
+}
+
 TEST(records_are_received_once_for_all_pieces_and_only_for_those_that_may_have_ended) {
   Activities& all = activities();
   all.start();
