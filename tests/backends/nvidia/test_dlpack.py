@@ -62,6 +62,16 @@ for options in (
     delete()
 host, _ = consume(export(dl_device=(1, 0), max_version=(1, 0)))
 print(host["device"], ctypes.cast(host["address"], ctypes.POINTER(ctypes.c_float))[5])
+ones = forebay.ones(2)
+for options in ({}, {"copy": True}, {"dl_device": (2, 1)}, {"max_version": (1, 0)}):
+    copied, delete = consume(ones.__dlpack__(**{"dl_device": (2, 0)} | options))
+    there = (ctypes.c_float * 2).from_address(copied["address"])
+    print(copied["device"], copied["version"], list(there), copied["address"] != ones.data_ptr())
+    delete()
+for options in ({"dl_device": (2, 0), "copy": False}, {"dl_device": (2, 9)}, {"dl_device": (13, 0)}, {"dl_device": 3}):
+    print(seen(ones.__dlpack__, **options))
+for tensor in (ones, floats):  # the index of the CPU is ignored
+    print(consume(tensor.__dlpack__(dl_device=(1, 5)))[0]["device"])
 with cuda.device(1):
     print(seen(export))
     elsewhere = floats.to("cuda:1")
@@ -90,6 +100,16 @@ with cuda.device(1):
         "(1, 0, 0) True [3, 4] [4, 1]",
         "(1, 0, 3) False [3, 4] [4, 1]",
         "(1, 0) 5.0",
+        "(2, 0) None [1.0, 1.0] True",
+        "(2, 0) None [1.0, 1.0] True",
+        "(2, 1) None [1.0, 1.0] True",
+        "(2, 0) (1, 0, 2) [1.0, 1.0] True",
+        "ValueError: cannot move (i.e. copy=False) tensor from cpu to cuda:0 without copying.",
+        "DeviceError: CUDA error: invalid device ordinal",
+        "BufferError: Unsupported device_type: 13",
+        "TypeError: __dlpack__(): argument 'dl_device' must be tuple of ints, not int",
+        "(1, 0)",
+        "(1, 0)",
         "BufferError: Can't export tensors on a different CUDA device index. Expected: 0. Current device: 1.",
         "(2, 1)",
     ]

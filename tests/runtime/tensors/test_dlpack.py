@@ -77,9 +77,16 @@ def test_dlpack_accepts_the_consumers_options():
     assert made.__dlpack_device__() == (1, 0)
     for options in ({"stream": None}, {"stream": -1}, {"max_version": (1, 0)}, {"dl_device": (1, 0)}, {"copy": True}):
         assert "dltensor" in repr(made.__dlpack__(**options))
-    with pytest.raises(BufferError, match=r"cannot be exported to device \(2, 0\)"):
-        made.__dlpack__(dl_device=(2, 0))
     assert np.from_dlpack(made, copy=True).__array_interface__["data"][0] != made.data_ptr()
+
+
+def test_dlpack_copies_to_no_emulated_or_unsupported_device():
+    made = forebay.tensor([1, 2])
+    with forebay.emulate("cuda"):
+        with pytest.raises(BufferError, match="cuda:0 is emulated"):
+            made.__dlpack__(dl_device=(2, 0))
+        with pytest.raises(BufferError, match="Unsupported device_type: 10"):
+            made.__dlpack__(dl_device=(10, 0))
 
 
 def test_export_waits_for_the_stream():

@@ -14,8 +14,9 @@ from forebay.dtypes import named
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.streams.stream import current_stream_for
-from forebay.runtime.tensors.dlpack_export import CUDA_TYPE, stream_of_number
-from forebay.runtime.tensors.foreign_memory import opened_for_type, tensor_over_memory
+from forebay.runtime.tensors.dlpack_devices import CUDA_TYPE, opened_for_type
+from forebay.runtime.tensors.dlpack_export import stream_of_number
+from forebay.runtime.tensors.foreign_memory import tensor_over_memory
 from forebay.runtime.tensors.python_data import unsupported_dtype
 from forebay.runtime.tensors.tensor import Tensor
 from forebay.spi import IdentifiesMemory

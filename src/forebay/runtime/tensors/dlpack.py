@@ -15,8 +15,9 @@ from forebay.runtime.devices.current import resolve
 from forebay.runtime.memory._dlpack import MAX_VERSION, ManagedTensor, device_of
 from forebay.runtime.streams.stream import current_stream_for
 from forebay.runtime.tensors.creation import READ_ONLY_WARNING, from_numpy, tensor_over
+from forebay.runtime.tensors.dlpack_devices import opened_for_type
 from forebay.runtime.tensors.dlpack_export import CODES, check_current
-from forebay.runtime.tensors.foreign_memory import opened_for_type, tensor_over_memory
+from forebay.runtime.tensors.foreign_memory import tensor_over_memory
 from forebay.runtime.tensors.options import DeviceLike
 from forebay.runtime.tensors.tensor import Tensor
 

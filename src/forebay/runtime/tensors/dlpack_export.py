@@ -11,14 +11,13 @@ from forebay.runtime.devices.current import current_index
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory._dlpack import MAX_VERSION, export_memory
 from forebay.runtime.streams.stream import Stream, current_stream_for, default_stream_for, from_queue
+from forebay.runtime.tensors.dlpack_devices import CPU_TYPE, CUDA_TYPE, opened_for_type
 
 if TYPE_CHECKING:
     from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = [
     "CODES",
-    "CPU_TYPE",
-    "CUDA_TYPE",
     "check_current",
     "cuda_array_interface",
     "dlpack_capsule",
@@ -26,8 +25,6 @@ __all__ = [
     "stream_of_number",
 ]
 
-CPU_TYPE: Final = 1  # DLDeviceType, as the next
-CUDA_TYPE: Final = 2
 CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # DLDataTypeCode by the kind of a NumPy dtype
 _BFLOAT16 = 4, 16  # code and bits
 _DEFAULT_STREAM, _PER_THREAD_STREAM = 1, 2  # numbers of streams in the protocol
@@ -63,12 +60,13 @@ def dlpack_capsule(
     if read_only and not versioned:
         raise BufferError("read_only export requires the versioned DLPack protocol; pass max_version=(1, 0) or higher")
     here = dlpack_device(tensor)
-    if here[0] == CPU_TYPE:
-        if stream not in (None, _NO_ORDER):
-            raise AssertionError("stream should be None on cpu.")
-        return _host_capsule(tensor, max_version, dl_device, copy, read_only)
-    consumer = None if stream == _NO_ORDER else stream_of_number(tensor.raw_storage.opened, stream)
+    on_host = here[0] == CPU_TYPE
+    if on_host and stream not in (None, _NO_ORDER):
+        raise AssertionError("stream should be None on cpu.")
+    consumer = None if on_host or stream == _NO_ORDER else stream_of_number(tensor.raw_storage.opened, stream)
     target = tensor.device if dl_device is None else _target(tensor.device, here[0], dl_device)
+    if on_host and target == tensor.device:
+        return _host_capsule(tensor, max_version, copy, read_only)
     element = _element(tensor)
     copied = tensor
     if target != tensor.device:
@@ -78,7 +76,7 @@ def dlpack_capsule(
     elif copy:
         copied = tensor.clone()
     if target is CPU:
-        return _host_capsule(copied, max_version, None, None, read_only)
+        return _host_capsule(copied, max_version, None, read_only)
     storage = copied.raw_storage
     if consumer is not None and consumer != (producer := current_stream_for(storage.opened)):
         consumer.wait_stream(producer)
@@ -87,7 +85,7 @@ def dlpack_capsule(
         copied.shape,
         copied.stride(),
         element,
-        (here[0], target.index or 0),
+        dlpack_device(copied),
         (storage, storage.owner),  # the owner changes if the storage is resized
         versioned=versioned,
         read_only=read_only,
@@ -112,11 +110,9 @@ def _target(own: Device, own_type: int, wanted: Any) -> Device:
     if not isinstance(wanted, tuple) or len(wanted) != 2 or not all(isinstance(each, int) for each in wanted):
         raise TypeError(f"__dlpack__(): argument 'dl_device' must be tuple of ints, not {type(wanted).__name__}")
     number, index = int(wanted[0]), int(wanted[1])
-    if number == own_type:
-        return Device(own.kind, index)
-    if (number, index) == (CPU_TYPE, 0):
-        return CPU
-    raise BufferError(f"Unsupported device_type: {number}")
+    if number == CPU_TYPE:  # the index is ignored, as PyTorch does
+        return own if own_type == CPU_TYPE else CPU
+    return Device(own.kind, index) if number == own_type else opened_for_type(number, index).device
 
 
 def _element(tensor: Tensor) -> tuple[int, int]:
@@ -131,15 +127,13 @@ def _element(tensor: Tensor) -> tuple[int, int]:
     return CODES[dtype.kind], 8 * dtype.itemsize
 
 
-def _host_capsule(tensor: Tensor, max_version: Any, dl_device: Any, copy: bool | None, read_only: bool) -> Any:
+def _host_capsule(tensor: Tensor, max_version: Any, copy: bool | None, read_only: bool) -> Any:
     """Return a capsule of memory that the host can access, after waiting for the stream. NumPy makes it."""
-    if isinstance(dl_device, tuple) and dl_device != (CPU_TYPE, 0):
-        raise BufferError(f"a tensor in the CPU's memory cannot be exported to device {dl_device}")  # NumPy: ValueError
     array = tensor._export()  # noqa: SLF001 -- this is a part of the class
     if read_only:
         array = array.view()
         array.flags.writeable = False
-    options = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
+    options = {"max_version": max_version, "copy": copy}
     return array.__dlpack__(**{name: value for name, value in options.items() if value is not None})
 
 

@@ -1,4 +1,4 @@
-"""Tensors over device memory that belongs to another library, and the devices that can use it."""
+"""Tensors over device memory that belongs to another library."""
 
 from __future__ import annotations
 
@@ -6,35 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from forebay import backends
-from forebay.device_spec import Device
-from forebay.runtime.devices import current
-from forebay.runtime.devices.open_device import OpenDevice, device_count, open_devices
+from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.storage import Storage
 from forebay.runtime.tensors.tensor import Tensor
 
-__all__ = ["opened_for_type", "tensor_over_memory"]
+__all__ = ["tensor_over_memory"]
 
 _LIMIT = 1 << 63
-_KINDS = {2: "cuda"}  # by DLDeviceType: where no device of the type is open
-
-
-def opened_for_type(number: int, index: int | None) -> OpenDevice:
-    """Return the device that can use memory of a DLDeviceType and an index, opened; the current one for None.
-
-    Raises BufferError if no device can use such memory, and DeviceError for an index that does not exist.
-    """
-    kinds = (opened.kind for opened in open_devices().devices if opened.port.props.dlpack_type == number)
-    kind = next(kinds, _KINDS.get(number))
-    if kind is None:
-        raise BufferError(f"Unsupported device_type: {number}")
-    if not device_count(kind):
-        raise BufferError(f"the memory cannot be used: {backends.why_not(kind)}")
-    opened = current.opened_for(Device(kind, index))
-    if opened.port.props.dlpack_type != number:
-        reason = "is emulated" if opened.port.props.emulated else "shares no memory"
-        raise BufferError(f"the memory of other libraries' devices cannot be used: {opened.device} {reason}")
-    return opened
 
 
 def tensor_over_memory(
