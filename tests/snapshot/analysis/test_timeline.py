@@ -42,6 +42,25 @@ def test_live_allocations_add_up_to_curve(steps: list[tuple[int, int]], lost: fl
         assert timeline.allocations.nbytes[live].sum() == timeline.allocated[moment]
 
 
+@given(steps, st.floats(0, 1), st.booleans())
+def test_allocations_carry_address_stream_and_pool(steps: list[tuple[int, int]], lost: float, growing: bool) -> None:
+    snapshot = random_history(steps, lost, growing)
+    held = reconstruct(snapshot).allocations
+    for row in range(len(held.start)):
+        if held.start[row]:
+            entry = snapshot.trace[held.start[row] - 1]
+        elif held.end[row] <= len(snapshot.trace):
+            entry = snapshot.trace[held.end[row] - 1]
+        else:
+            block = next(block for block in snapshot.blocks if block["address"] == held.address[row])
+            entry = snapshot.segments[block["segment"]]
+            assert entry["address"] <= held.address[row] < entry["address"] + entry["nbytes"]
+            assert (held.queue[row], held.home[row]) == (entry["queue"], entry["home"])
+            continue
+        expected = (entry["address"], entry["queue"], entry["home"])
+        assert (held.address[row], held.queue[row], held.home[row]) == expected
+
+
 def test_free_ends_previous_allocation_at_address() -> None:
     scene = Scene()
     for _ in range(2):

@@ -33,12 +33,21 @@ class Allocations:
         Requested bytes.
     stack : numpy.ndarray
         Rows of `Snapshot.stacks`, or `NEVER_SEEN`.
+    address : numpy.ndarray
+        Addresses of the blocks.
+    queue : numpy.ndarray
+        Streams that the blocks were allocated on.
+    home : numpy.ndarray
+        Ids of the private pools of the blocks; 0: the default pool.
     """
 
     start: NDArray[np.int64]
     end: NDArray[np.int64]
     nbytes: NDArray[np.int64]
     stack: NDArray[np.int64]
+    address: NDArray[np.uint64]
+    queue: NDArray[np.uint64]
+    home: NDArray[np.int64]
 
     def live_at(self, moment: int) -> NDArray[np.intp]:
         """Return the rows of the allocations that are live at a moment.
@@ -172,10 +181,12 @@ def _match_allocations(snapshot: Snapshot) -> Allocations:
 
     frees = rows[unmatched_frees]
     sizes = trace["nbytes"].astype(np.int64)
+    seen = np.concatenate([rows[allocs], frees])  # the entry that describes each allocation that the history mentions
+    segments = snapshot.segments[older["segment"]]
     return Allocations(
         start=np.concatenate([start, np.zeros(len(frees) + len(older), np.int64)]),
         end=np.concatenate([end, frees + 1, np.full(len(older), entries + 1)]),
-        nbytes=np.concatenate([sizes[rows[allocs]], sizes[frees], older["requested"].astype(np.int64)]),
+        nbytes=np.concatenate([sizes[seen], older["requested"].astype(np.int64)]),
         stack=np.concatenate(
             [
                 trace["stack"][rows[allocs]].astype(np.int64),
@@ -183,6 +194,9 @@ def _match_allocations(snapshot: Snapshot) -> Allocations:
                 _known_stacks(older["stack"]),
             ]
         ),
+        address=np.concatenate([trace["address"][seen], older["address"]]),
+        queue=np.concatenate([trace["queue"][seen], segments["queue"]]),
+        home=np.concatenate([trace["home"][seen], segments["home"]]).astype(np.int64),
     )
 
 
