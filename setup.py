@@ -36,7 +36,11 @@ core = Extension(
     depends=native("*/*.hpp"),
     include_dirs=["native", np.get_include()],
     # Without the second, the headers of NumPy 2.1 declare what NumPy 1.21 had.
-    define_macros=[("NPY_NO_DEPRECATED_API", NUMPY_API), ("NPY_TARGET_VERSION", NUMPY_API)],
+    define_macros=[
+        ("NPY_NO_DEPRECATED_API", NUMPY_API),
+        ("NPY_TARGET_VERSION", NUMPY_API),
+        ("FOREBAY_CALLERS_HOLD_GIL", "1"),
+    ],
     extra_compile_args=[*cpp, *exact, *measured],
     extra_link_args=["-pthread", *stripped, *measured],
     language="c++",

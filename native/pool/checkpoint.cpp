@@ -12,8 +12,6 @@
 namespace forebay {
 namespace {
 
-using Lock = std::lock_guard<std::mutex>;
-
 bool is_committed(const Block& block) { return block.state <= State::PendingFree; }
 
 // Returns true if the block is pending, or would be when it is freed.
@@ -52,7 +50,7 @@ std::vector<const Segment*> Pool::segments_in_order(uint32_t pool_id) const {
 }
 
 Checkpoint Pool::checkpoint(uint32_t pool_id) const {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   Checkpoint found;
   for (const Segment* segment : segments_in_order(pool_id)) {
     auto& blocks = found.emplace_back();
@@ -66,7 +64,7 @@ Checkpoint Pool::checkpoint(uint32_t pool_id) const {
 }
 
 std::vector<uint64_t> Pool::live_addresses(uint32_t pool_id) const {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   std::vector<uint64_t> found;
   const PoolPartition* partition = find_partition(pool_id);
   for (const auto& [address, segment] : segments_) {
@@ -79,7 +77,7 @@ std::vector<uint64_t> Pool::live_addresses(uint32_t pool_id) const {
 }
 
 Restored Pool::restore(uint32_t pool_id, const Checkpoint& saved, uint32_t stack, uint32_t free_stack) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   check_restorable(pool_id, saved);
   const std::vector<const Segment*> segments = segments_in_order(pool_id);
 

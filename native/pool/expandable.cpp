@@ -9,8 +9,6 @@
 namespace forebay {
 namespace {
 
-using Lock = std::lock_guard<std::mutex>;
-
 bool is_free_or_uncommitted(const Block* block) {
   return block != nullptr && (block->state == State::Free || block->state == State::Uncommitted);
 }
@@ -25,7 +23,7 @@ void Pool::adopt_expandable(uint64_t address, uint64_t size, uint64_t page_size,
             << kMinBlockSize << ": " << size << " bytes, pages of " << page_size;
     throw std::invalid_argument(message.str());
   }
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   FreeList* list = free_list(partition_or_default(pool_id), queue, small);
   std::map<uint64_t, Block*> entry;  // allocated first, as it may throw
   Block*& listed = entry[address];
@@ -37,7 +35,7 @@ void Pool::adopt_expandable(uint64_t address, uint64_t size, uint64_t page_size,
 }
 
 PageRange Pool::choose_pages(uint64_t nbytes, uint64_t queue, uint32_t pool_id) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   const uint64_t size = policy_.block_size(nbytes);
   FreeList* list = free_list(partition_or_default(pool_id), queue, is_small(size));
   for (const auto& entry : list->uncommitted) {
@@ -63,7 +61,7 @@ PageRange Pool::choose_pages(uint64_t nbytes, uint64_t queue, uint32_t pool_id) 
 }
 
 bool Pool::begin_commit(PageRange range) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   Block* block = block_containing(range.address);
   if (block == nullptr || block->state != State::Uncommitted) return false;
   const uint64_t page_size = block->segment->page_size, before = range.address - block->address;
@@ -84,7 +82,7 @@ bool Pool::begin_commit(PageRange range) {
 }
 
 Block* Pool::allocate_at(uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   Block* block = block_at(address);
   const uint64_t size = policy_.block_size(nbytes);
   if (block == nullptr) return nullptr;
@@ -96,7 +94,7 @@ Block* Pool::allocate_at(uint64_t address, uint64_t nbytes, uint64_t queue, uint
 }
 
 Block* Pool::commit_done(uint64_t address, uint64_t nbytes, uint32_t stack) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   Block* block = block_at(address);
   if (block == nullptr || block->state != State::Committing) return nullptr;
   Segment& segment = *block->segment;
@@ -112,7 +110,7 @@ Block* Pool::commit_done(uint64_t address, uint64_t nbytes, uint32_t stack) {
 }
 
 std::vector<PageRange> Pool::idle_pages(bool small, uint32_t pool_id) const {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   std::vector<PageRange> found;
   const PoolPartition* partition = find_partition(pool_id);
   if (partition == nullptr) return found;
@@ -129,7 +127,7 @@ std::vector<PageRange> Pool::idle_pages(bool small, uint32_t pool_id) const {
 }
 
 bool Pool::begin_decommit(PageRange range) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   Block* block = block_containing(range.address);
   if (block == nullptr || block->state != State::Free || !block->segment->expandable()) return false;
   const uint64_t page_size = block->segment->page_size, before = range.address - block->address;
@@ -151,7 +149,7 @@ bool Pool::begin_decommit(PageRange range) {
 }
 
 bool Pool::decommit_done(uint64_t address, uint32_t stack) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   Block* block = block_at(address);
   if (block == nullptr || block->state != State::Decommitting) return false;
   const Segment& segment = *block->segment;
@@ -164,7 +162,7 @@ bool Pool::decommit_done(uint64_t address, uint32_t stack) {
 }
 
 void Pool::rollback(uint64_t address) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   Block* block = block_at(address);
   if (block == nullptr) return;
   if (block->state == State::Committing) {
@@ -176,7 +174,7 @@ void Pool::rollback(uint64_t address) {
 }
 
 std::vector<PageTransition> Pool::page_transitions() const {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   std::vector<PageTransition> found;
   for (const auto& [address, segment] : segments_) {
     if (!segment.expandable()) continue;
@@ -189,7 +187,7 @@ std::vector<PageTransition> Pool::page_transitions() const {
 }
 
 bool Pool::evict_expandable(uint64_t address) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   const auto at = segments_.find(address);
   if (at == segments_.end() || at->second.first->is_split() || at->second.first->state != State::Uncommitted)
     return false;

@@ -8,8 +8,6 @@
 namespace forebay {
 namespace {
 
-using Lock = std::lock_guard<std::mutex>;
-
 // Re-sorts a heap in its free list when its largest gap has changed. Neither step can fail.
 class GapUpdate {
  public:
@@ -59,7 +57,7 @@ Block* Pool::find_buffer(FreeList* list, uint64_t size) {
 }
 
 BestFitBuffer Pool::best_fit_buffer(uint64_t nbytes, uint64_t queue, uint32_t pool_id) const {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   const uint64_t size = policy_.block_size(nbytes);
   const PoolPartition* partition = find_partition(pool_id);
   if (partition == nullptr) return {};
@@ -74,7 +72,7 @@ BestFitBuffer Pool::best_fit_buffer(uint64_t nbytes, uint64_t queue, uint32_t po
 
 Block* Pool::new_buffer(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id) {
   if (nbytes == 0 || nbytes >= kMaxRequest) return nullptr;
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   const uint64_t size = policy_.block_size(nbytes);
   PoolPartition* partition = find_partition(pool_id);
   if (partition == nullptr) return nullptr;
@@ -102,7 +100,7 @@ Block* Pool::carve_buffer(Segment* heap, uint64_t size) {
 }
 
 uint64_t Pool::release_buffer(uint64_t address, uint64_t size) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   const auto after = segments_.upper_bound(address);
   if (after == segments_.begin()) return 0;
   Segment& heap = std::prev(after)->second;

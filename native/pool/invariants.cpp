@@ -15,7 +15,7 @@ uint64_t committed_bytes(const Segment& segment) {
 }  // namespace
 
 const char* Pool::check_invariants() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  PoolLock lock(mutex_);
   int64_t recount[kMetrics][2] = {};
   size_t live = 0, pending = 0, free = 0, uncommitted_ranges = 0, expandable = 0, heaps = 0;
   uint64_t end_of_last = 0;

@@ -6,26 +6,24 @@
 namespace forebay {
 namespace {
 
-using Lock = std::lock_guard<std::mutex>;
-
 int64_t bytes(uint64_t size) { return static_cast<int64_t>(size); }
 
 }  // namespace
 
 void Pool::set_policy(const Policy& policy) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   policy_ = policy;
   best_fit_only_ = is_best_fit_only();
 }
 
 Policy Pool::policy() const {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   return policy_;
 }
 
 Block* Pool::try_allocate(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id, bool borrowed) {
   if (nbytes == 0 || nbytes >= kMaxRequest) return nullptr;
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   PoolPartition* partition = find_partition(pool_id);
   if (partition == nullptr) return nullptr;
   const uint64_t size = policy_.block_size(nbytes);
@@ -100,7 +98,7 @@ Block* Pool::allocate_from(Block* block, uint64_t size, uint64_t nbytes, uint32_
 
 // Flattened: a free of a program is one call.
 [[gnu::flatten]] bool Pool::free(Block* block, uint32_t stack) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   return begin_free(block, stack);
 }
 
@@ -127,14 +125,14 @@ bool Pool::begin_free(Block* block, uint32_t stack) {
 }
 
 void Pool::record_stream(Block* block, uint64_t queue) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   auto& users = block->users;
   if (queue != block->segment->queue && std::find(users.begin(), users.end(), queue) == users.end())
     users.push_back(queue);
 }
 
 bool Pool::resize(Block* block, uint64_t nbytes, uint32_t stack) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   const Segment& segment = *block->segment;
   const uint64_t size = nbytes == 0 ? 0 : policy_.block_size(nbytes);
   if (size == 0 || nbytes > block->size ||
@@ -160,12 +158,12 @@ bool Pool::resize(Block* block, uint64_t nbytes, uint32_t stack) {
 
 Block* Pool::live_at(uint64_t address) const {
   if (address % kMinAlignment != 0) return nullptr;  // usually memory of another allocator: decided without the lock
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   return live_.find(address);
 }
 
 std::vector<DeferredFree> Pool::deferred() {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   const auto completed = [&](uint64_t serial) { return pending_frees_.count(serial) == 0; };
   deferred_.erase(std::remove_if(deferred_.begin(), deferred_.end(), completed), deferred_.end());
   std::vector<DeferredFree> found;
@@ -177,12 +175,12 @@ std::vector<DeferredFree> Pool::deferred() {
 }
 
 void Pool::acknowledge_deferred(uint64_t serial) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   deferred_.erase(deferred_.begin(), std::upper_bound(deferred_.begin(), deferred_.end(), serial));
 }
 
 bool Pool::complete_free(uint64_t serial, uint32_t stack) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   const auto at = pending_frees_.find(serial);
   if (at == pending_frees_.end()) return false;
   Block* block = at->second;

@@ -13,7 +13,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -24,6 +23,7 @@
 #include "pool/history.hpp"
 #include "pool/live_table.hpp"
 #include "pool/policy.hpp"
+#include "pool/pool_mutex.hpp"
 #include "pool/stacks.hpp"
 #include "pool/statistics.hpp"
 
@@ -195,7 +195,7 @@ class Pool {
   // Visits each segment and its blocks by address, under the pool's lock.
   template <class OnSegment, class OnBlock>
   void walk(OnSegment on_segment, OnBlock on_block) const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    PoolLock lock(mutex_);
     for (const auto& [address, segment] : segments_) {
       on_segment(segment);
       for (const Block* block = segment.first; block != nullptr; block = block->next) on_block(*block);
@@ -248,7 +248,7 @@ class Pool {
   void erase_segment(Segment* segment);
   void record_event(Action action, uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id);
 
-  mutable std::mutex mutex_;
+  mutable PoolMutex mutex_;
   Policy policy_;
   bool best_fit_only_ = true;  // cached is_best_fit_only(): no rule but best fit selects a block
   std::map<uint64_t, Segment> segments_;

@@ -9,8 +9,6 @@
 namespace forebay {
 namespace {
 
-using Lock = std::lock_guard<std::mutex>;
-
 int64_t bytes(uint64_t size) { return static_cast<int64_t>(size); }
 
 [[noreturn]] void throw_invalid_segment(uint64_t address, uint64_t size, const std::string& why) {
@@ -51,7 +49,7 @@ void Pool::count_reserved(const Segment& segment, int64_t change) {
 
 void Pool::adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack, uint64_t rank,
                  uint32_t pool_id) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   FreeList* list = free_list(partition_or_default(pool_id), queue, small);
   Block* block = create_segment(address, size, queue, stack, rank, list, 0);
   list_new_segment(block);
@@ -61,7 +59,7 @@ void Pool::adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, ui
 
 Block* Pool::adopt_and_allocate(uint64_t nbytes, uint64_t address, uint64_t size, uint64_t queue, uint32_t stack,
                                 uint32_t pool_id) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   const uint64_t wanted = policy_.block_size(nbytes);
   FreeList* list = free_list(partition_or_default(pool_id), queue, is_small(wanted));
   Block* block = create_segment(address, size, queue, stack, kNextRank, list, 0);
@@ -74,7 +72,7 @@ Block* Pool::adopt_and_allocate(uint64_t nbytes, uint64_t address, uint64_t size
 }
 
 bool Pool::evict(uint64_t address, uint32_t stack) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   const auto at = segments_.find(address);
   if (at == segments_.end()) return false;
   Segment& segment = at->second;
@@ -100,7 +98,7 @@ void Pool::erase_segment(Segment* segment) {
 }
 
 std::vector<Evictable> Pool::evictable(bool small, uint32_t pool_id, bool expandable, bool parts) const {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   std::vector<Evictable> found;
   const PoolPartition* partition = find_partition(pool_id);
   if (partition == nullptr) return found;
@@ -121,7 +119,7 @@ std::vector<Evictable> Pool::evictable(bool small, uint32_t pool_id, bool expand
 }
 
 void Pool::create_partition(uint32_t pool_id, bool allows_splits, bool defers_frees) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   auto& partition = partitions_[pool_id];
   if (partition == nullptr) partition = std::make_unique<PoolPartition>();
   partition->pool_id = pool_id;
@@ -130,7 +128,7 @@ void Pool::create_partition(uint32_t pool_id, bool allows_splits, bool defers_fr
 }
 
 bool Pool::remove_partition(uint32_t pool_id) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   const auto at = partitions_.find(pool_id);
   if (at == partitions_.end()) return false;
   for (const auto& [address, segment] : segments_) {
@@ -141,7 +139,7 @@ bool Pool::remove_partition(uint32_t pool_id) {
 }
 
 uint64_t Pool::free_bytes(uint32_t pool_id) const {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   uint64_t total = 0;
   if (const PoolPartition* partition = find_partition(pool_id)) {
     for (const auto& lists : partition->lists) {
@@ -154,13 +152,13 @@ uint64_t Pool::free_bytes(uint32_t pool_id) const {
 }
 
 Stat Pool::reserved_by(uint32_t pool_id, SizeClass size_class) const {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   const PoolPartition* partition = find_partition(pool_id);
   return partition == nullptr ? Stat{} : partition->reserved.read(size_class);
 }
 
 bool Pool::owns(uint64_t address) const {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   return overlaps(address, 1);
 }
 

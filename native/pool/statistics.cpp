@@ -9,8 +9,6 @@
 namespace forebay {
 namespace {
 
-using Lock = std::lock_guard<std::mutex>;
-
 uint64_t now_ns() {
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
@@ -21,14 +19,14 @@ uint64_t now_ns() {
 
 Stat Pool::count(unsigned metric, unsigned size_class) const {
   if (metric >= kMetrics || size_class >= kSizeClasses) throw std::out_of_range("unknown metric or size class");
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   return statistics_.read(static_cast<Metric>(metric), static_cast<SizeClass>(size_class));
 }
 
 std::vector<int64_t> Pool::counts() const {
   std::vector<int64_t> numbers;
   numbers.reserve(size_t{4} * kMetrics * kSizeClasses);
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   for (unsigned metric = 0; metric < kMetrics; ++metric) {
     for (unsigned size_class = 0; size_class < kSizeClasses; ++size_class) {
       const Stat stat = statistics_.read(static_cast<Metric>(metric), static_cast<SizeClass>(size_class));
@@ -54,12 +52,12 @@ std::vector<int64_t> Pool::reserved_by(uint32_t pool_id) const {
 }
 
 Stat Pool::oversize(bool segments) const {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   return (segments ? oversize_segments_ : oversize_blocks_).read(kAllSizes);
 }
 
 void Pool::reset_peaks() {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   statistics_.reset_peaks();
   oversize_blocks_.reset_peak();
   oversize_segments_.reset_peak();
@@ -67,7 +65,7 @@ void Pool::reset_peaks() {
 }
 
 void Pool::reset_accumulated() {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   statistics_.reset_accumulated();
   oversize_blocks_.reset_accumulated();
   oversize_segments_.reset_accumulated();
@@ -75,19 +73,19 @@ void Pool::reset_accumulated() {
 }
 
 uint64_t Pool::begin_meter() {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   return statistics_.begin_meter();
 }
 
 std::vector<int64_t> Pool::meter(uint64_t number, bool end) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   const MeterPeaks peaks = statistics_.meter(number);
   if (end) statistics_.end_meter(number);
   return {peaks.allocated, peaks.reserved, peaks.allocated_before, peaks.reserved_before};
 }
 
 void Pool::record_history(size_t capacity, bool stacks, uint32_t skip, bool keep) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   auto ring = capacity == 0 ? nullptr : std::make_unique<Ring<Entry>>(capacity);
   keep = keep && ring && ring_;
   if (keep) {
@@ -103,7 +101,7 @@ void Pool::record_history(size_t capacity, bool stacks, uint32_t skip, bool keep
 }
 
 void Pool::compact_stacks(StackTable* stacks) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   StackTable compacted;
   std::unordered_map<uint32_t, uint32_t> moved;  // complete before any change, as it may throw
   const auto move = [&](uint32_t stack) {
@@ -122,26 +120,26 @@ void Pool::compact_stacks(StackTable* stacks) {
 }
 
 void Pool::record_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t pool_id) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   if (ring_) record_event(Action::Oom, free, nbytes, queue, stack, pool_id);
 }
 
 void Pool::record_snapshot_event() {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   if (ring_)
     record_event(Action::Snapshot, 0, static_cast<uint64_t>(statistics_.read(kActiveBytes, kAllSizes).current), 0, 0,
                  0);
 }
 
 void Pool::record_annotation(const Block* block, uint32_t stack) {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   const Segment& segment = *block->segment;
   const uint32_t pool_id = segment.free_list->partition->pool_id;
   if (ring_) record_event(Action::Annotate, block->address, block->requested, segment.queue, stack, pool_id);
 }
 
 std::vector<Entry> Pool::history(uint64_t* lost) const {
-  Lock lock(mutex_);
+  PoolLock lock(mutex_);
   std::vector<Entry> entries;
   *lost = ring_ ? ring_->lost() : 0;
   if (!ring_) return entries;

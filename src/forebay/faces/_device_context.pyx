@@ -10,6 +10,8 @@ from forebay.runtime.devices.current import current_device, local
 
 
 cdef class DeviceContext:
+    """DeviceContext(device)\n--\n\nThe context manager. The first line is its signature, which `inspect` reads."""
+
     cdef public object idx, prev_idx
     cdef object before  # the current device at entry, which may be of another kind
     cdef dict devices  # of the kind, by index, if `before` is one of them; empty in a forked child
