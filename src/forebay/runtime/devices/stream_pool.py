@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from itertools import count
+from itertools import cycle
 
 from forebay.spi import DeviceProps, Queue
 
@@ -22,7 +22,7 @@ class StreamPool:
 
     def __init__(self, make: Callable[[int], Queue], size: int, priorities: int = 1 - MOST_URGENT) -> None:
         self._make, self._size, self._levels = make, size, priorities
-        self._counters = [count() for _ in range(priorities)]
+        self._turns = [cycle(self._ids_of(level)) for level in range(priorities)]
         self._queues: dict[int, Queue] = {}  # by stream id
         self._ids: dict[int, int] = {0: 0}  # by handle
         self._lock = threading.RLock()
@@ -37,9 +37,14 @@ class StreamPool:
         level, levels = -priority, self._levels
         if not 0 <= level < levels:
             level = max(0, min(level, levels - 1))
-        number = next(self._counters[level]) % self._size
-        stream_id = number + 1 if levels == 1 else number << 5 | (level + 1) << 1 | 1
+        stream_id = next(self._turns[level])
         return self._queues.get(stream_id) or self.queue_with_id(stream_id)
+
+    def _ids_of(self, level: int) -> list[int]:
+        """Return the stream ids of a priority, in the order in which they are used."""
+        if self._levels == 1:
+            return [number + 1 for number in range(self._size)]
+        return [number << 5 | (level + 1) << 1 | 1 for number in range(self._size)]
 
     def queue_with_id(self, stream_id: int) -> Queue:
         """Return the queue of the stream id, creating it on first use. Raises ValueError for an invalid id."""

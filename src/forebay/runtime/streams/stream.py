@@ -124,11 +124,13 @@ class Stream:
             The priority of the queue.
         """
         pool = opened.stream_pool
-        if pool is not None:
-            self.bind(opened, pool.next_queue(priority), priority)
-        else:
+        if pool is None:
             self.bind(opened, opened.borrow_queue(priority), priority)
             self._loan = _Loan(opened, self._queue, priority)
+            return
+        self.opened, self._priority = opened, priority  # as `bind` does, without a call
+        self._queue = queue = pool.next_queue(priority)
+        self.handle = queue.handle
 
     def bind(self, opened: OpenDevice, queue: Queue, priority: int) -> None:
         """Attach this object to an existing queue. Internal to the runtime.
