@@ -27,8 +27,8 @@ class LiveTable {
     while ((count_ + calls) * 2 > slots_.size()) grow();
   }
 
+  // A call of reserve_slots() must precede.
   void insert(Block* block) {
-    reserve_slots(1);
     ++count_;
     put(block);
   }

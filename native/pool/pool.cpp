@@ -63,7 +63,7 @@ Block* Pool::allocate_from(Block* block, uint64_t size, uint64_t nbytes, uint32_
   const bool split = exact ? block->size > size
                            : segment.free_list->partition->allows_splits &&
                                  policy_.should_split(small || expandable, size, block->size - size);
-  if (split) ensure_spares(1);
+  if (split && spare_records_ == nullptr) ensure_spares(1);
   live_.reserve_slots(1);
   remove_free(block);
 

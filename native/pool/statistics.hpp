@@ -44,8 +44,9 @@ class Counter {
     own.current += change;
     if (change <= 0) return;
     own.allocated += change;
-    own.peak = std::max(own.peak, own.current);
-    peak_ = std::max(peak_, classes_[0].current + classes_[1].current);
+    // Branches, as peaks are rare: they are predicted, and a store less.
+    if (own.current > own.peak) own.peak = own.current;
+    if (const int64_t all = classes_[0].current + classes_[1].current; all > peak_) peak_ = all;
   }
 
   // Frees need no counter of their own: freed = allocated - current since the last reset.

@@ -166,6 +166,7 @@ TEST(live_table_finds_exact_addresses) {
   LooseBlocks loose;
   LiveTable table;
   Block* block = loose.block(1024, 0x4000);
+  table.reserve_slots(1);
   table.insert(block);
   CHECK(table.find(0x4000) == block);
   CHECK(table.find(0x4200) == nullptr);
@@ -187,6 +188,7 @@ TEST(live_table_matches_hash_map) {  // few addresses: runs collide, wrap and sh
       if (at == expected.end()) {
         Block& added = blocks.emplace_back();
         added.address = address;
+        table.reserve_slots(1);
         table.insert(expected[address] = &added);
       } else {
         table.erase(at->second);
