@@ -18,6 +18,12 @@ _LIBRARY_FILE = re.compile(
     rf"[/\\](?:site-packages|dist-packages|src)[/\\](?:{'|'.join(LIBRARY_PACKAGES)})[/\\]"
     r"|^<(?:frozen|__array_function__)\b|^(?:\?\?|)$|\.(?:c|cc|cpp|cu|cuh|h|hpp)$"  # interpreter internals; native code
 )
+# The way from PyTorch's operators to its allocator, which all stacks without a Python frame have in common.
+_ALLOCATOR_NAME = re.compile(
+    r"torch::unwind\b|torch::CapturedTraceback\b|torch::\w+::\(anonymous namespace\)::gather"
+    r"|c10::(?:cuda|hip|xpu|impl)::|(?:at::TensorBase )?at::(?:detail|native)::_?(?:empty|make_tensor)|at::_ops::empty"
+    r"|at::\(anonymous namespace\)::(?:\(anonymous namespace\)::wrapper_\w+_empty|create_out)"
+)
 _BEFORE_RECORDING, _NO_STACK = Frame("(before recording)", "", 0), Frame("(no stack)", "", 0)
 _FOLDER_END = re.compile(r"(?<=[/\\])(?!(?<=\\)(?:x[0-9a-f]{2}|u[0-9a-f]{4}))")  # not in an escape of `printable`
 _MAX_FILE, _MAX_NAME = 300, 200  # characters of a label
@@ -96,7 +102,8 @@ def strip_common_folder(labels: list[str]) -> tuple[str, list[str]]:
 def find_sites(snapshot: Snapshot) -> Sites:
     """Find the allocation site of every stack.
 
-    The site is the innermost frame outside `LIBRARY_PACKAGES`, or the innermost frame if there is no such frame.
+    The site is the innermost frame outside `LIBRARY_PACKAGES`. If there is no such frame, it is the innermost frame
+    that is not part of PyTorch's allocator, or else the innermost frame.
 
     Parameters
     ----------
@@ -109,15 +116,16 @@ def find_sites(snapshot: Snapshot) -> Sites:
         The sites, and the site of each row of `snapshot.stacks`.
     """
     stacks, frames = snapshot.stacks, snapshot.frames
-    in_library = np.array([bool(_LIBRARY_FILE.search(text)) for text in snapshot.strings] or [False])
-    rows = np.arange(max(1, len(stacks)))
-    site = rows.copy()
+    in_library, in_allocator = (
+        np.array([bool(pattern(text)) for text in snapshot.strings] or [False])
+        for pattern in (_LIBRARY_FILE.search, _ALLOCATOR_NAME.match)
+    )
+    site = np.arange(max(1, len(stacks)))
     if len(stacks) > 1:
-        hidden = in_library[frames["file"][stacks["frame"][1:]]]
-        site[1:][hidden] = stacks["parent"][1:][hidden]
-        while not np.array_equal(further := site[site], site):  # pointer doubling: a stack of 1,000 takes ten steps
-            site = further
-        site = np.where(site == 0, rows, site)
+        frame = frames[stacks["frame"][1:]]
+        program = _innermost_outside(stacks, in_library[frame["file"]])
+        operator = _innermost_outside(stacks, in_allocator[frame["name"]])
+        site = np.where(program > 0, program, np.where(operator > 0, operator, site))
     chosen, of_stack = np.unique(stacks["frame"][site[1:]], return_inverse=True) if len(stacks) > 1 else ((), ())
     site_frames = [
         Frame(snapshot.strings[frames["file"][row]], snapshot.strings[frames["name"][row]], int(frames["line"][row]))
@@ -127,3 +135,12 @@ def find_sites(snapshot: Snapshot) -> Sites:
         frames=(_BEFORE_RECORDING, _NO_STACK, *site_frames),
         of_stack=np.concatenate([[1], np.asarray(of_stack, np.int64) + 2, [0]]).astype(np.int64),
     )
+
+
+def _innermost_outside(stacks: NDArray[np.void], hidden: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return for each stack the row of its innermost frame that is not hidden; 0 if all are. Row 0 has no flag."""
+    site = np.arange(len(stacks))
+    site[1:][hidden] = stacks["parent"][1:][hidden]
+    while not np.array_equal(further := site[site], site):  # pointer doubling: a stack of 1,000 takes ten steps
+        site = further
+    return site
