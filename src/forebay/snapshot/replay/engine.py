@@ -13,19 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay.errors import Unsupported
-from forebay.simulate import Device
-from forebay.snapshot.model import Action, Snapshot, State
-from forebay.snapshot.replay.initial_state import LiveBlock, reconstruct_initial_state
+from forebay.snapshot.model import ENTRY, Action, Snapshot, State
+from forebay.snapshot.replay.initial_state import reconstruct_initial_state
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
 from forebay.snapshot.replay.recorded_settings import RecordedSettings
+from forebay.snapshot.replay.requests import BEFORE, DEFERRED_FREE, Requests
 from forebay.snapshot.replay.verify import Check, Difference, Progress, verify
 
 __all__ = ["BEFORE", "Check", "Difference", "History", "Outcome", "check", "what_if"]
 
-BEFORE = -1  # the "entry" of blocks that were live before the history began
 _CHUNK = 1 << 14
 _MIN_UNLIMITED, _MAX_UNLIMITED = 64 << 30, 4 << 40
-_DEFERRED_FREE = 16  # in addition to Action: a completed free that had to wait for other queues
 _MAX_BYTES = 1 << 60
 _GROW = (Action.RESERVE, Action.MAP)
 _SHRINK = (Action.RELEASE, Action.UNMAP)
@@ -210,7 +208,7 @@ class History:
         deferred_completion = free_completed & ~np.insert(immediate, 0, False)[: len(trace)]
         kept = requests | free_completed | deferred_request
         kept[self._empty_cache_rows()] = True
-        code = np.where(deferred_completion, _DEFERRED_FREE, action)
+        code = np.where(deferred_completion, DEFERRED_FREE, action)
         rows = np.flatnonzero(kept)
         return [rows, code[rows], *(trace[name][rows] for name in ("address", "nbytes", "queue", "home"))]
 
@@ -264,22 +262,14 @@ class History:
             If the settings are invalid.
         """
         text = self.recorded.text if settings is None else settings
-        unlimited = min(max(_MIN_UNLIMITED, 8 * self.peak_reserved), _MAX_UNLIMITED)
-        total = unlimited if memory is None else memory
+        total = self._total(memory)
         device = self.recorded.device(total, text, other_used)
         device.allocator.explains_oom = False  # the error texts are not used
         if limit is not None:
             device.set_memory_fraction(limit / total)
-        run = _Run(device)
-        run.allocate_initial(self._initial_blocks)
-        deadline = None if seconds is None else time.monotonic() + seconds
-        rows = len(self._columns[0])
-        done = 0
-        while done < rows and not run.stopped and (deadline is None or time.monotonic() < deadline):
-            run.replay(*(column[done : done + _CHUNK].tolist() for column in self._columns))
-            done = min(done + _CHUNK, rows)
-            if progress is not None:
-                progress(done, rows)
+        requests = Requests(device)
+        requests.allocate_initial(self._initial_blocks)
+        complete = self._replay(requests, seconds, progress)
         return Outcome(
             settings=text,
             memory=memory,
@@ -287,84 +277,47 @@ class History:
             peak_reserved=device.peak("reserved_bytes"),
             device_allocs=device.allocator.num_device_alloc,
             device_frees=device.allocator.num_device_free,
-            refused=tuple(run.refused),
-            stopped=run.stopped,
-            complete=done == rows or run.stopped,
+            refused=tuple(requests.refused),
+            stopped=requests.stopped,
+            complete=complete,
         )
 
+    def segment_events(self, memory: int | None = None) -> NDArray[np.void]:
+        """Replay the history with the recorded settings and return the segment events of the simulated device.
 
-class _Run:
-    """One replay: a simulated device and its live blocks by recorded address."""
+        Parameters
+        ----------
+        memory : int, optional
+            Memory of the device in bytes; unlimited by default.
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._live: dict[int, object] = {}
-        self._pending_frees: dict[int, object] = {}  # freed, but still in use by other queues
-        self._pools: dict[int, tuple[int, int]] = {}
-        self.refused: list[int] = []
-        self.stopped = False
+        Returns
+        -------
+        numpy.ndarray
+            Rows of dtype `ENTRY`: segments that were reserved and released, pages that were mapped and unmapped.
+        """
+        device = self.recorded.device(self._total(memory), self.recorded.text, 0)
+        device.allocator.explains_oom = False
+        requests = Requests(device)
+        requests.allocate_initial(self._initial_blocks)
+        device.record_history(context=None, skip_actions=("alloc", "free_requested", "free_completed", "oom"))
+        self._replay(requests)
+        _, _, events, *_ = device.allocator.tables()
+        return np.frombuffer(events, ENTRY)
 
-    def allocate_initial(self, blocks: list[LiveBlock]) -> None:
-        """Allocate the blocks that were live before the history began."""
-        try:
-            for block in blocks:
-                self._live[block.address] = self._allocate(block.requested, block.queue, block.pool_id)
-        except MemoryError:
-            self._stop(BEFORE)
-        self._device.reset_accumulated_stats()
+    def _total(self, memory: int | None) -> int:
+        return min(max(_MIN_UNLIMITED, 8 * self.peak_reserved), _MAX_UNLIMITED) if memory is None else memory
 
-    def replay(self, *columns: list[int]) -> None:
-        """Replay a chunk of the history."""
-        live, free, allocate = self._live, self._live.pop, self._device.allocator.allocate
-        rows = zip(*columns, strict=True)
-        while not self.stopped:
-            try:
-                for entry, action, address, nbytes, queue, pool_id in rows:
-                    if action == 3:  # free_completed; looking up the enum member would double the cost
-                        free(address, None)
-                    elif action == 1 and pool_id == 0:  # alloc
-                        live[address] = allocate(nbytes, queue)
-                    else:
-                        self._apply(entry, action, address, nbytes, queue, pool_id)
-            except MemoryError:
-                self._retry(entry, address, nbytes, queue, pool_id)
-            else:
-                return
-
-    def _apply(self, entry: int, action: int, address: int, nbytes: int, queue: int, pool_id: int) -> None:
-        if action == Action.ALLOC:
-            self._live[address] = self._allocate(nbytes, queue, pool_id)
-        elif action == Action.FREE_REQUESTED:
-            self._pending_frees[address] = self._live.pop(address, None)
-        elif action == _DEFERRED_FREE:
-            self._pending_frees.pop(address, None)
-        elif action == Action.OOM:
-            try:
-                self._allocate(nbytes, queue, pool_id)
-            except MemoryError:
-                self.refused.append(entry)
-        else:
-            self._device.empty_cache()
-
-    def _retry(self, entry: int, address: int, nbytes: int, queue: int, pool_id: int) -> None:
-        """Complete deferred frees and allocate again, as an allocator does before it raises."""
-        self._pending_frees.clear()
-        try:
-            self._live[address] = self._allocate(nbytes, queue, pool_id)
-        except MemoryError:
-            self._stop(entry)
-
-    def _stop(self, entry: int) -> None:
-        self.refused.append(entry)
-        self.stopped = True
-
-    def _allocate(self, nbytes: int, queue: int, pool_id: int) -> object:
-        if pool_id == 0:
-            return self._device.allocator.allocate(nbytes, queue)
-        if pool_id not in self._pools:
-            self._pools[pool_id] = self._device.new_pool()
-        with self._device.use_pool(self._pools[pool_id]):
-            return self._device.allocator.allocate(nbytes, queue)
+    def _replay(self, requests: Requests, seconds: float | None = None, progress: Progress | None = None) -> bool:
+        """Replay all entries. Return False if the time limit ended the replay."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        rows = len(self._columns[0])
+        done = 0
+        while done < rows and not requests.stopped and (deadline is None or time.monotonic() < deadline):
+            requests.replay(*(column[done : done + _CHUNK].tolist() for column in self._columns))
+            done = min(done + _CHUNK, rows)
+            if progress is not None:
+                progress(done, rows)
+        return done == rows or requests.stopped
 
 
 def _reserved(snapshot: Snapshot) -> NDArray[np.int64]:

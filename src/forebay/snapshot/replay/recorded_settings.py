@@ -58,6 +58,7 @@ class RecordedSettings:
         self.collects_garbage: bool = self._pool.settings.garbage_collection_threshold > 0
         self.fine_segments: bool = notes.get("fine_segments") is True
         self.by_arrival: Any = notes.get("from") != "PyTorch" or notes.get("order") == "arrival"
+        self._variable = _variable(notes)
         self._trace = snapshot.trace
 
     def _as_written(self, text: str) -> str:
@@ -84,7 +85,7 @@ class RecordedSettings:
 
     def as_environment(self, settings: str) -> str:
         """Return the environment variable assignments that select these settings."""
-        return f"FOREBAY_ALLOC_CONF={settings}"
+        return f"{self._variable}={settings}"
 
     def rounded(self, sizes: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Return the block sizes for requests of these sizes."""
@@ -124,6 +125,13 @@ class RecordedSettings:
             else:
                 flags.append(nbytes == self._small_segment)
         return flags
+
+
+def _variable(notes: Mapping[str, Any]) -> str:
+    """Return the environment variable of the program's settings. PyTorch renamed its own in 2.9."""
+    if notes.get("from") != "PyTorch":
+        return "FOREBAY_ALLOC_CONF"
+    return "PYTORCH_ALLOC_CONF" if notes.get("order") == "arrival" else "PYTORCH_CUDA_ALLOC_CONF"
 
 
 def _text(noted: Mapping[str, Any], expandable: bool) -> str:

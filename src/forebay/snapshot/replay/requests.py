@@ -1,0 +1,86 @@
+"""The requests of a recorded history, repeated on a simulated device."""
+
+from __future__ import annotations
+
+from forebay.simulate import Device
+from forebay.snapshot.model import Action
+from forebay.snapshot.replay.initial_state import LiveBlock
+
+__all__ = ["BEFORE", "DEFERRED_FREE", "Requests"]
+
+BEFORE = -1  # the "entry" of blocks that were live before the history began
+DEFERRED_FREE = 16  # in addition to Action: a completed free that had to wait for other queues
+
+
+class Requests:
+    """One replay: a simulated device and its live blocks by recorded address."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._live: dict[int, object] = {}
+        self._pending_frees: dict[int, object] = {}  # freed, but still in use by other queues
+        self._pools: dict[int, tuple[int, int]] = {}
+        self.refused: list[int] = []
+        self.stopped = False
+
+    def allocate_initial(self, blocks: list[LiveBlock]) -> None:
+        """Allocate the blocks that were live before the history began."""
+        try:
+            for block in blocks:
+                self._live[block.address] = self._allocate(block.requested, block.queue, block.pool_id)
+        except MemoryError:
+            self._stop(BEFORE)
+        self._device.reset_accumulated_stats()
+
+    def replay(self, *columns: list[int]) -> None:
+        """Replay a chunk of the history."""
+        live, free, allocate = self._live, self._live.pop, self._device.allocator.allocate
+        rows = zip(*columns, strict=True)
+        while not self.stopped:
+            try:
+                for entry, action, address, nbytes, queue, pool_id in rows:
+                    if action == 3:  # free_completed; looking up the enum member would double the cost
+                        free(address, None)
+                    elif action == 1 and pool_id == 0:  # alloc
+                        live[address] = allocate(nbytes, queue)
+                    else:
+                        self._apply(entry, action, address, nbytes, queue, pool_id)
+            except MemoryError:
+                self._retry(entry, address, nbytes, queue, pool_id)
+            else:
+                return
+
+    def _apply(self, entry: int, action: int, address: int, nbytes: int, queue: int, pool_id: int) -> None:
+        if action == Action.ALLOC:
+            self._live[address] = self._allocate(nbytes, queue, pool_id)
+        elif action == Action.FREE_REQUESTED:
+            self._pending_frees[address] = self._live.pop(address, None)
+        elif action == DEFERRED_FREE:
+            self._pending_frees.pop(address, None)
+        elif action == Action.OOM:
+            try:
+                self._allocate(nbytes, queue, pool_id)
+            except MemoryError:
+                self.refused.append(entry)
+        else:
+            self._device.empty_cache()
+
+    def _retry(self, entry: int, address: int, nbytes: int, queue: int, pool_id: int) -> None:
+        """Complete deferred frees and allocate again, as an allocator does before it raises."""
+        self._pending_frees.clear()
+        try:
+            self._live[address] = self._allocate(nbytes, queue, pool_id)
+        except MemoryError:
+            self._stop(entry)
+
+    def _stop(self, entry: int) -> None:
+        self.refused.append(entry)
+        self.stopped = True
+
+    def _allocate(self, nbytes: int, queue: int, pool_id: int) -> object:
+        if pool_id == 0:
+            return self._device.allocator.allocate(nbytes, queue)
+        if pool_id not in self._pools:
+            self._pools[pool_id] = self._device.new_pool()
+        with self._device.use_pool(self._pools[pool_id]):
+            return self._device.allocator.allocate(nbytes, queue)
