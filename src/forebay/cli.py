@@ -9,12 +9,24 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import forebay
-from forebay.commands import CommandError, ProgramError, command_output, doctor, exporter, info, replay, run, top
+from forebay.commands import (
+    CommandError,
+    ProgramError,
+    command_output,
+    doctor,
+    explain,
+    exporter,
+    info,
+    replay,
+    run,
+    top,
+)
 from forebay.suggestions import did_you_mean
 from forebay.untrusted import printable
 
 COMMANDS = {
     "run": (run, "run a Python program on the CPU device and report its memory use"),
+    "explain": (explain, "explain why memory ran out, or which allocations made the peak"),
     "replay": (replay, "replay a recorded memory history to verify it or to try other settings"),
     "info": (info, "list the devices, the versions, and the reasons for missing kinds of devices"),
     "top": (top, "show the devices and the memory of running programs, live"),

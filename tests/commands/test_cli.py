@@ -35,7 +35,11 @@ def error_of(capsys, *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("mend", "'mend' is not a command; choose from run, replay, info, top, exporter, doctor (see forebay --help)"),
+        (
+            "mend",
+            "'mend' is not a command; choose from run, explain, replay, info, top, exporter, doctor (see "
+            "forebay --help)",
+        ),
         ("docter", "; did you mean 'doctor'?"),
         ("--verbose", "unrecognized arguments: --verbose; did you mean '--version'? (see forebay --help)"),
         ("run --histroy x.py", "unrecognized arguments: --histroy; did you mean '--history'? (see forebay run --help)"),

@@ -14,7 +14,7 @@ from support.snapshot_programs import MIB, dumped, program
 import forebay
 from forebay import OutOfMemory, simulate
 from forebay.cli import main
-from forebay.commands import replay as command
+from forebay.commands import snapshot_files as command
 from forebay.snapshot.formats import native
 from forebay.snapshot.replay import engine, recorded_heaps
 
@@ -205,7 +205,7 @@ def test_missing_memory_is_reported(capsys, monkeypatch, recording):
 
 def test_progress_is_shown_on_a_terminal_only_for_long_histories(capsys, monkeypatch):
     def shown(entries: int) -> str:
-        with command._bar("re[b]ading\x1b", entries) as progress:
+        with command.progress_bar("re[b]ading\x1b", entries) as progress:
             if progress is not None:
                 progress(1, 2)
                 half = capsys.readouterr().err

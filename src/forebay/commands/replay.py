@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay.commands import CommandError, command_output, size_argument
+from forebay.commands.snapshot_files import load_snapshots, progress_bar
 from forebay.untrusted import printable
 
 if TYPE_CHECKING:
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
     from forebay.snapshot import Snapshot
     from forebay.snapshot.replay.engine import Check, History, Outcome
-
-LONG = 200_000  # minimum number of entries for a progress bar
-
-Progress = Callable[[int, int], None]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with command_output():
-        reports = [_replay(snapshot, args) for snapshot in _load(args.snapshot)]
+        reports = [_replay(snapshot, args) for snapshot in load_snapshots(args.snapshot)]
         if args.json:
             print(json.dumps([report.as_json() for report in reports], indent=2))
         else:
@@ -91,23 +87,6 @@ def _settings(text: str) -> str:
     return text
 
 
-def _load(path: Path) -> tuple[Snapshot, ...]:
-    from forebay import snapshot
-    from forebay.snapshot.formats.native import BadSnapshot
-
-    try:
-        with _bar("reading", path.stat().st_size >> 6) as progress:
-            return snapshot.load(path, progress)
-    except BadSnapshot as error:
-        raise CommandError(str(error)) from error
-    except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        raise CommandError(
-            f"cannot read the snapshot {str(path)!r}: {getattr(error, 'strerror', None) or error}"
-        ) from error
-    except MemoryError as error:
-        raise CommandError(f"cannot read the snapshot {str(path)!r}: not enough memory") from error
-
-
 def _replay(snapshot: Snapshot, args: argparse.Namespace) -> _DeviceReport:
     from forebay.errors import Unsupported
     from forebay.snapshot.replay import engine
@@ -115,7 +94,7 @@ def _replay(snapshot: Snapshot, args: argparse.Namespace) -> _DeviceReport:
     entries = len(snapshot.trace)
     check = None
     if args.check:
-        with _bar(f"checking {snapshot.device}", entries) as progress:
+        with progress_bar(f"checking {snapshot.device}", entries) as progress:
             try:
                 check = engine.check(snapshot, progress)
             except Unsupported as error:
@@ -128,7 +107,7 @@ def _replay(snapshot: Snapshot, args: argparse.Namespace) -> _DeviceReport:
     variants = [None, *args.settings] if args.settings or args.memory else []  # None: as recorded, for comparison
     outcomes = []
     for settings in variants:
-        with _bar(f"replaying {settings or 'as recorded'}", entries) as progress:
+        with progress_bar(f"replaying {settings or 'as recorded'}", entries) as progress:
             try:
                 outcomes.append(history.run(settings, memory, progress=progress))
             except ValueError as error:  # settings for segments and a device with heaps, or the other way round
@@ -206,24 +185,3 @@ def _remarks(report: _DeviceReport) -> Iterator[str]:
         memory = report.outcomes[0].memory
         limit = "with unlimited memory" if memory is None else f"with {format_bytes(memory)} of memory"
         yield f"Replayed {limit}; blocks live before the history began are allocated first and not counted as calls."
-
-
-@contextmanager
-def _bar(description: str, entries: int) -> Iterator[Progress | None]:
-    """Context manager for a progress bar on standard error; None for short histories or without a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-    console = Console(stderr=True, highlight=False)
-    if entries < LONG or not console.is_terminal:
-        yield None
-        return
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn()
-    with Progress(*columns, console=console, transient=True, auto_refresh=False) as progress:
-        task = progress.add_task(printable(description), total=1)
-
-        def show(done: int, total: int) -> None:
-            progress.update(task, completed=done / max(total, 1))
-            progress.refresh()
-
-        yield show

@@ -172,6 +172,8 @@ class History:
         Memory of the recorded device in bytes; None if unknown.
     peak_allocated, peak_reserved : int
         Recorded maxima in bytes.
+    initial_blocks : int
+        Number of blocks that were live before the history.
     device_allocs, device_frees : int
         Recorded calls that allocated or freed device memory.
     """
@@ -188,6 +190,7 @@ class History:
         self.device_frees: int = int(np.isin(trace["action"], _SHRINK).sum())
         self.memory: int | None = snapshot.capacity or self._memory_at_last_oom() or None
         self._initial_blocks = reconstruct_initial_state(snapshot, recorded).blocks
+        self.initial_blocks: int = len(self._initial_blocks)
         self._columns = self._prepare()
         self.events: int = int(np.isin(trace["action"], (Action.ALLOC, Action.FREE_COMPLETED)).sum())
 

@@ -92,6 +92,11 @@ class RecordedSettings:
         distinct, inverse = np.unique(sizes, return_inverse=True)
         return np.array([self._pool.block_size(nbytes) for nbytes in distinct.tolist()], np.uint64)[inverse]
 
+    def segment_size(self, nbytes: int) -> int:
+        """Return the size of a new segment for a request of this size."""
+        size: int = self._pool.segment_size(nbytes)[0]
+        return size
+
     def are_small(self, rows: NDArray[np.intp]) -> list[bool]:
         """Return for each segment entry in `rows` (ascending) whether the segment belongs to the small pool."""
         trace = self._trace

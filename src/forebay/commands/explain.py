@@ -1,0 +1,99 @@
+"""Explain why memory ran out, or which allocations made the peak.
+
+SNAPSHOT is a forebay snapshot or a PyTorch pickle (torch.cuda.memory._dump_snapshot); no code in it is executed. Each
+setting that is said to help was proved by a replay of the recorded history with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forebay.commands import CommandError, command_output
+from forebay.commands.snapshot_files import load_snapshots, number_table, progress_bar, snapshot_console
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from forebay.snapshot import Snapshot
+    from forebay.snapshot.report.explanation import Explanation
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("snapshot", type=Path, metavar="SNAPSHOT", help="the snapshot file")
+    parser.add_argument("--device", metavar="NAME", help="explain only this device, such as cuda:1")
+    parser.add_argument(
+        "--error", type=int, default=-1, metavar="N",
+        help="explain this out-of-memory event: 0 is the first, -1 (the default) the last",
+    )  # fmt: skip
+    parser.add_argument("--no-replay", action="store_true", help="do not replay the history with other settings")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    with command_output():
+        found = [_explain(snapshot, args) for snapshot in _chosen(args)]
+        if args.json:
+            print(json.dumps([each.as_json() for each in found], indent=2))
+        else:
+            _print(found)
+    return 0
+
+
+def _chosen(args: argparse.Namespace) -> list[Snapshot]:
+    """Return the snapshots of the devices to explain: those that were used, or the one that was asked for."""
+    snapshots = load_snapshots(args.snapshot)
+    if args.device is not None:
+        chosen = [snapshot for snapshot in snapshots if snapshot.device == args.device]
+        if not chosen:
+            names = ", ".join(snapshot.device for snapshot in snapshots) or "none"
+            raise CommandError(f"{args.snapshot} has no device {args.device!r}; its devices: {names}")
+        return chosen
+    used = [snapshot for snapshot in snapshots if len(snapshot.segments) or len(snapshot.trace)]
+    return used or [*snapshots]
+
+
+def _explain(snapshot: Snapshot, args: argparse.Namespace) -> Explanation:
+    from forebay.errors import Unsupported
+    from forebay.snapshot.report.explanation import explanation
+
+    with progress_bar(f"replaying {snapshot.device}", 8 * len(snapshot.trace)) as progress:
+        try:
+            return explanation(snapshot, error=args.error, replay=not args.no_replay, progress=progress)
+        except Unsupported as error:
+            raise CommandError(str(error)) from error
+        except IndexError:
+            from forebay.snapshot.analysis.summary import ooms
+
+            count = len(ooms(snapshot))
+            raise CommandError(
+                f"{snapshot.device} has {count:,} out-of-memory events in its history, so --error {args.error} is none "
+                f"of them" + (f"; choose from 0 to {count - 1}" if count else "")
+            ) from None
+
+
+def _print(found: list[Explanation]) -> None:
+    console = snapshot_console()
+    for each in found:
+        for part in _renderables(each):
+            console.print(part)
+
+
+def _renderables(found: Explanation) -> Iterator[RenderableType]:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from forebay.snapshot.report.explanation_text import paragraphs
+
+    for number, part in enumerate(paragraphs(found)):
+        yield Text(part.heading, "bold red" if found.errors and number == 0 else "bold")
+        if part.sentences:
+            yield Padding.indent(Text(" ".join(part.sentences)), 2)
+        if part.line:
+            yield ""
+            yield Padding.indent(Text(part.line, "green", no_wrap=True, overflow="ignore"), 4)
+        yield Padding.indent(number_table(part.columns, part.rows), 1) if part.rows else ""

@@ -1,0 +1,86 @@
+"""What the commands for snapshot files share: reading with one-line errors, progress bars, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forebay.commands import CommandError
+from forebay.untrusted import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from forebay.snapshot import Snapshot
+
+LONG = 200_000  # minimum number of entries for a progress bar
+
+Progress = Callable[[int, int], None]
+
+
+def load_snapshots(path: Path) -> tuple[Snapshot, ...]:
+    """Return the snapshots in a file, one for each device."""
+    from forebay import snapshot
+    from forebay.snapshot.formats.native import BadSnapshot
+
+    try:
+        with progress_bar("reading", path.stat().st_size >> 6) as progress:
+            return snapshot.load(path, progress)
+    except BadSnapshot as error:
+        raise CommandError(str(error)) from error
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        raise CommandError(
+            f"cannot read the snapshot {str(path)!r}: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    except MemoryError as error:
+        raise CommandError(f"cannot read the snapshot {str(path)!r}: not enough memory") from error
+
+
+def snapshot_console() -> Console:
+    """Return a console for standard output, at least 100 columns wide if that is not a terminal."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=max(console.width, 100))
+
+
+def number_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
+    """Return a table whose first column is text, and wraps in narrow terminals, and whose others are numbers."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [[*row] for row in rows]
+    heading = Text(title, "bold") if title else None
+    table = Table(box=box.SIMPLE_HEAD, title=heading, title_justify="left")
+    for number, name in enumerate(columns):
+        words = name.split() if number else ()
+        width = max((len(text) for text in [*words, *(row[number] for row in cells)]), default=0) if number else 12
+        table.add_column(name, justify="right" if number else "left", overflow="fold", min_width=width)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    return table
+
+
+@contextmanager
+def progress_bar(description: str, entries: int) -> Iterator[Progress | None]:
+    """Context manager for a progress bar on standard error; None for short histories or without a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    console = Console(stderr=True, highlight=False)
+    if entries < LONG or not console.is_terminal:
+        yield None
+        return
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn()
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as progress:
+        task = progress.add_task(printable(description), total=1)
+
+        def show(done: int, total: int) -> None:
+            progress.update(task, completed=done / max(total, 1))
+            progress.refresh()
+
+        yield show

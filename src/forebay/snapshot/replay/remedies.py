@@ -1,0 +1,189 @@
+"""Allocator settings that would have avoided an out-of-memory error or lowered the peak, each proved by a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from forebay.snapshot.analysis.timeline import reconstruct
+from forebay.snapshot.model import Action, Snapshot
+from forebay.snapshot.replay.engine import History, Outcome
+from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
+
+__all__ = ["Fidelity", "Remedies", "Remedy", "available_memory", "find_remedies"]
+
+_WORTHWHILE = 0.01  # of the peak of reserved bytes, by which a setting must lower it
+_MAX_BYTES = 1 << 60
+_SEGMENT_ACTIONS = (Action.RESERVE, Action.RELEASE, Action.MAP, Action.UNMAP)
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """Agreement of a replay with the recorded settings with the recording.
+
+    Parameters
+    ----------
+    recorded : int
+        Recorded segment events: segments reserved and released, pages mapped and unmapped.
+    replayed : int
+        Those of the replay.
+    equal : int
+        Number of events before the first one whose action or size differs.
+    same_errors : bool
+        True if the same requests ran out of memory.
+    """
+
+    recorded: int
+    replayed: int
+    equal: int
+    same_errors: bool
+
+    @property
+    def exact(self) -> bool:
+        """True if all segment events agree, and the same requests ran out of memory."""
+        return self.recorded == self.replayed == self.equal and self.same_errors
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """The outcome of a replay with other settings.
+
+    Parameters
+    ----------
+    environment : str
+        The variable that selects the settings, such as "PYTORCH_ALLOC_CONF=expandable_segments:True".
+    outcome : Outcome
+        The outcome.
+    helps : bool
+        True if no request ran out of memory that had been recorded to do so; without such a request, if the peak of
+        reserved memory is at least 1 % lower than in the replay with the recorded settings.
+    """
+
+    environment: str
+    outcome: Outcome
+    helps: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Remedies:
+    """Replays of one history under several settings.
+
+    Parameters
+    ----------
+    memory : int or None
+        Bytes that the replays could reserve; None if unlimited.
+    events : int
+        Allocations and frees that were replayed.
+    baseline : Outcome
+        The outcome with the recorded settings.
+    fidelity : Fidelity
+        How exactly that replay reproduces the recording.
+    initial_blocks : int
+        Number of blocks that were live before the history, with which the replays begin.
+    tried : tuple of Remedy
+        The outcomes with other settings: those that help first, by the peak of reserved memory.
+    """
+
+    memory: int | None
+    events: int
+    baseline: Outcome
+    fidelity: Fidelity
+    initial_blocks: int
+    tried: tuple[Remedy, ...]
+
+    @property
+    def proved(self) -> bool:
+        """True if the replay with the recorded settings ran out of memory as recorded, or did not if none was."""
+        return self.fidelity.same_errors
+
+    @property
+    def helpful(self) -> tuple[Remedy, ...]:
+        """The settings that help; empty if the replay does not reproduce the recorded errors."""
+        return tuple(remedy for remedy in self.tried if remedy.helps) if self.proved else ()
+
+
+def available_memory(snapshot: Snapshot) -> int | None:
+    """Return the bytes that the program could reserve when memory ran out.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+
+    Returns
+    -------
+    int or None
+        Its reserved and the device's free bytes at the last out-of-memory event. Without such an event, the capacity;
+        None if it is unknown.
+
+    Notes
+    -----
+    Where the device had enough free memory for a new segment, a limit of the process was reached: its reserved bytes.
+    """
+    rows = np.flatnonzero(snapshot.trace["action"] == Action.OOM)
+    if not len(rows):
+        return snapshot.capacity or None
+    entry = snapshot.trace[rows[-1]]
+    reserved, free = int(reconstruct(snapshot).reserved[rows[-1]]), int(entry["address"])
+    nbytes = min(int(entry["nbytes"]), _MAX_BYTES)
+    limited = 0 < recorded_settings_of(snapshot).segment_size(nbytes) <= free
+    return reserved if limited and reserved else reserved + free
+
+
+def find_remedies(
+    snapshot: Snapshot, *, memory: int | None = None, progress: Callable[[int, int], None] | None = None
+) -> Remedies:
+    """Replay a history with its own and with other settings.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+    memory : int, optional
+        Bytes that the program could reserve; by default as `available_memory` returns it.
+    progress : callable, optional
+        Called as `progress(replays_done, replays_total)`.
+
+    Returns
+    -------
+    Remedies
+        The outcomes.
+
+    Raises
+    ------
+    Unsupported
+        If the snapshot has too many private pools.
+    """
+    history = History(snapshot)
+    memory = available_memory(snapshot) if memory is None else memory
+    oom_rows = tuple(np.flatnonzero(snapshot.trace["action"] == Action.OOM).tolist())
+    candidates = list(history.recorded.alternatives(growable=True, limited=False))
+    total = len(candidates) + 2
+    baseline = history.run(None, memory)
+    fidelity = _fidelity(snapshot, history, baseline, oom_rows, memory)
+    tried = []
+    for done, settings in enumerate(candidates, 2):
+        if progress is not None:
+            progress(done, total)
+        outcome = history.run(settings, memory)
+        helps = not outcome.refused and (
+            bool(oom_rows) or outcome.peak_reserved < (1 - _WORTHWHILE) * baseline.peak_reserved
+        )
+        tried.append(Remedy(history.recorded.as_environment(settings), outcome, helps))
+    tried.sort(key=lambda remedy: (not remedy.helps, len(remedy.outcome.refused), remedy.outcome.peak_reserved))
+    return Remedies(memory, history.events, baseline, fidelity, history.initial_blocks, tuple(tried))
+
+
+def _fidelity(
+    snapshot: Snapshot, history: History, baseline: Outcome, oom_rows: tuple[int, ...], memory: int | None
+) -> Fidelity:
+    replayed = history.segment_events(memory)
+    recorded = snapshot.trace[np.isin(snapshot.trace["action"], _SEGMENT_ACTIONS)]
+    shorter = min(len(recorded), len(replayed))
+    differs = (recorded["action"][:shorter] != replayed["action"][:shorter]) | (
+        recorded["nbytes"][:shorter] != replayed["nbytes"][:shorter]
+    )
+    equal = int(np.argmax(differs)) if differs.any() else shorter
+    return Fidelity(len(recorded), len(replayed), equal, baseline.refused == oom_rows and not baseline.stopped)

@@ -1,0 +1,309 @@
+"""The explanation of an out-of-memory error, or of the peak of memory where there was no error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from forebay.snapshot.analysis.growth import Growth, growth
+from forebay.snapshot.analysis.summary import Oom, SiteUse, ooms, sites, summary
+from forebay.snapshot.analysis.timeline import reconstruct
+from forebay.snapshot.model import Snapshot
+from forebay.snapshot.replay.memory_state import MemoryState, memory_state
+from forebay.snapshot.replay.pinning import Pins, find_pins
+from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
+from forebay.snapshot.replay.remedies import Remedies, available_memory, find_remedies
+
+__all__ = ["Cause", "Explanation", "OomRequest", "Use", "explanation"]
+
+
+class Cause(StrEnum):
+    """Reasons for an explained moment."""
+
+    TOO_LARGE = "too large"  # the live blocks and the request together exceed the memory
+    FRAGMENTED = "fragmented"  # enough bytes are free, but in pieces
+    SEGMENT = "segment size"  # enough for the block is free on the device, but not for a new segment
+    OTHER_QUEUE = "other queue"  # a free block is large enough, but belongs to another stream
+    OTHER_POOL = "other pool"  # the same with another private pool
+    LIMIT = "limit"  # a limit of the process, below the memory of the device
+    PEAK = "peak"  # no error: the explained moment is the peak
+    FINAL = "final"  # no history: the explained moment is that of the snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Use of the reserved memory at one moment, in bytes. The first five add up to `reserved`.
+
+    Parameters
+    ----------
+    live : int
+        Requested by the program, and not freed.
+    rounding : int
+        Added to the live blocks by rounding.
+    pending : int
+        Freed, but still in use by other streams.
+    cached : int
+        Free, in segments or pages without blocks, which can return to the device.
+    fragmented : int
+        Free, beside blocks in the same segment or page.
+    reserved : int
+        In segments.
+    largest_free : int
+        Largest free block.
+    segments : int
+        Number of segments.
+    """
+
+    live: int
+    rounding: int
+    pending: int
+    cached: int
+    fragmented: int
+    reserved: int
+    largest_free: int
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class OomRequest:
+    """The request that ran out of memory. Sizes are in bytes.
+
+    Parameters
+    ----------
+    event : Oom
+        The event.
+    entry : int
+        Its number in the history, from 0.
+    queue : int
+        Stream of the request.
+    home : int
+        Private pool of the request; 0 is the default pool.
+    segment : int
+        Size of the new segment that it needed.
+    largest_free : int
+        Largest free block of that stream and pool.
+    """
+
+    event: Oom
+    entry: int
+    queue: int
+    home: int
+    segment: int
+    largest_free: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Explanation:
+    """The cause of an out-of-memory error or of a peak. Sizes are in bytes.
+
+    Parameters
+    ----------
+    device : str
+        The device.
+    capacity : int
+        Its memory; 0 if unknown.
+    entries : int
+        Length of the history.
+    lost : int
+        Entries that the ring buffer dropped.
+    settings : str or None
+        Allocator settings of the recording; None if the file does not contain them.
+    cause : Cause
+        The reason.
+    moment : int
+        The explained moment.
+    use : Use
+        Use of the reserved memory then.
+    request : OomRequest or None
+        The request that failed; None for a peak.
+    errors : tuple of Oom
+        All out-of-memory events of the history, oldest first.
+    counted_errors : int
+        Out-of-memory errors that the statistics count, also before the history.
+    available : int or None
+        Bytes that the program could reserve; None if unknown.
+    peak_ever : int
+        Peak of the live bytes since the statistics were reset.
+    sites : tuple of SiteUse
+        Live memory by site at the moment, most first.
+    pins : tuple of Pins
+        Sites whose blocks hold segments that are mostly free.
+    growth : Growth or None
+        Growth from step to step; None if the history does not repeat.
+    remedies : Remedies or None
+        Replays with other settings; None if none was asked for, or the history is empty.
+    """
+
+    device: str
+    capacity: int
+    entries: int
+    lost: int
+    settings: str | None
+    cause: Cause
+    moment: int
+    use: Use
+    request: OomRequest | None
+    errors: tuple[Oom, ...]
+    counted_errors: int
+    available: int | None
+    peak_ever: int
+    sites: tuple[SiteUse, ...]
+    pins: tuple[Pins, ...]
+    growth: Growth | None
+    remedies: Remedies | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the explanation as values that `json.dumps` accepts.
+
+        Returns
+        -------
+        dict
+            The fields, and their fields.
+        """
+        fields = {
+            name: getattr(self, name)
+            for name in ("device", "capacity", "entries", "lost", "settings", "cause", "moment", "counted_errors",
+                         "available", "peak_ever")
+        }  # fmt: skip
+        grown = self.growth
+        return {
+            **fields,
+            "cause": self.cause.value,
+            "use": asdict(self.use),
+            "request": asdict(self.request) if self.request else None,
+            "errors": [asdict(error) for error in self.errors],
+            "sites": [asdict(use) for use in self.sites],
+            "pins": [asdict(pins) for pins in self.pins],
+            "growth": grown and {
+                "repetitions": grown.steps.count,
+                "allocations": grown.steps.allocations,
+                "exact": grown.steps.exact,
+                "moments": grown.steps.moments.tolist(),
+                **{name: getattr(grown, name) for name in ("first_bytes", "last_bytes", "per_step", "grown", "compared",
+                                                           "peak_per_step", "steady")},
+                "sites": [asdict(site) | {"leaks": site.leaks} for site in grown.sites],
+            },
+            "remedies": self.remedies and asdict(self.remedies) | {
+                "exact": self.remedies.fidelity.exact, "proved": self.remedies.proved,
+            },
+        }  # fmt: skip
+
+
+def explanation(
+    snapshot: Snapshot,
+    *,
+    error: int = -1,
+    replay: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> Explanation:
+    """Explain why memory ran out, or which allocations made the peak where it did not.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+    error : int, default -1
+        The out-of-memory event to explain: an index into those of the history. The last one by default.
+    replay : bool, default True
+        Replay the history with other settings to find those that help.
+    progress : callable, optional
+        Called as `progress(replays_done, replays_total)`.
+
+    Returns
+    -------
+    Explanation
+        The explanation; `forebay.snapshot.report.explanation_text.paragraphs` returns it as text.
+
+    Raises
+    ------
+    IndexError
+        If the history has no such event.
+    Unsupported
+        If the snapshot has too many private pools to reconstruct its segments.
+
+    Examples
+    --------
+    >>> from forebay import OutOfMemory, simulate
+    >>> from forebay.snapshot.formats import torch_pickle
+    >>> gpu = simulate.Device(96 << 20)
+    >>> gpu.record_history()
+    >>> gpu.free(gpu.allocate(40 << 20))
+    >>> small = gpu.allocate(2 << 20)
+    >>> try:
+    ...     gpu.allocate(60 << 20)
+    ... except OutOfMemory:
+    ...     (snapshot,) = torch_pickle.snapshots(gpu.snapshot())
+    >>> found = explanation(snapshot)
+    >>> found.cause.value, found.use.live >> 20, found.use.fragmented >> 20, found.request.event.device_free >> 20
+    ('fragmented', 2, 38, 56)
+    >>> found.remedies.helpful[0].environment
+    'PYTORCH_ALLOC_CONF=expandable_segments:True'
+    """
+    timeline = reconstruct(snapshot)
+    recorded = recorded_settings_of(snapshot)
+    errors = tuple(ooms(snapshot))
+    numbers = summary(snapshot, timeline=timeline)
+    if errors:
+        event = errors[error]
+        moment = event.at
+    elif error != -1:
+        raise IndexError(f"the history of {snapshot.device} has no out-of-memory event")
+    else:
+        moment = timeline.peak if len(snapshot.trace) else 0
+    state = memory_state(snapshot, moment, timeline=timeline)
+    request = None
+    cause = Cause.PEAK if len(snapshot.trace) else Cause.FINAL
+    if errors:
+        request = _request(snapshot, state, event, recorded.segment_size(min(event.wanted, 1 << 60)))
+        cause = _cause(state, request)
+    return Explanation(
+        device=snapshot.device,
+        capacity=snapshot.capacity,
+        entries=len(snapshot.trace),
+        lost=snapshot.lost,
+        settings=recorded.text if recorded.known else None,
+        cause=cause,
+        moment=moment,
+        use=_use(state),
+        request=request,
+        errors=errors,
+        counted_errors=numbers.ooms,
+        available=available_memory(snapshot),
+        peak_ever=numbers.peak_ever,
+        sites=tuple(sites(snapshot, moment, timeline=timeline)),
+        pins=tuple(find_pins(snapshot, state)),
+        growth=growth(snapshot, timeline=timeline),
+        remedies=find_remedies(snapshot, progress=progress) if replay and len(snapshot.trace) else None,
+    )
+
+
+def _use(state: MemoryState) -> Use:
+    return Use(
+        live=state.requested,
+        rounding=state.rounding,
+        pending=state.pending,
+        cached=state.releasable,
+        fragmented=state.fragmented,
+        reserved=state.reserved,
+        largest_free=state.largest_free(),
+        segments=len(state.segments),
+    )
+
+
+def _request(snapshot: Snapshot, state: MemoryState, event: Oom, segment: int) -> OomRequest:
+    entry = snapshot.trace[event.at - 1]
+    queue, home = int(entry["queue"]), int(entry["home"])
+    return OomRequest(event, event.at - 1, queue, home, segment, state.largest_free(queue, home))
+
+
+def _cause(state: MemoryState, request: OomRequest) -> Cause:
+    wanted, free = request.event.wanted, request.event.device_free
+    if free >= request.segment:
+        return Cause.LIMIT
+    if wanted > free + state.free:
+        return Cause.TOO_LARGE
+    if request.largest_free < wanted <= state.largest_free():
+        return Cause.OTHER_QUEUE if state.largest_free(home=request.home) >= wanted else Cause.OTHER_POOL
+    return Cause.SEGMENT if wanted <= free else Cause.FRAGMENTED

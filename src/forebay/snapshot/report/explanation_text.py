@@ -1,0 +1,349 @@
+"""The text of an explanation: paragraphs of sentences and tables, for the terminal, a page or a notebook."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from forebay.byte_sizes import format_bytes
+from forebay.snapshot.report.explanation import Cause, Explanation, OomRequest
+from forebay.snapshot.sites import strip_common_folder
+from forebay.untrusted import printable
+
+__all__ = ["Paragraph", "paragraphs"]
+
+_SITES, _PINS, _GROWING, _ERRORS, _TRIED = 6, 4, 5, 5, 5  # rows of the tables
+_PARAMETERS = re.compile(r"(?<!\boperator)\((?!anonymous namespace\)).*")  # of a C++ function, to the end
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A part of an explanation.
+
+    Parameters
+    ----------
+    heading : str
+        Its heading.
+    sentences : tuple of str, optional
+        Its sentences.
+    columns : tuple of str, optional
+        Headings of its table, whose first column is text and whose others are numbers. Empty: there is no table.
+    rows : tuple of tuple of str, optional
+        Rows of the table.
+    line : str, optional
+        A line to paste into a shell; "" if there is none.
+    """
+
+    heading: str
+    sentences: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    line: str = ""
+
+
+def paragraphs(found: Explanation) -> list[Paragraph]:
+    """Return the text of an explanation.
+
+    Parameters
+    ----------
+    found : Explanation
+        The explanation.
+
+    Returns
+    -------
+    list of Paragraph
+        The cause, the memory at that moment, its holders, pinned segments, growth, settings, and remarks.
+    """
+    parts = [_cause(found), _memory(found), _holders(found), _pinned(found), _growth(found), _settings(found)]
+    parts += [_other_errors(found), _remarks(found)]
+    return [part for part in parts if part.sentences or part.rows]
+
+
+def _cause(found: Explanation) -> Paragraph:
+    device, use = printable(found.device), found.use
+    if found.request is not None:
+        return Paragraph(f"{device} ran out of memory", tuple(_reasons(found, found.request)))
+    overhead = use.reserved - use.live
+    reserved = f"{format_bytes(use.reserved)} were reserved to hold {'it' if use.live else 'blocks'}"
+    share = f", {overhead / use.reserved:.0%} of them without live data" if use.reserved else ""
+    if found.cause == Cause.FINAL:
+        text = (
+            f"The file has no history, so only its last moment can be explained: {format_bytes(use.live)} were live, "
+            f"and {reserved}{share}."
+        )
+        return Paragraph(f"{device} at the end", (text,))
+    sentences = [
+        f"Memory did not run out in this history of {found.entries:,} entries.",
+        f"The most memory was live after entry {found.moment:,}: {format_bytes(use.live)}. {reserved}{share}.",
+    ]
+    return Paragraph(f"Peak of {device}", tuple(sentences))
+
+
+def _reasons(found: Explanation, request: OomRequest) -> Iterator[str]:
+    use, event = found.use, request.event
+    wanted, free = format_bytes(event.wanted), format_bytes(event.device_free)
+    place = f"for stream {request.queue}" + (f" in private pool {request.home}" if request.home else "")
+    yield f"Entry {request.entry + 1:,} of {found.entries:,}: {_brief(event.label)} requested {wanted} {place}."
+    total = f" of {format_bytes(found.capacity)}" if found.capacity else ""
+    segment = format_bytes(request.segment)
+    enough = event.device_free >= request.segment
+    yield (
+        f"No free block was large enough, and a new segment of {segment} could not be reserved: the device had "
+        f"{free}{total} free{', enough for it' if enough else ''}."
+    )
+    held, all_free = use.reserved - use.cached - use.fragmented, use.cached + use.fragmented
+    if found.cause == Cause.LIMIT:
+        yield (
+            f"So a limit of the process was reached, with {format_bytes(use.reserved)} reserved. Raise the limit "
+            "(set_per_process_memory_fraction), or free memory earlier."
+        )
+    elif found.cause == Cause.TOO_LARGE:
+        yield (
+            f"The program needs more memory than it has: blocks in use take {format_bytes(held)}, with the request "
+            f"{format_bytes(held + event.wanted)}; it could reserve {format_bytes(use.reserved + event.device_free)}."
+        )
+        yield (
+            "This is not fragmentation: with all free memory in one piece, "
+            f"{format_bytes(event.wanted - event.device_free - all_free)} would still be missing. Free memory earlier, "
+            "or make the largest of the allocations below smaller (batch size, sequence length, precision)."
+        )
+    elif found.cause == Cause.SEGMENT:
+        yield (
+            f"The device had enough for the block, but not for a whole segment: the allocator reserves {segment} for a "
+            f"request of {wanted}. Free memory earlier, or reserve less before."
+        )
+    elif found.cause == Cause.OTHER_QUEUE:
+        yield (
+            f"A free block of {format_bytes(use.largest_free)} is large enough, but it belongs to another stream, and "
+            f"the allocator does not move memory between streams. The largest free block {place} has "
+            f"{format_bytes(request.largest_free)}. Allocate on the same stream, or free everything in the segments of "
+            "the other one."
+        )
+    elif found.cause == Cause.OTHER_POOL:
+        yield (
+            f"A free block of {format_bytes(use.largest_free)} is large enough, but it belongs to another pool (of a "
+            f"graph or a MemPool), whose memory only that pool uses. The largest free block {place} has "
+            f"{format_bytes(request.largest_free)}. Delete the graph or the pool, or allocate in it."
+        )
+    else:
+        yield (
+            f"The memory is fragmented: {format_bytes(all_free)} of the reserved memory and {free} of the device are "
+            f"free, together more than the request. But they are in pieces: the largest free block has "
+            f"{format_bytes(use.largest_free)}, and live blocks keep the segments from returning to the device."
+        )
+
+
+def _memory(found: Explanation) -> Paragraph:
+    use = found.use
+
+    def row(name: str, nbytes: int) -> tuple[str, ...]:
+        return name, format_bytes(nbytes), f"{nbytes / use.reserved:.1%}" if use.reserved else "-"
+
+    rows = [row("live, as requested by the program", use.live), row("rounding of live blocks", use.rounding)]
+    if use.pending:
+        rows.append(row("freed, but in use by other streams", use.pending))
+    rows += [
+        row("cached: free, in segments without blocks", use.cached),
+        row("fragmented: free, beside live blocks", use.fragmented),
+        row(f"reserved, in {_count(use.segments, 'segment')}", use.reserved),
+    ]
+    if found.request is not None:
+        free = found.request.event.device_free
+        rows.append(("free on the device", format_bytes(free), ""))
+        others = found.capacity - use.reserved - free
+        if found.capacity and others > 0:
+            rows.append(("other processes, libraries and the driver", format_bytes(others), ""))
+    rows.append(("largest free block", format_bytes(use.largest_free), ""))
+    return Paragraph("Memory at that moment", (), ("part", "bytes", "of reserved"), tuple(rows))
+
+
+def _holders(found: Explanation) -> Paragraph:
+    shown, rest = found.sites[:_SITES], found.sites[_SITES:]
+    labels, sentences = _short([use.label for use in shown])
+    rows = [
+        (label, format_bytes(use.live_bytes), f"{use.share:.1%}", f"{use.count:,}")
+        for label, use in zip(labels, shown, strict=True)
+    ]
+    if rest:
+        nbytes, share = sum(use.live_bytes for use in rest), sum(use.share for use in rest)
+        count = sum(use.count for use in rest)
+        rows.append((f"{len(rest):,} other sites", format_bytes(nbytes), f"{share:.1%}", f"{count:,}"))
+    return Paragraph("Who holds the live memory", sentences, ("site", "bytes", "of live", "blocks"), tuple(rows))
+
+
+def _pinned(found: Explanation) -> Paragraph:
+    """Return the blocks that pin segments, if they pin a noticeable part of the free memory."""
+    shown = [pins for pins in found.pins if pins.free_bytes >= 0.005 * found.use.reserved][:_PINS]
+    if not shown:
+        return Paragraph("")
+    labels, folder = _short([pins.label for pins in shown])
+    noun = "page" if found.settings and "expandable_segments:True" in found.settings else "segment"
+    free, held = sum(pins.free_bytes for pins in found.pins), sum(pins.held_bytes for pins in found.pins)
+    text = (
+        f"{_count(sum(pins.units for pins in found.pins), noun)} with "
+        f"{format_bytes(free)} free cannot return to the device, because blocks of only {format_bytes(held)} are in "
+        "them. Allocate such long-lived blocks before the large temporary ones, or in a memory pool of their own."
+    )
+    rows = [
+        (label, str(pins.queue), str(pins.home or "-"), f"{pins.units:,}", format_bytes(pins.free_bytes),
+         format_bytes(pins.held_bytes))
+        for label, pins in zip(labels, shown, strict=True)
+    ]  # fmt: skip
+    columns = ("held mainly by", "stream", "pool", f"{noun}s", "free in them", "held")
+    return Paragraph(f"Mostly free {noun}s that are pinned", (text, *folder), columns, tuple(rows))
+
+
+def _growth(found: Explanation) -> Paragraph:
+    grown = found.growth
+    if grown is None:
+        none = "The history does not repeat, so growth from step to step cannot be measured."
+        return Paragraph("Growth", (none,) if found.entries else ())
+    steps = grown.steps
+    how = (
+        f"a pattern of {steps.allocations:,} allocations" if steps.exact else f"about {steps.allocations:,} allocations"
+    )
+    sentences = [f"The history repeats {how} {steps.count:,} times."]
+    if not grown.steady:
+        change = "falls" if grown.per_step < 0 else "does not grow steadily"
+        sentences.append(f"Live memory {change} from one repetition to the next.")
+        return Paragraph("Growth", tuple(sentences))
+    average = "" if grown.grown == grown.compared else " on average"
+    sentences.append(
+        f"Live memory grows by {format_bytes(round(grown.per_step))} in each{average}, from "
+        f"{format_bytes(grown.first_bytes)} before the first to {format_bytes(grown.last_bytes)} after the last."
+    )
+    if found.request is not None:
+        event, total = found.request.event, grown.last_bytes - grown.first_bytes
+        missing = event.wanted - event.device_free
+        if 0 < missing <= total:
+            sentences.append(f"This growth is more than the {format_bytes(missing)} that the request was short of.")
+    if grown.leaks:
+        names = "line" if len(grown.leaks) == 1 else "lines"
+        sentences.append(
+            f"Leak candidates: nothing that the {names} marked “never” allocated in these repetitions was freed. If a "
+            "repetition is a training step, find the reference that keeps it (a list of losses, a cache). If it is a "
+            "layer of a forward pass, the memory is kept for the backward pass."
+        )
+    shown = grown.sites[:_GROWING]
+    labels, folder = _short([site.label for site in shown])
+    rows = [
+        (label, format_bytes(round(site.per_step)), format_bytes(site.last_bytes), f"{site.allocations:,}",
+         f"{site.freed:,}" if site.freed else "never")
+        for label, site in zip(labels, shown, strict=True)
+    ]  # fmt: skip
+    columns = ("site that grows in each repetition", "growth", "live after", "allocations", "freed")
+    return Paragraph("Growth", (*sentences, *(folder if rows else ())), columns if rows else (), tuple(rows))
+
+
+def _settings(found: Explanation) -> Paragraph:
+    remedies = found.remedies
+    if remedies is None:
+        return Paragraph("")
+    out_of_memory = bool(found.errors)
+    sentences = list(_fidelity(found))
+    aim = "avoid the error" if out_of_memory else "lower the peak of reserved memory by 1 % or more"
+    helpful = remedies.helpful
+    tried = _count(len(remedies.tried), "setting")
+    if not remedies.proved:
+        sentences.append("So no setting is claimed to help; the table shows the replays for information.")
+    elif not helpful:
+        sentences.append(f"None of the {tried} that were replayed would {aim}.")
+    else:
+        after, before = helpful[0].outcome.peak_reserved, remedies.baseline.peak_reserved
+        peak = "" if out_of_memory else f", with {format_bytes(after)} instead of {format_bytes(before)}"
+        sentences.append(
+            f"Of the {tried} that were replayed, {len(helpful):,} would {aim}. The first of them reserves the "
+            f"least{peak}. Set it in the environment:"
+        )
+    rows = []
+    for name, outcome in [("as recorded", remedies.baseline)] + [
+        (printable(remedy.outcome.settings).replace(",", ", "), remedy.outcome) for remedy in remedies.tried[:_TRIED]
+    ]:
+        failed = "no" if not outcome.refused else "at the start" if outcome.refused[0] < 0 else (
+            f"at entry {outcome.refused[0] + 1:,}" if outcome.stopped else _count(len(outcome.refused), "time")
+        )  # fmt: skip
+        calls = f"{outcome.device_allocs + outcome.device_frees:,}"
+        rows.append((name, format_bytes(outcome.peak_reserved), calls, failed))
+    columns = ("settings", "peak reserved", "device calls", "out of memory")
+    line = printable(helpful[0].environment) if helpful else ""
+    return Paragraph("Allocator settings", tuple(sentences), columns, tuple(rows), line)
+
+
+def _fidelity(found: Explanation) -> Iterator[str]:
+    remedies = found.remedies
+    if remedies is None:
+        return
+    same = remedies.fidelity
+    memory = "" if remedies.memory is None else f" and {format_bytes(remedies.memory)} of memory"
+    events = _count(remedies.events, "allocation or free", "allocations and frees")
+    start = f"{events}, replayed with the recorded settings{memory},"
+    if same.exact:
+        errors = " and run out of memory at the same requests" if found.errors else ""
+        yield f"{start} reserve and release the same segments as recorded ({_count(same.equal, 'event')}){errors}."
+        return
+    if same.recorded == same.replayed == same.equal:
+        yield f"{start} reserve and release the same segments as recorded ({_count(same.equal, 'event')})."
+    else:
+        yield (
+            f"{start} do not reproduce the recording exactly: {same.replayed:,} segment events instead of "
+            f"{same.recorded:,}{f', of which the first {same.equal:,} are equal' if same.equal else ''}."
+        )
+        if remedies.initial_blocks:
+            yield (
+                "The replay begins with the blocks that were live before the history, but without the cached memory "
+                "and the gaps of the program at that time: take its figures as estimates."
+            )
+        else:
+            yield "The program's allocator had other settings or other rules: take the figures as estimates."
+    if not same.same_errors:
+        yield "It does not run out of memory at the same requests as the program did."
+
+
+def _other_errors(found: Explanation) -> Paragraph:
+    request = found.request
+    others = [error for error in found.errors if request is None or error.at != request.event.at]
+    if not others:
+        return Paragraph("")
+    labels, folder = _short([error.label for error in others[-_ERRORS:]])
+    rows = [
+        (label, f"{error.at:,}", format_bytes(error.wanted), format_bytes(error.device_free))
+        for label, error in zip(labels, others[-_ERRORS:], strict=True)
+    ]
+    text = f"The history has {len(found.errors):,} out-of-memory events, of which one is explained above."
+    if len(others) > _ERRORS:
+        text += f" The last {_ERRORS} of the others:"
+    return Paragraph("Other out-of-memory events", (text, *folder), ("site", "entry", "requested", "free"), tuple(rows))
+
+
+def _remarks(found: Explanation) -> Paragraph:
+    sentences = []
+    if found.lost:
+        sentences.append(f"The ring buffer dropped the first {found.lost:,} entries, so the history begins later.")
+    if found.counted_errors > len(found.errors):
+        earlier = found.counted_errors - len(found.errors)
+        sentences.append(f"{_count(earlier, 'earlier out-of-memory error')} happened outside the recorded history.")
+    if found.peak_ever > max((use.live_bytes for use in found.sites), default=0) and found.peak_ever > found.use.live:
+        sentences.append(f"The highest peak of live memory was {format_bytes(found.peak_ever)}, at another moment.")
+    if found.settings is None:
+        sentences.append("The file does not contain the settings of the recording; the defaults are assumed.")
+    elif found.settings:
+        sentences.append(f"Recorded with {printable(found.settings)}.")
+    if any(use.label == "(before recording)" for use in found.sites[:_SITES]):
+        sentences.append("“(before recording)” are blocks that were allocated before the history began.")
+    return Paragraph("Remarks", tuple(sentences))
+
+
+def _short(labels: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return labels without their common folder and C++ parameters, and a sentence that names the folder."""
+    folder, short = strip_common_folder(labels)
+    return [_brief(label) for label in short], (f"Files are in {folder}.",) if folder else ()
+
+
+def _brief(label: str) -> str:
+    """Return a label without the parameters of a C++ function."""
+    return label if label.startswith("(") else _PARAMETERS.sub("", label).replace("(anonymous namespace)::", "")
+
+
+def _count(number: int, noun: str, nouns: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"

@@ -1,0 +1,99 @@
+"""`forebay explain`: text, JSON output, choice of device and event, and error messages."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.snapshot_programs import MIB, dumped, program
+from support.snapshot_scenes import training
+
+from forebay import OutOfMemory, simulate
+from forebay.cli import main
+from forebay.snapshot.formats import native
+
+
+@pytest.fixture
+def full(tmp_path):
+    """A pickle that ends out of memory twice: 60 MiB on a device of 96, with 2 MiB live in a segment of 40."""
+    gpu = simulate.Device(96 * MIB)
+    gpu.record_history()
+    gpu.free(gpu.allocate(40 * MIB))
+    gpu.allocate(2 * MIB)
+    for nbytes in (70 * MIB, 60 * MIB):
+        with pytest.raises(OutOfMemory):
+            gpu.allocate(nbytes)
+    path = tmp_path / "full.pickle"
+    path.write_bytes(dumped(gpu.snapshot()))
+    return path
+
+
+def explain(capsys, *arguments: object) -> str:
+    assert main(["explain", *map(str, arguments)]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def test_explanation_is_printed_without_colors_in_a_pipe(capsys, full):
+    out = explain(capsys, full)
+    assert out.startswith("cuda:0 ran out of memory\n")
+    assert "\x1b" not in out
+    assert "    PYTORCH_ALLOC_CONF=expandable_segments:True\n" in out
+    assert all(len(line) <= 100 for line in out.splitlines())
+
+
+@pytest.mark.parametrize("columns", [40, 60, 160])
+def test_text_fits_the_terminal(capsys, monkeypatch, full, columns):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out = explain(capsys, full)
+    assert "\x1b[1;31mcuda:0 ran out of memory" in out
+    assert "fragmented" in out
+
+
+def test_event_and_json_are_chosen(capsys, full):
+    (last,) = json.loads(explain(capsys, full, "--json"))
+    (first,) = json.loads(explain(capsys, full, "--json", "--error", "0", "--no-replay"))
+    assert (last["request"]["event"]["wanted"], first["request"]["event"]["wanted"]) == (60 * MIB, 70 * MIB)
+    assert (first["remedies"], last["remedies"]["proved"]) == (None, True)
+
+
+def test_each_used_device_is_explained(capsys, tmp_path):
+    both, other = program(1, steps=200), program(2, steps=200, index=1)
+    both["segments"] += other["segments"]
+    both["device_traces"] = [both["device_traces"][0], other["device_traces"][1], []]
+    path = tmp_path / "both.pickle"
+    path.write_bytes(dumped(both))
+    out = explain(capsys, path, "--no-replay")
+    assert ("Peak of cuda:0" in out, "Peak of cuda:1" in out, "cuda:2" in out) == (True, True, False)
+    assert "cuda:0" not in explain(capsys, path, "--no-replay", "--device=cuda:1")
+    assert main(["explain", str(path), "--device=cuda:7"]) == 2
+    assert "has no device 'cuda:7'; its devices: cuda:0, cuda:1" in capsys.readouterr().err
+
+
+def test_forebay_snapshot_is_explained(capsys, tmp_path):
+    native.write(training(), tmp_path / "run.forebay")
+    out = explain(capsys, tmp_path / "run.forebay")
+    assert "cpu ran out of memory" in out
+    assert "metrics.py:27 History.append" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nosuch"], "cannot read the snapshot 'nosuch': No such file or directory"),
+        (["--error", "5"], "cuda:0 has 2 out-of-memory events in its history, so --error 5 is none of them; choose"),
+        (["--speed"], "unrecognized arguments: --speed"),
+    ],
+)
+def test_invalid_arguments_are_reported_in_one_line(capsys, full, arguments, words):
+    try:
+        status = main(["explain", *arguments, *([str(full)] if arguments[0] != "nosuch" else [])])
+    except SystemExit as error:
+        status = error.code
+    out, err = capsys.readouterr()
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert words in err

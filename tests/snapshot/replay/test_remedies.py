@@ -1,0 +1,111 @@
+"""Settings that a replay proves to help, and how exactly the replay reproduces the recording."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.snapshot_programs import MIB, dumped, program
+from support.snapshot_scenes import training
+
+from forebay import OutOfMemory, simulate
+from forebay.snapshot import load
+from forebay.snapshot.formats import torch_pickle
+from forebay.snapshot.replay.engine import what_if
+from forebay.snapshot.replay.remedies import available_memory, find_remedies
+
+GPU_SNAPSHOTS = Path(__file__).parents[4] / "shared" / "data" / "gpu-snapshots"
+
+
+def snapshot_of(gpu):
+    (snapshot,) = torch_pickle.parse(dumped(gpu.snapshot()))
+    return snapshot
+
+
+def fragmented(settings: str = "") -> simulate.Device:
+    """Return a device that ran out of memory because of 2 MiB in a segment of 40."""
+    gpu = simulate.Device(96 * MIB, settings)
+    gpu.record_history()
+    gpu.free(gpu.allocate(40 * MIB))
+    gpu.allocate(2 * MIB)
+    with pytest.raises(OutOfMemory):
+        gpu.allocate(60 * MIB)
+    return gpu
+
+
+def test_setting_that_avoids_the_error_is_proved():
+    snapshot = snapshot_of(fragmented())
+    found = find_remedies(snapshot)
+    assert (found.memory, found.proved, found.fidelity.exact) == (96 * MIB, True, True)
+    assert (found.fidelity.recorded, found.initial_blocks, found.events) == (1, 0, 3)
+    assert found.helpful[0].environment == "PYTORCH_ALLOC_CONF=expandable_segments:True"
+    for remedy in found.tried:
+        outcome = what_if(snapshot, remedy.outcome.settings, 96 * MIB)
+        assert (outcome == remedy.outcome, remedy.helps) == (True, outcome.ran_out is None)
+
+
+def test_request_larger_than_the_memory_has_no_remedy():
+    gpu = simulate.Device(96 * MIB)
+    gpu.record_history()
+    with pytest.raises(OutOfMemory):
+        gpu.allocate(200 * MIB)
+    found = find_remedies(snapshot_of(gpu))
+    assert (found.proved, found.helpful) == (True, ())
+    assert all(remedy.outcome.refused == (0,) for remedy in found.tried)
+
+
+def test_nothing_is_claimed_if_the_error_is_not_reproduced():
+    found = find_remedies(training())  # recorded by a first-fit allocator
+    assert (found.proved, found.helpful, found.fidelity.exact) == (False, (), False)
+    assert found.baseline.refused == ()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"settings": "expandable_segments:True"}, {"pools": 2}, {"streams": 3}], ids=str
+)
+def test_whole_recording_is_reproduced_exactly(options):
+    (snapshot,) = torch_pickle.parse(dumped(program(2, steps=600, **options)))
+    found = find_remedies(snapshot)
+    assert found.fidelity.exact
+    assert found.fidelity.recorded > 10
+
+
+def test_history_that_begins_late_is_not_reproduced_exactly():
+    (snapshot,) = torch_pickle.parse(dumped(program(2, begin=500)))
+    found = find_remedies(snapshot)
+    assert found.initial_blocks > 0
+    assert not found.fidelity.exact
+
+
+def test_available_memory_is_what_could_be_reserved():
+    assert available_memory(snapshot_of(fragmented())) == 96 * MIB
+    gpu = simulate.Device(1 << 30)
+    gpu.record_history()
+    gpu.set_memory_fraction(0.1)
+    gpu.allocate(60 * MIB)
+    with pytest.raises(OutOfMemory):
+        gpu.allocate(60 * MIB)
+    limited = snapshot_of(gpu)
+    assert available_memory(limited) == 60 * MIB
+    assert available_memory(replace(limited, trace=limited.trace[:0])) is None
+    assert available_memory(replace(limited, trace=limited.trace[:0], capacity=7)) == 7
+
+
+def test_settings_of_forebay_are_set_in_its_own_variable():
+    snapshot = snapshot_of(fragmented())
+    notes = {key: value for key, value in snapshot.notes.items() if key != "from"}
+    assert find_remedies(replace(snapshot, notes=notes)).tried[0].environment.startswith("FOREBAY_ALLOC_CONF=")
+    old = {key: value for key, value in snapshot.notes.items() if key != "order"}
+    assert find_remedies(replace(snapshot, notes=old)).tried[0].environment.startswith("PYTORCH_CUDA_ALLOC_CONF=")
+
+
+def test_recording_of_a_real_gpu_is_reproduced_exactly():
+    path = GPU_SNAPSHOTS / "train_step_cold.pickle"
+    if not path.exists():
+        pytest.skip("the recordings of real GPUs are not available")
+    (snapshot,) = load(path)
+    found = find_remedies(snapshot)
+    assert (found.fidelity.exact, found.fidelity.equal) == (True, 783)
+    assert found.helpful[0].outcome.settings == "expandable_segments:True"
+    assert found.helpful[0].outcome.peak_reserved < found.baseline.peak_reserved * 0.95
