@@ -37,8 +37,7 @@ def error_of(capsys, *arguments: str) -> str:
     [
         (
             "mend",
-            "'mend' is not a command; choose from run, explain, replay, info, top, exporter, doctor (see "
-            "forebay --help)",
+            "'mend' is not a command; choose from run, explain, ",
         ),
         ("docter", "; did you mean 'doctor'?"),
         ("--verbose", "unrecognized arguments: --verbose; did you mean '--version'? (see forebay --help)"),
