@@ -20,6 +20,7 @@ from forebay.commands import (
     replay,
     run,
     top,
+    tune,
 )
 from forebay.suggestions import did_you_mean
 from forebay.untrusted import printable
@@ -28,6 +29,7 @@ COMMANDS = {
     "run": (run, "run a Python program on the CPU device and report its memory use"),
     "explain": (explain, "explain why memory ran out, or which allocations made the peak"),
     "replay": (replay, "replay a recorded memory history to verify it or to try other settings"),
+    "tune": (tune, "find the allocator settings that suit recorded histories"),
     "info": (info, "list the devices, the versions, and the reasons for missing kinds of devices"),
     "top": (top, "show the devices and the memory of running programs, live"),
     "exporter": (exporter, "serve the figures of running programs to Prometheus"),

@@ -1,0 +1,210 @@
+"""Find the allocator settings that suit recorded histories.
+
+Each SNAPSHOT (a forebay snapshot or a PyTorch pickle; no code in it is executed) is replayed with each of the settings:
+12 by default, those of --settings and --grid, or those that --search tries. The settings are ranked by the requests
+that run out of memory, the peak of reserved memory and the device calls. The line with the best ones can be pasted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Executor
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forebay.commands import CommandError, command_output, size_argument
+from forebay.commands.snapshot_files import load_snapshots, number_table, progress_bar, snapshot_console
+from forebay.untrusted import printable
+
+if TYPE_CHECKING:
+    from forebay.snapshot import Snapshot
+    from forebay.snapshot.replay.tuning import Trial, Tuning
+
+_PARALLEL = 2_000_000  # entries to replay in total, from which on processes are worth their start
+_CONNECT_SECONDS = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("snapshot", type=Path, nargs="+", metavar="SNAPSHOT", help="the snapshot files")
+    parser.add_argument(
+        "--grid", nargs="+", action="extend", default=[], metavar="KEY=V1,V2", type=_axis,
+        help="try every combination of these values; an empty value leaves the setting out: max_split_size_mb=,64,128",
+    )  # fmt: skip
+    parser.add_argument(
+        "--settings", action="append", default=[], metavar="TEXT",
+        help="try these settings, in the format of PYTORCH_ALLOC_CONF; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--search", type=_positive, metavar="TRIALS",
+        help="search for the best settings with at most this many trials; --grid gives the values to search",
+    )  # fmt: skip
+    parser.add_argument(
+        "--capacity", type=size_argument, metavar="SIZE",
+        help="memory that the program can reserve (default: as recorded; unlimited if the file does not contain it)",
+    )  # fmt: skip
+    parser.add_argument("--jobs", type=_positive, metavar="N", help="number of processes (default: one per processor)")
+    parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="run on the workers of a Dask scheduler, such as tcp://host:8786"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    with command_output():
+        snapshots = [snapshot for path in args.snapshot for snapshot in load_snapshots(path) if len(snapshot.trace)]
+        if not snapshots:
+            raise CommandError("the files contain no history to replay: record one with _record_memory_history()")
+        found = _tune(snapshots, args)
+        if args.json:
+            print(json.dumps(_as_json(found), indent=2))
+        else:
+            _print(found, snapshots)
+    return 0
+
+
+def _axis(text: str) -> tuple[str, list[str]]:
+    key, separator, values = text.partition("=")
+    if not separator or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=V1,V2, such as max_split_size_mb=64,128")
+    return key, values.split(",")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)
+
+
+def _tune(snapshots: list[Snapshot], args: argparse.Namespace) -> Tuning:
+    from forebay.errors import Unsupported
+    from forebay.snapshot.replay import tuning
+    from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
+
+    axes = dict(args.grid)
+    entries = sum(len(snapshot.trace) for snapshot in snapshots)
+    try:
+        if args.search is None:
+            settings = [*args.settings]
+            if axes:
+                settings += tuning.grid(axes, recorded_settings_of(snapshots[0]).text)
+            settings = settings or tuning.default_settings(snapshots[0])
+            trials = len(settings) + 1
+        elif args.settings:
+            raise CommandError("--search tries settings of its own: use --grid to choose their values, not --settings")
+        else:
+            settings, trials = [], args.search
+        with _executor(args, entries * trials, trials) as executor, progress_bar("replaying", entries * trials) as bar:
+            progress: Callable[[int, int], None] | None = bar
+            if args.search is None:
+                return tuning.tune(snapshots, settings, capacity=args.capacity, executor=executor, progress=progress)
+            return tuning.search(
+                snapshots, trials=trials, axes=axes or tuning.AXES, capacity=args.capacity, executor=executor,
+                progress=progress,
+            )  # fmt: skip
+    except (ValueError, IndexError, Unsupported) as error:
+        raise CommandError(str(error)) from error
+    except BrokenExecutor as error:
+        raise CommandError(
+            f"a process ended during the replay, possibly out of memory: use --jobs 1 ({error})"
+        ) from error
+
+
+@contextmanager
+def _executor(args: argparse.Namespace, entries: int, trials: int) -> Iterator[Executor | None]:
+    """Context manager for the executor: Dask's, processes, or None where starting processes takes longer."""
+    if args.scheduler is not None:
+        with _dask_client(args.scheduler) as client, client.get_executor() as executor:
+            yield executor
+    elif args.jobs == 1 or (args.jobs is None and entries < _PARALLEL):
+        yield None
+    else:
+        from forebay.snapshot.replay.tuning import process_executor
+
+        with process_executor(trials, args.jobs) as executor:
+            yield executor
+
+
+@contextmanager
+def _dask_client(address: str) -> Iterator[Any]:
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise CommandError("--scheduler needs the package distributed: pip install 'forebay[tune]'") from error
+    try:
+        client: Any = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
+    except (OSError, ValueError, TypeError) as error:
+        raise CommandError(f"cannot connect to the scheduler {address!r}: {error}") from error
+    with client:
+        if not client.scheduler_info()["workers"]:
+            raise CommandError(f"the scheduler {address!r} has no workers: start one with `dask worker {address}`")
+        yield client
+
+
+def _as_json(found: Tuning) -> dict[str, Any]:
+    def one(trial: Trial) -> dict[str, Any]:
+        return {
+            "settings": trial.settings,
+            "environment": trial.environment,
+            "peak_reserved": trial.peak_reserved,
+            "device_calls": trial.device_calls,
+            "failures": trial.failures,
+            "outcomes": [asdict(outcome) for outcome in trial.outcomes],
+        }
+
+    return {
+        "events": found.events,
+        "memory": found.memory,
+        "recorded": one(found.recorded),
+        "trials": [one(trial) for trial in found.trials],
+        "best": one(found.best),
+    }
+
+
+def _print(found: Tuning, snapshots: list[Snapshot]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from forebay.byte_sizes import format_bytes
+
+    console = snapshot_console()
+    count = len(snapshots)
+    devices = printable(snapshots[0].device) if count == 1 else f"{count:,} histories"
+    limits = {memory for memory in found.memory if memory is not None}
+    if not limits:
+        limit = "unlimited memory"
+    else:
+        limit = f"{format_bytes(min(limits))} of memory" + (" or more" if len(limits) > 1 else "")
+    console.print(Text(f"{devices}: {found.events:,} allocations and frees, replayed with {limit}", "bold"))
+    rows = [
+        _row(
+            "as recorded" + (f": {_spaced(found.recorded.settings)}" if found.recorded.settings else ""), found.recorded
+        )
+    ]
+    rows += [_row(_spaced(trial.settings) or "defaults", trial) for trial in found.trials]
+    console.print(number_table(("settings, best first", "peak reserved", "device calls", "out of memory"), rows))
+    best = found.best
+    if best is found.recorded or best.rank >= found.recorded.rank:
+        console.print("None of these settings is better than the recorded ones.")
+        return
+    if best.failures:
+        console.print("The best of these settings still runs out of memory:")
+    else:
+        change = best.peak_reserved - found.recorded.peak_reserved
+        saves = f", {format_bytes(-change)} less than with the recorded settings" if change < 0 else ""
+        console.print(f"The best of them reserves {format_bytes(best.peak_reserved)} at most{saves}:")
+    console.print(Padding.indent(Text(printable(best.environment), "green", no_wrap=True, overflow="ignore"), 4))
+
+
+def _spaced(settings: str) -> str:
+    return printable(settings).replace(",", ", ")
+
+
+def _row(name: str, trial: Trial) -> tuple[str, ...]:
+    from forebay.byte_sizes import format_bytes
+
+    failed = f"{trial.failures:,}" + (" (ended)" if trial.stopped else "") if trial.failures else "no"
+    return name, format_bytes(trial.peak_reserved), f"{trial.device_calls:,}", failed

@@ -1,0 +1,142 @@
+"""`forebay tune`: the table, the line to paste, JSON output, workers of Dask, and error messages."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from support.snapshot_programs import MIB, dumped, program
+
+from forebay import OutOfMemory, simulate
+from forebay.cli import main
+
+
+@pytest.fixture
+def full(tmp_path):
+    """A pickle that ends out of memory: 60 MiB on a device of 96, with 2 MiB live in a segment of 40."""
+    gpu = simulate.Device(96 * MIB)
+    gpu.record_history()
+    gpu.free(gpu.allocate(40 * MIB))
+    gpu.allocate(2 * MIB)
+    with pytest.raises(OutOfMemory):
+        gpu.allocate(60 * MIB)
+    path = tmp_path / "full.pickle"
+    path.write_bytes(dumped(gpu.snapshot()))
+    return path
+
+
+def tune(capsys, *arguments: object) -> str:
+    assert main(["tune", *map(str, arguments)]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def test_ranked_table_and_line_to_paste_are_printed(capsys, full):
+    lines = tune(capsys, full).splitlines()
+    assert lines[0] == "cuda:0: 3 allocations and frees, replayed with 96.00 MiB of memory"
+    rows = [line.split() for line in lines if " MiB" in line and not line.startswith(("cuda", "The"))]
+    assert rows[0][:2] + rows[0][-2:] == ["as", "recorded", "1", "1"]
+    assert [row[-1] for row in rows[1:]] == sorted((row[-1] for row in rows[1:]), key=lambda word: word != "no")
+    assert lines[-1] == "    PYTORCH_ALLOC_CONF=expandable_segments:True"
+
+
+def test_grid_settings_and_capacity_are_chosen(capsys, full):
+    out = tune(capsys, full, "--capacity=200MiB", "--settings=max_split_size_mb:128", "--json",
+               "--grid", "expandable_segments=,True", "roundup_power2_divisions=2,4")  # fmt: skip
+    value = json.loads(out)
+    assert value["memory"] == [200 * MIB]
+    assert {trial["settings"] for trial in value["trials"]} == {
+        "max_split_size_mb:128",
+        *(f"{grown}roundup_power2_divisions:{n}" for grown in ("", "expandable_segments:True,") for n in (2, 4)),
+    }
+    assert (value["recorded"]["failures"], value["best"]["failures"]) == (0, 0)
+
+
+def test_search_and_several_files(capsys, full, tmp_path):
+    other = tmp_path / "other.pickle"
+    other.write_bytes(dumped(program(2, steps=200)))
+    value = json.loads(tune(capsys, full, other, "--search", "9", "--json"))
+    assert len(value["trials"]) < 9
+    assert [len(trial["outcomes"]) for trial in value["trials"]] == [2] * len(value["trials"])
+    assert "2 histories: " in tune(capsys, full, other)
+
+
+def test_recorded_settings_can_be_the_best(capsys, tmp_path):
+    gpu = simulate.Device(1 << 30)
+    gpu.record_history()
+    gpu.allocate(20 * MIB)
+    path = tmp_path / "one.pickle"
+    path.write_bytes(dumped(gpu.snapshot()))
+    assert tune(capsys, path, "--settings=roundup_power2_divisions:4").endswith(
+        "None of these settings is better than the recorded ones.\n"
+    )
+
+
+def test_settings_that_fail_less_are_still_said_to_fail(capsys, full):
+    out = tune(capsys, full, "--capacity=50MiB", "--grid", "expandable_segments=True")
+    assert ("still runs out of memory" in out) or ("None of these settings is better" in out)
+
+
+@pytest.mark.slow
+def test_processes_are_started(capsys, full):
+    assert tune(capsys, full, "--jobs", "2") == tune(capsys, full, "--jobs", "1")
+
+
+@pytest.fixture
+def scheduler():
+    """The address of a Dask scheduler with two workers, each a process."""
+    distributed = pytest.importorskip("distributed", reason="the extra `tune` is not installed")
+    options = {"processes": True, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 50}
+    with distributed.LocalCluster(n_workers=2, host="tcp://127.0.0.1", timeout=60, **options) as cluster:
+        yield cluster.scheduler_address
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Dask and Tornado
+def test_workers_of_a_scheduler_give_the_same_results(capsys, full, scheduler):
+    from distributed import Client
+
+    from forebay.snapshot import load
+    from forebay.snapshot.replay.tuning import search
+    from forebay.snapshot.replay.tuning import tune as tune_histories
+
+    assert tune(capsys, full, "--scheduler", scheduler) == tune(capsys, full, "--jobs", "1")
+    with Client(scheduler, timeout=30) as client, client.get_executor() as executor:
+        snapshots = load(full)
+        assert len(client.scheduler_info()["workers"]) == 2
+        assert tune_histories(snapshots, executor=executor) == tune_histories(snapshots)
+        assert search(snapshots, executor=executor).best == search(snapshots).best
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--grid", "speed"], "'speed' is not KEY=V1,V2"),
+        (["--grid", "speed=3"], "Unrecognized key 'speed'"),
+        (["--settings", "max_split_size_mb:1"], "max_split_size_mb too small, must be >= 20"),
+        (["--search", "0"], "'0' is not a positive integer"),
+        (["--search", "3", "--settings", "x:1"], "--search tries settings of its own"),
+        (["--scheduler", "nonsense://"], "cannot connect to the scheduler 'nonsense://': "),
+        (["--jobs", "many"], "'many' is not a positive integer"),
+    ],
+)
+def test_invalid_arguments_are_reported_in_one_line(capsys, full, arguments, words):
+    try:
+        status = main(["tune", str(full), *arguments])
+    except SystemExit as error:
+        status = error.code
+    out, err = capsys.readouterr()
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert words in err
+
+
+def test_missing_dask_and_missing_history_are_reported(capsys, monkeypatch, full, tmp_path):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert main(["tune", str(full), "--scheduler", "tcp://127.0.0.1:1"]) == 2
+    assert "--scheduler needs the package distributed: pip install 'forebay[tune]'" in capsys.readouterr().err
+    path = tmp_path / "empty.pickle"
+    path.write_bytes(dumped(simulate.Device(1 << 30).snapshot()))
+    assert main(["tune", str(path)]) == 2
+    assert "the files contain no history to replay" in capsys.readouterr().err
