@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 # One line for each group of modules. A group may import all lower layers, and its own modules.
-_FILES = "config profiles atomic_write untrusted watermarks snapshot.model snapshot.sites"
+_FILES = "config profiles atomic_write incident_triggers untrusted watermarks snapshot.model snapshot.sites"
 _WORDS = "address_allocator errors device_spec dtypes layouts byte_sizes html_repr signal_mask spi suggestions"
 LAYERS: list[tuple[float, str]] = [
     (0, "_core"),
@@ -33,6 +33,7 @@ LAYERS: list[tuple[float, str]] = [
     (5, "memory random"),
     (5, "_oom_advice"),
     (5.1, "_tensor_reductions"),
+    (5.1, "flight_recorder"),
     (6, "cuda"),
     (6, "mps"),
     (6, "mtia"),

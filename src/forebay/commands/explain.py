@@ -12,13 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.commands import CommandError, command_output
-from forebay.commands.snapshot_files import load_snapshots, number_table, progress_bar, snapshot_console
+from forebay.commands.snapshot_files import load_snapshots, progress_bar, snapshot_console
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rich.console import RenderableType
-
     from forebay.snapshot import Snapshot
     from forebay.snapshot.report.explanation import Explanation
 
@@ -77,23 +73,9 @@ def _explain(snapshot: Snapshot, args: argparse.Namespace) -> Explanation:
 
 
 def _print(found: list[Explanation]) -> None:
+    from forebay.snapshot.report.explanation_rich import renderables
+
     console = snapshot_console()
     for each in found:
-        for part in _renderables(each):
+        for part in renderables(each):
             console.print(part)
-
-
-def _renderables(found: Explanation) -> Iterator[RenderableType]:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    from forebay.snapshot.report.explanation_text import paragraphs
-
-    for number, part in enumerate(paragraphs(found)):
-        yield Text(part.heading, "bold red" if found.errors and number == 0 else "bold")
-        if part.sentences:
-            yield Padding.indent(Text(" ".join(part.sentences)), 2)
-        if part.line:
-            yield ""
-            yield Padding.indent(Text(part.line, "green", no_wrap=True, overflow="ignore"), 4)
-        yield Padding.indent(number_table(part.columns, part.rows), 1) if part.rows else ""

@@ -1,8 +1,8 @@
-"""What the commands for snapshot files share: reading with one-line errors, progress bars, and tables."""
+"""What the commands for snapshot files share: reading with one-line errors, and progress bars."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,6 @@ from forebay.untrusted import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from forebay.snapshot import Snapshot
 
@@ -45,24 +44,6 @@ def snapshot_console() -> Console:
 
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=max(console.width, 100))
-
-
-def number_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
-    """Return a table whose first column is text, and wraps in narrow terminals, and whose others are numbers."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    cells = [[*row] for row in rows]
-    heading = Text(title, "bold") if title else None
-    table = Table(box=box.SIMPLE_HEAD, title=heading, title_justify="left")
-    for number, name in enumerate(columns):
-        words = name.split() if number else ()
-        width = max((len(text) for text in [*words, *(row[number] for row in cells)]), default=0) if number else 12
-        table.add_column(name, justify="right" if number else "left", overflow="fold", min_width=width)
-    for row in cells:
-        table.add_row(*map(Text, row))
-    return table
 
 
 @contextmanager

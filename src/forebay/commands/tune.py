@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay.commands import CommandError, command_output, size_argument
-from forebay.commands.snapshot_files import load_snapshots, number_table, progress_bar, snapshot_console
+from forebay.commands.snapshot_files import load_snapshots, progress_bar, snapshot_console
 from forebay.untrusted import printable
 
 if TYPE_CHECKING:
@@ -169,6 +169,7 @@ def _print(found: Tuning, snapshots: list[Snapshot]) -> None:
     from rich.text import Text
 
     from forebay.byte_sizes import format_bytes
+    from forebay.snapshot.report.explanation_rich import number_table
 
     console = snapshot_console()
     count = len(snapshots)

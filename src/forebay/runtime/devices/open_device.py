@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BEFORE_OPENING",
+    "WHEN_OPENED",
     "OpenDevice",
     "OpenDevices",
     "after_fork_in_child",
@@ -61,6 +62,7 @@ __all__ = [
 ]
 
 BEFORE_OPENING: list[Callable[[], object]] = []  # called before each device is opened
+WHEN_OPENED: list[Callable[[OpenDevice], object]] = []  # called with each device that was opened, before its first use
 
 _opened: dict[Device, OpenDevice] = {}
 _pinned: dict[str, PinnedAllocator] = {}  # by kind; uses the port of the device that asked first
@@ -379,6 +381,8 @@ def _open(device: Device) -> OpenDevice:
         process_settings.subscribe(opened.allocator)
         recording.start_default(device.kind, opened.allocator)
         oom_observers.attach_all(device.kind, opened.allocator)
+        for act in tuple(WHEN_OPENED):
+            act(opened)
     return opened
 
 

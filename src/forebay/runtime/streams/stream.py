@@ -94,6 +94,7 @@ class Stream:
     """
 
     handle: int
+    _queue: Queue
 
     _event_class: ClassVar[type[Event]]  # set by the module of Event, which imports this one
 
@@ -129,7 +130,8 @@ class Stream:
             self._loan = _Loan(opened, self._queue, priority)
             return
         self.opened, self._priority = opened, priority  # as `bind` does, without a call
-        self._queue = queue = pool.next_queue(priority)
+        queue: Queue = pool.next_queue(priority)
+        self._queue = queue
         self.handle = queue.handle
 
     def bind(self, opened: OpenDevice, queue: Queue, priority: int) -> None:

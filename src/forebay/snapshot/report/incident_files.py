@@ -1,0 +1,117 @@
+"""Files that describe the memory of a program at one moment: a snapshot, and a text that explains it."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from io import StringIO
+from pathlib import Path
+
+from forebay.atomic_write import atomic_write, check_writable
+from forebay.errors import warn_unraisable
+from forebay.snapshot.model import Snapshot
+
+__all__ = ["IncidentFiles"]
+
+_WIDTH = 100  # characters of a line of the text
+_log = logging.getLogger("forebay")
+
+
+class IncidentFiles:
+    """A folder of snapshots and explanations, of which a process writes a limited number.
+
+    Parameters
+    ----------
+    folder : str or os.PathLike
+        The folder, which is created.
+    suffix : str
+        Suffix of the snapshots, such as ".forebay".
+    limit : int
+        Number of snapshots to write; later ones are only counted. A program that tries until memory suffices can run
+        out of memory a thousand times.
+    replay : bool
+        Find settings that would have helped by replays of the history.
+
+    Raises
+    ------
+    ValueError
+        If `limit` is negative.
+    OSError
+        If no file can be created in the folder.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], suffix: str, limit: int, replay: bool) -> None:
+        if limit < 0:
+            raise ValueError(f"limit must be a number of snapshots, not {limit}")
+        self.folder = Path(folder).absolute()  # the program may change its working directory
+        self.folder.mkdir(parents=True, exist_ok=True)
+        check_writable(self.folder / f"probe{suffix}", "a snapshot")
+        self.suffix, self.limit, self.replay = suffix, limit, replay
+        self.written: list[Path] = []  # snapshots, in the order of their completion
+        self.suppressed = 0  # snapshots that the limit prevented
+        self._numbers = itertools.count(1)
+        self._thread = threading.local()
+
+    def write(self, reason: str, device: str, write: Callable[[Path], Snapshot]) -> Path | None:
+        """Write a snapshot and its explanation. Never raises an Exception: an error is a warning.
+
+        Parameters
+        ----------
+        reason : str
+            The reason, for the name of the files: "oom", "exit" or "signal".
+        device : str
+            The device, for the name of the files.
+        write : callable
+            Function that writes the snapshot to a path, atomically, and returns it.
+
+        Returns
+        -------
+        pathlib.Path or None
+            The snapshot. None if the limit is reached, after an error, or if this thread is writing already: writing
+            can itself run out of memory.
+        """
+        if getattr(self._thread, "writing", False):
+            return None
+        number = next(self._numbers)
+        if number > self.limit:
+            self.suppressed += 1
+            return None
+        rank = os.environ.get("RANK", "")  # as torchrun sets it
+        names = [f"rank{rank}"] if rank.isdecimal() else []
+        names += [reason, str(os.getpid()), str(number), device.replace(":", "-")]
+        path = self.folder / ("-".join(names) + self.suffix)
+        self._thread.writing = True
+        try:
+            snapshot = write(path)
+            self.written.append(path)
+            text = path.with_suffix(".txt")
+            self._write_text(snapshot, text)
+        except Exception as error:  # noqa: BLE001 -- the program's own error must be the one that it sees
+            warn_unraisable(f"the snapshot {str(path)!r} was not written completely: {type(error).__name__}: {error}")
+            return None
+        finally:
+            self._thread.writing = False
+        with suppress(Exception):  # a handler of the program
+            _log.warning("memory of %s (%s): wrote %s and %s", device, reason, path, text.name)
+        return path
+
+    def _write_text(self, snapshot: Snapshot, path: Path) -> None:
+        from rich.console import Console
+
+        from forebay.errors import Unsupported
+        from forebay.snapshot.report.explanation import explanation
+        from forebay.snapshot.report.explanation_rich import renderables
+
+        text = StringIO()
+        console = Console(file=text, width=_WIDTH, highlight=False, no_color=True, force_terminal=False)
+        try:
+            for part in renderables(explanation(snapshot, replay=self.replay)):
+                console.print(part)
+        except Unsupported as error:
+            console.print(f"The memory cannot be explained: {error}", markup=False)
+        with atomic_write(path) as file:
+            file.write("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()).encode())
