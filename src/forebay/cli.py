@@ -21,6 +21,7 @@ from forebay.commands import (
     run,
     top,
     tune,
+    view,
 )
 from forebay.suggestions import did_you_mean
 from forebay.untrusted import printable
@@ -28,6 +29,7 @@ from forebay.untrusted import printable
 COMMANDS = {
     "run": (run, "run a Python program on the CPU device and report its memory use"),
     "explain": (explain, "explain why memory ran out, or which allocations made the peak"),
+    "view": (view, "show a snapshot in the terminal: memory over time, sites and stacks"),
     "replay": (replay, "replay a recorded memory history to verify it or to try other settings"),
     "tune": (tune, "find the allocator settings that suit recorded histories"),
     "info": (info, "list the devices, the versions, and the reasons for missing kinds of devices"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -218,3 +219,18 @@ def long_run(entries: int = 1_001_500, sites: int = 300) -> Snapshot:
         frames=np.array([(i % 7, 7 + i % 31, 10 + i) for i in range(sites)], FRAME),
         strings=(*(f"/srv/app/part{i}.py" for i in range(7)), *(f"function_{i}" for i in range(31))),
     )  # fmt: skip
+
+
+def training_run() -> Scene:
+    """Four weights, ten steps that free their activations, an OOM, and the free of a weight."""
+    scene = Scene(capacity=256 * MIB)
+    weights = scene.stack("/app/train.py:1 main", "/app/model.py:10 build")
+    activations = scene.stack("/app/train.py:2 main", "/app/model.py:20 forward")
+    kept = [scene.allocate(8 * MIB, weights) for _ in range(4)]
+    for _ in range(10):
+        scene.advance()
+        scene.free(scene.allocate(16 * MIB, activations))
+    with suppress(MemoryError):
+        scene.allocate(1024 * MIB, activations)
+    scene.free(kept[0])
+    return scene
