@@ -23,7 +23,19 @@ _REASONS = ("oom", "exit", "signal")
 
 
 class OomRecorder:
-    """A running recorder, as `record_oom` returns it."""
+    """A recorder of out-of-memory errors of PyTorch, which `record_oom` returns.
+
+    Parameters
+    ----------
+    files : IncidentFiles
+        The files to write.
+    on : collection of str
+        When to write.
+    why_not : str
+        The reason why it does nothing, or "".
+    torch : module or None
+        PyTorch.
+    """
 
     def __init__(self, files: IncidentFiles, on: Collection[str], why_not: str, torch: Any) -> None:
         self._files, self._on, self._torch = files, on, torch
@@ -72,7 +84,7 @@ class OomRecorder:
         index = self._torch.cuda.current_device() if device is None else device
         return self._files.write(reason, f"cuda:{index}", partial(self._write, index))
 
-    def on_oom(self, device: int, *sizes: int) -> None:  # noqa: ARG002 -- the arguments of an observer
+    def _on_oom(self, device: int, *sizes: int) -> None:  # noqa: ARG002 -- the arguments of an observer
         """Write a snapshot: PyTorch's observer."""
         if "oom" in self._on:
             self.write("oom", device)
@@ -140,7 +152,7 @@ def record_oom(
     torch.cuda.init()
     if not torch._C._cuda_isHistoryEnabled():  # noqa: SLF001 -- has no public name
         torch.cuda.memory._record_memory_history(max_entries=entries, stacks="python")  # noqa: SLF001 -- documented
-    torch._C._cuda_attach_out_of_memory_observer(recorder.on_oom)  # noqa: SLF001 -- has no public name
+    torch._C._cuda_attach_out_of_memory_observer(recorder._on_oom)  # noqa: SLF001 -- as above
     return recorder
 
 
