@@ -65,11 +65,6 @@ def test_scenes_are_isolated(scenes):
     assert found.run_on("pytorch")["scenes"] == {"first": 1, "second": 1}
 
 
-def test_single_scene_can_be_selected(scenes):
-    found = scenes("def one(cuda, torch_like): return 1\ndef two(cuda, torch_like): return 2")
-    assert found.run_on("pytorch", "two")["scenes"] == {"two": 2}
-
-
 def test_scene_may_print_and_sees_its_environment(scenes):
     found = scenes("""
         import os
@@ -175,4 +170,4 @@ def test_comparable_removes_expected_differences(theirs, ours):
 
 def test_forked_scene_equals_scene_in_this_process():
     found = SceneFile(on_oracle.SCENES / "visible_devices.py")
-    assert found.run_on("forebay", "rows")["scenes"] == {"rows": found.run_here("rows")}
+    assert found.run_on("forebay")["scenes"]["rows"] == found.run_here("rows")

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import pytest
 from support.on_oracle import every_file, why_no_oracle
 
 FILES = {scene_file.path.stem: scene_file for scene_file in every_file()}
+
+
+@lru_cache(maxsize=2)
+def fresh_outcomes(stem):
+    """The outcomes of all scenes of a file: one new process for them all, not one for each."""
+    return FILES[stem].outcomes("forebay")
+
+
+def fresh_result(stem, scene):
+    outcomes = fresh_outcomes(stem)
+    assert scene not in outcomes["failed"], outcomes["failed"][scene]
+    return outcomes["scenes"][scene]
 
 
 def each_scene():
@@ -24,7 +38,7 @@ def test_forebay_does_as_recorded(stem, scene):
     recorded = scene_file.recorded()
     if scene not in recorded:
         pytest.fail(f"no record yet: python3 tests/support/on_oracle.py record {stem}")
-    result = scene_file.run_on("forebay", scene)["scenes"][scene] if scene_file.fresh else scene_file.run_here(scene)
+    result = fresh_result(stem, scene) if scene_file.fresh else scene_file.run_here(scene)
     result, expected = scene_file.compared(result, recorded[scene])
     assert result == expected
 

@@ -144,22 +144,30 @@ class SceneFile:
         with forebay.emulate("cuda", count=DEVICES, profile=PROFILE, memory=MEMORY):
             return comparable(self.scenes[scene](forebay.cuda, TorchLike()))
 
-    def run_on(self, side: str, only: str = "") -> dict[str, object]:
-        """Return all scenes' results on "forebay" or "pytorch", each run in a fork of one new process.
+    def run_on(self, side: str) -> dict[str, object]:
+        """Return all scenes' results, as `outcomes` does.
 
         Raises AssertionError with the traceback of each scene that failed or exceeded its time limit.
+        """
+        output = self.outcomes(side)
+        failed = [f"{name}: {text}" for name, text in output["failed"].items()]
+        assert not failed, f"on {side}:\n" + "\n".join(failed)
+        return output
+
+    def outcomes(self, side: str) -> dict[str, object]:
+        """Return the results and failures on "forebay" or "pytorch" of all scenes, each in a fork of one new process.
+
+        The keys are "scenes" and "failed", whose values are by scene, and on PyTorch "torch".
         """
         oracle = ["bash", str(ORACLE)] if self.driver else [str(ORACLE_HOME / "venv" / "bin" / "python")]
         interpreter = [sys.executable] if side == "forebay" else oracle
         settings = {"FAKE_CUDA_DEVICES": str(DEVICES), "FAKE_CUDA_TOTAL_BYTES": str(MEMORY)}
         done = subprocess.run(
-            [*interpreter, str(HERE / "on_oracle.py"), side, str(self.path), only], capture_output=True,
+            [*interpreter, str(HERE / "on_oracle.py"), side, str(self.path)], capture_output=True,
             encoding="utf-8", check=False, timeout=FILE_SECONDS, env=os.environ | settings | self.environ,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         output = json.loads(done.stdout)
-        failed = [f"{name}: {text}" for name, text in output["failed"].items()]
-        assert not failed, f"on {side}:\n" + "\n".join(failed)
         return output | {"scenes": comparable(output["scenes"])}
 
     def write(self) -> None:
@@ -264,8 +272,8 @@ def _wait_for_exit(child: int) -> None:
         time.sleep(0.001)
 
 
-def _run(side: str, path: str, only: str) -> None:
-    """Run the scenes for `SceneFile.run_on`, in its new process."""
+def _run(side: str, path: str) -> None:
+    """Run the scenes for `SceneFile.outcomes`, in its new process."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # scenes may print
     scene_file = SceneFile(Path(path))
@@ -289,9 +297,8 @@ def _run(side: str, path: str, only: str) -> None:
             return scene(*sides[1:])
 
     for name, scene in scene_file.scenes.items():
-        if only in ("", name):
-            outcome_key, result = _fork(lambda scene=scene: run(scene))
-            output[outcome_key][name] = result
+        outcome_key, result = _fork(lambda scene=scene: run(scene))
+        output[outcome_key][name] = result
     json.dump(output, out)
     out.close()
 
@@ -310,4 +317,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["record"]:
         _record(sys.argv[2:])
     else:
-        _run(*sys.argv[1:4])
+        _run(*sys.argv[1:3])
