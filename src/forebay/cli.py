@@ -13,6 +13,7 @@ from forebay.commands import (
     CommandError,
     ProgramError,
     command_output,
+    diff,
     doctor,
     explain,
     exporter,
@@ -32,6 +33,7 @@ COMMANDS = {
     "view": (view, "show a snapshot in the terminal: memory over time, sites and stacks"),
     "replay": (replay, "replay a recorded memory history to verify it or to try other settings"),
     "tune": (tune, "find the allocator settings that suit recorded histories"),
+    "diff": (diff, "compare two snapshots: the memory that grew, by site"),
     "info": (info, "list the devices, the versions, and the reasons for missing kinds of devices"),
     "top": (top, "show the devices and the memory of running programs, live"),
     "exporter": (exporter, "serve the figures of running programs to Prometheus"),
@@ -111,7 +113,7 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
         raise CommandError("--print-completion needs the package shtab: pip install shtab") from error
     for command in parser._subparsers._group_actions[0].choices.values():  # type: ignore[union-attr]  # noqa: SLF001 - the only list
         for action in command._actions:  # noqa: SLF001 - as above
-            if action.dest in ("program", "snapshot", "trace"):
+            if action.dest in ("program", "snapshot", "other_snapshot", "html", "trace"):
                 action.complete = shtab.FILE
             elif action.dest == "output":
                 action.complete = shtab.DIRECTORY

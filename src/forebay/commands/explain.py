@@ -73,9 +73,9 @@ def _explain(snapshot: Snapshot, args: argparse.Namespace) -> Explanation:
 
 
 def _print(found: list[Explanation]) -> None:
-    from forebay.snapshot.report.explanation_rich import renderables
+    from forebay.snapshot.report.explanation_text import paragraphs
+    from forebay.snapshot.report.paragraph_rich import print_paragraphs
 
     console = snapshot_console()
     for each in found:
-        for part in renderables(each):
-            console.print(part)
+        print_paragraphs(console, paragraphs(each), alarm=bool(each.errors))

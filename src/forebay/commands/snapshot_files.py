@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from forebay.snapshot import Snapshot
+    from forebay.snapshot.report.paragraph import Paragraph
 
 LONG = 200_000  # minimum number of entries for a progress bar
 
@@ -44,6 +45,18 @@ def snapshot_console() -> Console:
 
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=max(console.width, 100))
+
+
+def write_page(path: Path, title: str, parts: Sequence[Paragraph]) -> None:
+    """Write paragraphs as an HTML page."""
+    from forebay.atomic_write import atomic_write
+    from forebay.snapshot.report.static_page import page
+
+    try:
+        with atomic_write(path) as file:
+            file.write(page(title, parts).encode())
+    except (OSError, ValueError) as error:
+        raise CommandError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from error
 
 
 @contextmanager

@@ -169,7 +169,7 @@ def _print(found: Tuning, snapshots: list[Snapshot]) -> None:
     from rich.text import Text
 
     from forebay.byte_sizes import format_bytes
-    from forebay.snapshot.report.explanation_rich import number_table
+    from forebay.snapshot.report.paragraph_rich import number_table
 
     console = snapshot_console()
     count = len(snapshots)

@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from forebay.byte_sizes import format_bytes
 from forebay.snapshot.report.explanation import Cause, Explanation, OomRequest
-from forebay.snapshot.sites import strip_common_folder
+from forebay.snapshot.report.paragraph import Paragraph, brief_label, count, short_labels
 from forebay.untrusted import printable
 
-__all__ = ["Paragraph", "paragraphs"]
+__all__ = ["paragraphs"]
 
 _SITES, _PINS, _GROWING, _ERRORS, _TRIED = 6, 4, 5, 5, 5  # rows of the tables
-_PARAMETERS = re.compile(r"(?<!\boperator)\((?!anonymous namespace\)).*")  # of a C++ function, to the end
-
-
-@dataclass(frozen=True, slots=True)
-class Paragraph:
-    """A part of an explanation.
-
-    Parameters
-    ----------
-    heading : str
-        Its heading.
-    sentences : tuple of str, optional
-        Its sentences.
-    columns : tuple of str, optional
-        Headings of its table, whose first column is text and whose others are numbers. Empty: there is no table.
-    rows : tuple of tuple of str, optional
-        Rows of the table.
-    line : str, optional
-        A line to paste into a shell; "" if there is none.
-    """
-
-    heading: str
-    sentences: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-    line: str = ""
 
 
 def paragraphs(found: Explanation) -> list[Paragraph]:
@@ -84,7 +56,7 @@ def _reasons(found: Explanation, request: OomRequest) -> Iterator[str]:
     use, event = found.use, request.event
     wanted, free = format_bytes(event.wanted), format_bytes(event.device_free)
     place = f"for stream {request.queue}" + (f" in private pool {request.home}" if request.home else "")
-    yield f"Entry {request.entry + 1:,} of {found.entries:,}: {_brief(event.label)} requested {wanted} {place}."
+    yield f"Entry {request.entry + 1:,} of {found.entries:,}: {brief_label(event.label)} requested {wanted} {place}."
     total = f" of {format_bytes(found.capacity)}" if found.capacity else ""
     segment = format_bytes(request.segment)
     enough = event.device_free >= request.segment
@@ -146,7 +118,7 @@ def _memory(found: Explanation) -> Paragraph:
     rows += [
         row("cached: free, in segments without blocks", use.cached),
         row("fragmented: free, beside live blocks", use.fragmented),
-        row(f"reserved, in {_count(use.segments, 'segment')}", use.reserved),
+        row(f"reserved, in {count(use.segments, 'segment')}", use.reserved),
     ]
     if found.request is not None:
         free = found.request.event.device_free
@@ -160,15 +132,15 @@ def _memory(found: Explanation) -> Paragraph:
 
 def _holders(found: Explanation) -> Paragraph:
     shown, rest = found.sites[:_SITES], found.sites[_SITES:]
-    labels, sentences = _short([use.label for use in shown])
+    labels, sentences = short_labels([use.label for use in shown])
     rows = [
         (label, format_bytes(use.live_bytes), f"{use.share:.1%}", f"{use.count:,}")
         for label, use in zip(labels, shown, strict=True)
     ]
     if rest:
         nbytes, share = sum(use.live_bytes for use in rest), sum(use.share for use in rest)
-        count = sum(use.count for use in rest)
-        rows.append((f"{len(rest):,} other sites", format_bytes(nbytes), f"{share:.1%}", f"{count:,}"))
+        blocks = sum(use.count for use in rest)
+        rows.append((f"{len(rest):,} other sites", format_bytes(nbytes), f"{share:.1%}", f"{blocks:,}"))
     return Paragraph("Who holds the live memory", sentences, ("site", "bytes", "of live", "blocks"), tuple(rows))
 
 
@@ -177,11 +149,11 @@ def _pinned(found: Explanation) -> Paragraph:
     shown = [pins for pins in found.pins if pins.free_bytes >= 0.005 * found.use.reserved][:_PINS]
     if not shown:
         return Paragraph("")
-    labels, folder = _short([pins.label for pins in shown])
+    labels, folder = short_labels([pins.label for pins in shown])
     noun = "page" if found.settings and "expandable_segments:True" in found.settings else "segment"
     free, held = sum(pins.free_bytes for pins in found.pins), sum(pins.held_bytes for pins in found.pins)
     text = (
-        f"{_count(sum(pins.units for pins in found.pins), noun)} with "
+        f"{count(sum(pins.units for pins in found.pins), noun)} with "
         f"{format_bytes(free)} free cannot return to the device, because blocks of only {format_bytes(held)} are in "
         "them. Allocate such long-lived blocks before the large temporary ones, or in a memory pool of their own."
     )
@@ -226,7 +198,7 @@ def _growth(found: Explanation) -> Paragraph:
             "layer of a forward pass, the memory is kept for the backward pass."
         )
     shown = grown.sites[:_GROWING]
-    labels, folder = _short([site.label for site in shown])
+    labels, folder = short_labels([site.label for site in shown])
     rows = [
         (label, format_bytes(round(site.per_step)), format_bytes(site.last_bytes), f"{site.allocations:,}",
          f"{site.freed:,}" if site.freed else "never")
@@ -244,7 +216,7 @@ def _settings(found: Explanation) -> Paragraph:
     sentences = list(_fidelity(found))
     aim = "avoid the error" if out_of_memory else "lower the peak of reserved memory by 1 % or more"
     helpful = remedies.helpful
-    tried = _count(len(remedies.tried), "setting")
+    tried = count(len(remedies.tried), "setting")
     if not remedies.proved:
         sentences.append("So no setting is claimed to help; the table shows the replays for information.")
     elif not helpful:
@@ -261,7 +233,7 @@ def _settings(found: Explanation) -> Paragraph:
         (printable(remedy.outcome.settings).replace(",", ", "), remedy.outcome) for remedy in remedies.tried[:_TRIED]
     ]:
         failed = "no" if not outcome.refused else "at the start" if outcome.refused[0] < 0 else (
-            f"at entry {outcome.refused[0] + 1:,}" if outcome.stopped else _count(len(outcome.refused), "time")
+            f"at entry {outcome.refused[0] + 1:,}" if outcome.stopped else count(len(outcome.refused), "time")
         )  # fmt: skip
         calls = f"{outcome.device_allocs + outcome.device_frees:,}"
         rows.append((name, format_bytes(outcome.peak_reserved), calls, failed))
@@ -276,14 +248,14 @@ def _fidelity(found: Explanation) -> Iterator[str]:
         return
     same = remedies.fidelity
     memory = "" if remedies.memory is None else f" and {format_bytes(remedies.memory)} of memory"
-    events = _count(remedies.events, "allocation or free", "allocations and frees")
+    events = count(remedies.events, "allocation or free", "allocations and frees")
     start = f"{events}, replayed with the recorded settings{memory},"
     if same.exact:
         errors = " and run out of memory at the same requests" if found.errors else ""
-        yield f"{start} reserve and release the same segments as recorded ({_count(same.equal, 'event')}){errors}."
+        yield f"{start} reserve and release the same segments as recorded ({count(same.equal, 'event')}){errors}."
         return
     if same.recorded == same.replayed == same.equal:
-        yield f"{start} reserve and release the same segments as recorded ({_count(same.equal, 'event')})."
+        yield f"{start} reserve and release the same segments as recorded ({count(same.equal, 'event')})."
     else:
         yield (
             f"{start} do not reproduce the recording exactly: {same.replayed:,} segment events instead of "
@@ -305,7 +277,7 @@ def _other_errors(found: Explanation) -> Paragraph:
     others = [error for error in found.errors if request is None or error.at != request.event.at]
     if not others:
         return Paragraph("")
-    labels, folder = _short([error.label for error in others[-_ERRORS:]])
+    labels, folder = short_labels([error.label for error in others[-_ERRORS:]])
     rows = [
         (label, f"{error.at:,}", format_bytes(error.wanted), format_bytes(error.device_free))
         for label, error in zip(labels, others[-_ERRORS:], strict=True)
@@ -322,7 +294,7 @@ def _remarks(found: Explanation) -> Paragraph:
         sentences.append(f"The ring buffer dropped the first {found.lost:,} entries, so the history begins later.")
     if found.counted_errors > len(found.errors):
         earlier = found.counted_errors - len(found.errors)
-        sentences.append(f"{_count(earlier, 'earlier out-of-memory error')} happened outside the recorded history.")
+        sentences.append(f"{count(earlier, 'earlier out-of-memory error')} happened outside the recorded history.")
     if found.peak_ever > max((use.live_bytes for use in found.sites), default=0) and found.peak_ever > found.use.live:
         sentences.append(f"The highest peak of live memory was {format_bytes(found.peak_ever)}, at another moment.")
     if found.settings is None:
@@ -332,18 +304,3 @@ def _remarks(found: Explanation) -> Paragraph:
     if any(use.label == "(before recording)" for use in found.sites[:_SITES]):
         sentences.append("“(before recording)” are blocks that were allocated before the history began.")
     return Paragraph("Remarks", tuple(sentences))
-
-
-def _short(labels: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Return labels without their common folder and C++ parameters, and a sentence that names the folder."""
-    folder, short = strip_common_folder(labels)
-    return [_brief(label) for label in short], (f"Files are in {folder}.",) if folder else ()
-
-
-def _brief(label: str) -> str:
-    """Return a label without the parameters of a C++ function."""
-    return label if label.startswith("(") else _PARAMETERS.sub("", label).replace("(anonymous namespace)::", "")
-
-
-def _count(number: int, noun: str, nouns: str = "") -> str:
-    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"

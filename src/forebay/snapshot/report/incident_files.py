@@ -104,13 +104,13 @@ class IncidentFiles:
 
         from forebay.errors import Unsupported
         from forebay.snapshot.report.explanation import explanation
-        from forebay.snapshot.report.explanation_rich import renderables
+        from forebay.snapshot.report.explanation_text import paragraphs
+        from forebay.snapshot.report.paragraph_rich import print_paragraphs
 
         text = StringIO()
         console = Console(file=text, width=_WIDTH, highlight=False, no_color=True, force_terminal=False)
         try:
-            for part in renderables(explanation(snapshot, replay=self.replay)):
-                console.print(part)
+            print_paragraphs(console, paragraphs(explanation(snapshot, replay=self.replay)))
         except Unsupported as error:
             console.print(f"The memory cannot be explained: {error}", markup=False)
         with atomic_write(path) as file:

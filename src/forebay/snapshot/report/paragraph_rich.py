@@ -1,31 +1,30 @@
-"""An explanation as rich renderables: for the terminal and for text files."""
+"""Paragraphs and tables of numbers as rich renders them: in a terminal, and in text files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich import box
-from rich.console import RenderableType
+from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from forebay.snapshot.report.explanation import Explanation
-from forebay.snapshot.report.explanation_text import paragraphs
+from forebay.snapshot.report.paragraph import Paragraph
 
-__all__ = ["number_table", "renderables"]
+__all__ = ["number_table", "print_paragraphs"]
 
 
-def renderables(found: Explanation) -> Iterator[RenderableType]:
-    """Yield the headings, sentences and tables of an explanation, for `Console.print`."""
-    for number, part in enumerate(paragraphs(found)):
-        yield Text(part.heading, "bold red" if found.errors and number == 0 else "bold")
+def print_paragraphs(console: Console, parts: Iterable[Paragraph], *, alarm: bool = False) -> None:
+    """Print paragraphs; `alarm` prints the first heading in red."""
+    for number, part in enumerate(parts):
+        console.print(Text(part.heading, "bold red" if alarm and number == 0 else "bold"))
         if part.sentences:
-            yield Padding.indent(Text(" ".join(part.sentences)), 2)
+            console.print(Padding.indent(Text(" ".join(part.sentences)), 2))
         if part.line:
-            yield ""
-            yield Padding.indent(Text(part.line, "green", no_wrap=True, overflow="ignore"), 4)
-        yield Padding.indent(number_table(part.columns, part.rows), 1) if part.rows else ""
+            console.print()
+            console.print(Padding.indent(Text(part.line, "green", no_wrap=True, overflow="ignore"), 4))
+        console.print(Padding.indent(number_table(part.columns, part.rows), 1) if part.rows else "")
 
 
 def number_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:

@@ -1,0 +1,284 @@
+"""Comparison of two snapshots: the memory that grew, by site, at the peak and at the end.
+
+Allocations are matched by their stacks: file, function and line of every frame. Stacks that have no equal are matched
+again without line numbers and folders, as a program may have been edited or moved between the two recordings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forebay.snapshot.analysis.summary import summary
+from forebay.snapshot.analysis.timeline import Timeline, reconstruct
+from forebay.snapshot.model import Action, Snapshot
+from forebay.snapshot.sites import find_sites, label_of
+
+__all__ = ["Comparison", "Held", "SiteChange", "Totals", "compare"]
+
+_FOLDER = re.compile(r".*[/\\]", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Live memory of one site.
+
+    Parameters
+    ----------
+    nbytes : int
+        Requested bytes.
+    blocks : int
+        Number of blocks.
+    """
+
+    nbytes: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class SiteChange:
+    """The memory of one site in both snapshots.
+
+    Parameters
+    ----------
+    label : str
+        The site as text, as it is in the second snapshot, or else in the first.
+    peak : tuple of Held
+        At the peak of each snapshot.
+    end : tuple of Held
+        At the end of each snapshot.
+    known : tuple of bool
+        Whether each snapshot has allocations of the site at all.
+    moved : bool
+        True if its stacks were matched without line numbers and folders.
+    """
+
+    label: str
+    peak: tuple[Held, Held]
+    end: tuple[Held, Held]
+    known: tuple[bool, bool]
+    moved: bool
+
+    @property
+    def status(self) -> str:
+        """The words "new", "vanished" or "moved"; "" for a site that both snapshots have at the same place."""
+        if not self.known[0]:
+            return "new"
+        return "vanished" if not self.known[1] else "moved" if self.moved else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Figures of one snapshot. Sizes are in bytes.
+
+    Parameters
+    ----------
+    device : str
+        The device.
+    peak : int
+        Peak of the live bytes.
+    end : int
+        Live bytes at the end.
+    reserved_peak : int
+        Peak of the bytes in segments.
+    reserved_end : int
+        Bytes in segments at the end.
+    allocations : int
+        Allocations of the history.
+    ooms : int
+        Out-of-memory events of the history.
+    entries : int
+        Length of the history.
+    """
+
+    device: str
+    peak: int
+    end: int
+    reserved_peak: int
+    reserved_end: int
+    allocations: int
+    ooms: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two snapshots, compared.
+
+    Parameters
+    ----------
+    totals : tuple of Totals
+        The figures of the first and of the second snapshot.
+    sites : tuple of SiteChange
+        All sites: those whose memory at the peak changed most first.
+    moved_stacks : int
+        Number of stacks that were matched without line numbers and folders.
+    """
+
+    totals: tuple[Totals, Totals]
+    sites: tuple[SiteChange, ...]
+    moved_stacks: int
+
+
+def compare(before: Snapshot, after: Snapshot) -> Comparison:
+    """Compare two snapshots by site.
+
+    Parameters
+    ----------
+    before : Snapshot
+        The first snapshot.
+    after : Snapshot
+        The second snapshot.
+
+    Returns
+    -------
+    Comparison
+        The comparison.
+
+    Examples
+    --------
+    >>> from forebay import simulate
+    >>> from forebay.snapshot.formats import torch_pickle
+    >>> def recorded(nbytes):
+    ...     gpu = simulate.Device(1 << 30)
+    ...     gpu.record_history()
+    ...     gpu.allocate(nbytes)
+    ...     return torch_pickle.snapshots(gpu.snapshot())[0]
+    >>> found = compare(recorded(1 << 20), recorded(3 << 20))
+    >>> (site,) = found.sites
+    >>> [held.nbytes >> 20 for held in site.peak], site.status
+    ([1, 3], '')
+    """
+    names = _Names()
+    sides = _Side(before, names), _Side(after, names)
+    pairs, moved = _match(sides)
+    found: dict[str, list[_Pair]] = defaultdict(list)
+    for pair in pairs:
+        found[sides[1].label(pair.after[0]) if pair.after else sides[0].label(pair.before[0])].append(pair)
+    changes = [_change(label, matched, sides) for label, matched in found.items()]
+    changes.sort(key=lambda site: (-abs(site.peak[1].nbytes - site.peak[0].nbytes),
+                                   -abs(site.end[1].nbytes - site.end[0].nbytes), site.label))  # fmt: skip
+    return Comparison((sides[0].totals, sides[1].totals), tuple(changes), moved)
+
+
+class _Pair(NamedTuple):
+    """Rows of matched stacks in both snapshots."""
+
+    before: list[int]
+    after: list[int]
+    moved: bool
+
+
+def _change(label: str, matched: list[_Pair], sides: tuple[_Side, _Side]) -> SiteChange:
+    """Return the sums of the matched stacks of one site."""
+    rows = [row for pair in matched for row in pair.before], [row for pair in matched for row in pair.after]
+    peak, end = (
+        (Held(*sides[0].sums(moment, rows[0])), Held(*sides[1].sums(moment, rows[1]))) for moment in ("peak", "end")
+    )
+    return SiteChange(label, peak, end, (bool(rows[0]), bool(rows[1])), any(pair.moved for pair in matched))
+
+
+class _Names:
+    """Numbers of frames and of stacks, equal in both snapshots: a stack is a frame and the number of its caller."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[object, ...], int] = {}
+
+    def number(self, *key: object) -> int:
+        return self._numbers.setdefault(key, len(self._numbers) + 1)
+
+
+class _Side:
+    """One of the snapshots: its live memory by stack, and its used stacks by number.
+
+    `exact` has the rows of equal stacks, `loose` the number without line numbers and folders of each row.
+    """
+
+    def __init__(self, snapshot: Snapshot, names: _Names) -> None:
+        timeline = reconstruct(snapshot)
+        self._sites = find_sites(snapshot)
+        held = timeline.allocations
+        used = np.unique(held.stack).tolist()
+        numbers, self.loose = _numbers(snapshot, names)
+        self.lines = _lines(snapshot)
+        self.exact: dict[int, list[int]] = defaultdict(list)
+        for row in used:
+            self.exact[numbers[row]].append(row)
+        self._live = {
+            "peak": _by_stack(timeline, timeline.peak, len(snapshot.stacks)),
+            "end": _by_stack(timeline, timeline.moments - 1, len(snapshot.stacks)),
+        }
+        figures = summary(snapshot, timeline=timeline)
+        self.totals = Totals(
+            snapshot.device, figures.peak, figures.current, figures.peak_reserved, figures.reserved,
+            int((held.start > 0).sum()), int((snapshot.trace["action"] == Action.OOM).sum()), len(snapshot.trace),
+        )  # fmt: skip
+
+    def label(self, row: int) -> str:
+        return label_of(self._sites.frames[self._sites.of_stack[row]])
+
+    def sums(self, moment: str, rows: list[int]) -> tuple[int, int]:
+        nbytes, blocks = self._live[moment]
+        return int(nbytes[rows].sum()), int(blocks[rows].sum())
+
+
+def _numbers(snapshot: Snapshot, names: _Names) -> tuple[list[int], list[int]]:
+    """Return the numbers of all stacks, exactly and without lines and folders; the last element is `NEVER_SEEN`'s."""
+    strings = snapshot.strings
+    frames = [
+        (
+            names.number("frame", strings[file], strings[name], line),
+            names.number("place", _FOLDER.sub("", strings[file]), strings[name]),
+        )
+        for file, name, line in snapshot.frames.tolist()
+    ]
+    exact, loose = [0] * max(1, len(snapshot.stacks)), [0] * max(1, len(snapshot.stacks))
+    for row, (parent, frame) in enumerate(snapshot.stacks[1:].tolist(), 1):  # parents come before their children
+        exact[row] = names.number("stack", exact[parent], frames[frame][0])
+        loose[row] = names.number("shape", loose[parent], frames[frame][1])
+    return [*exact, -1], [*loose, -1]
+
+
+def _lines(snapshot: Snapshot) -> list[int]:
+    """Return the line of the innermost frame of all stacks, with an additional last element."""
+    if len(snapshot.stacks) < 2:
+        return [0, 0]
+    lines: list[int] = snapshot.frames["line"][snapshot.stacks["frame"][1:]].tolist()
+    return [0, *lines, 0]
+
+
+def _by_stack(timeline: Timeline, moment: int, stacks: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return live bytes and blocks of each stack; the additional last element is for `NEVER_SEEN`."""
+    held = timeline.allocations
+    live = held.live_at(moment)
+    nbytes, blocks = np.zeros(max(stacks, 1) + 1, np.int64), np.zeros(max(stacks, 1) + 1, np.int64)
+    np.add.at(nbytes, held.stack[live], held.nbytes[live])
+    np.add.at(blocks, held.stack[live], 1)
+    return nbytes, blocks
+
+
+def _match(sides: tuple[_Side, _Side]) -> tuple[list[_Pair], int]:
+    """Return pairs of stacks, and the number of those that the second pass matched."""
+    before, after = sides
+    pairs = [_Pair(before.exact[number], rows, False) for number, rows in after.exact.items() if number in before.exact]
+    # Of several stacks that differ in lines only, the first is matched with the first, in the order of their lines.
+    left: dict[int, list[list[int]]] = defaultdict(list)
+    for rows in _unmatched(before, after):
+        left[before.loose[rows[0]]].append(rows)
+    moved = 0
+    for rows in _unmatched(after, before):
+        candidates = left[after.loose[rows[0]]]
+        moved += bool(candidates)
+        pairs.append(_Pair(candidates.pop(0), rows, True) if candidates else _Pair([], rows, False))
+    pairs += [_Pair(rows, [], False) for candidates in left.values() for rows in candidates]
+    return pairs, moved
+
+
+def _unmatched(side: _Side, other: _Side) -> list[list[int]]:
+    rows = [rows for number, rows in side.exact.items() if number not in other.exact]
+    return sorted(rows, key=lambda each: side.lines[each[0]])

@@ -1,0 +1,62 @@
+"""Paragraphs of a report, which a terminal and a page show alike, and the wording that they share."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from forebay.byte_sizes import format_bytes
+from forebay.snapshot.sites import strip_common_folder
+
+__all__ = ["Paragraph", "brief_label", "change", "count", "short_labels"]
+
+_PARAMETERS = re.compile(r"(?<!\boperator)\((?!anonymous namespace\)).*")  # of a C++ function, to the end
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A part of a report: a heading, sentences, and a table.
+
+    Parameters
+    ----------
+    heading : str
+        Its heading.
+    sentences : tuple of str, optional
+        Its sentences.
+    columns : tuple of str, optional
+        Headings of its table, whose first column is text and whose others are numbers. Empty: there is no table.
+    rows : tuple of tuple of str, optional
+        Rows of the table.
+    line : str, optional
+        A line to paste into a shell; "" if there is none.
+    shares : tuple of float, optional
+        A number from 0 to 1 for each row, which a page shows as a bar.
+    """
+
+    heading: str
+    sentences: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    line: str = ""
+    shares: tuple[float, ...] = ()
+
+
+def short_labels(labels: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return labels of sites without their common folder and C++ parameters, and a sentence that names the folder."""
+    folder, short = strip_common_folder(labels)
+    return [brief_label(label) for label in short], (f"Files are in {folder}.",) if folder else ()
+
+
+def brief_label(label: str) -> str:
+    """Return the label of a site without the parameters of a C++ function."""
+    return label if label.startswith("(") else _PARAMETERS.sub("", label).replace("(anonymous namespace)::", "")
+
+
+def count(number: int, noun: str, nouns: str = "") -> str:
+    """Return a number with its noun: "1 segment", "2 segments"."""
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
+
+
+def change(nbytes: int) -> str:
+    """Return a difference of sizes with its sign: "+2.00 MiB"."""
+    return f"{'+' if nbytes > 0 else ''}{format_bytes(nbytes)}"
