@@ -18,6 +18,7 @@ from forebay.commands import (
     explain,
     exporter,
     info,
+    ranks,
     replay,
     run,
     top,
@@ -34,6 +35,7 @@ COMMANDS = {
     "replay": (replay, "replay a recorded memory history to verify it or to try other settings"),
     "tune": (tune, "find the allocator settings that suit recorded histories"),
     "diff": (diff, "compare two snapshots: the memory that grew, by site"),
+    "ranks": (ranks, "compare the snapshots of the ranks of a distributed program"),
     "info": (info, "list the devices, the versions, and the reasons for missing kinds of devices"),
     "top": (top, "show the devices and the memory of running programs, live"),
     "exporter": (exporter, "serve the figures of running programs to Prometheus"),
@@ -115,7 +117,7 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
         for action in command._actions:  # noqa: SLF001 - as above
             if action.dest in ("program", "snapshot", "other_snapshot", "html", "trace"):
                 action.complete = shtab.FILE
-            elif action.dest == "output":
+            elif action.dest in ("output", "directory"):
                 action.complete = shtab.DIRECTORY
     return str(shtab.complete(parser, shell))
 

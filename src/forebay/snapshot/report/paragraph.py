@@ -24,13 +24,15 @@ class Paragraph:
     sentences : tuple of str, optional
         Its sentences.
     columns : tuple of str, optional
-        Headings of its table, whose first column is text and whose others are numbers. Empty: there is no table.
+        Headings of its table. Empty: there is no table.
     rows : tuple of tuple of str, optional
         Rows of the table.
     line : str, optional
         A line to paste into a shell; "" if there is none.
     shares : tuple of float, optional
         A number from 0 to 1 for each row, which a page shows as a bar.
+    text_columns : tuple of int, optional
+        Columns of text, from 0; the others are numbers, which are aligned on the right.
     """
 
     heading: str
@@ -39,6 +41,7 @@ class Paragraph:
     rows: tuple[tuple[str, ...], ...] = ()
     line: str = ""
     shares: tuple[float, ...] = ()
+    text_columns: tuple[int, ...] = (0,)
 
 
 def short_labels(labels: list[str]) -> tuple[list[str], tuple[str, ...]]:

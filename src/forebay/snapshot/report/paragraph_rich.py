@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from rich import box
 from rich.console import Console
@@ -24,18 +24,19 @@ def print_paragraphs(console: Console, parts: Iterable[Paragraph], *, alarm: boo
         if part.line:
             console.print()
             console.print(Padding.indent(Text(part.line, "green", no_wrap=True, overflow="ignore"), 4))
-        console.print(Padding.indent(number_table(part.columns, part.rows), 1) if part.rows else "")
+        console.print(Padding.indent(number_table(part.columns, part.rows, part.text_columns), 1) if part.rows else "")
 
 
-def number_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
-    """Return a table whose first column is text, and wraps in narrow terminals, and whose others are numbers."""
+def number_table(columns: Sequence[str], rows: Iterable[Sequence[str]], text_columns: Collection[int] = (0,)) -> Table:
+    """Return a table of numbers, with some columns of text, which wrap in narrow terminals."""
     cells = [[*row] for row in rows]
-    heading = Text(title, "bold") if title else None
-    table = Table(box=box.SIMPLE_HEAD, title=heading, title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD)
     for number, name in enumerate(columns):
-        words = name.split() if number else ()
-        width = max((len(text) for text in [*words, *(row[number] for row in cells)]), default=0) if number else 12
-        table.add_column(name, justify="right" if number else "left", overflow="fold", min_width=width)
+        if number in text_columns:
+            table.add_column(name, overflow="fold", min_width=12)
+        else:
+            width = max((len(text) for text in [*name.split(), *(row[number] for row in cells)]), default=0)
+            table.add_column(name, justify="right", overflow="fold", min_width=width)
     for row in cells:
         table.add_row(*map(Text, row))
     return table

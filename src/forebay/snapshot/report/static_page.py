@@ -28,9 +28,8 @@ pre { margin: 10px 0 0; padding: 8px 12px; border: 1px solid var(--line); border
 table { border-collapse: collapse; width: 100%; font-size: 14px; }
 th { text-align: left; font-weight: 500; color: var(--soft); border-bottom: 1px solid var(--line); }
 th, td { padding: 4px 18px 4px 0; vertical-align: top; }
-th:not(:first-child), td:not(:first-child) { text-align: right; white-space: nowrap; }
-td:not(:first-child) { font-variant-numeric: tabular-nums; }
-td:first-child { min-width: 14em; overflow-wrap: anywhere; }
+.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+td:not(.n) { min-width: 14em; overflow-wrap: anywhere; }
 tr + tr td { border-top: 1px solid var(--line); }
 i { display: block; height: 5px; margin-top: 2px; border-radius: 3px; background: var(--bar);
   background: linear-gradient(var(--accent) 0 0) 0 / var(--share) 100% no-repeat, var(--bar); }
@@ -83,10 +82,15 @@ def _section(part: Paragraph) -> str:
 def _table(part: Paragraph) -> str:
     if not part.rows:
         return ""
-    head = "".join(f'<th scope="col">{escape_text(name)}</th>' for name in part.columns)
+    kinds = ["" if number in part.text_columns else ' class="n"' for number in range(len(part.columns))]
+    head = "".join(
+        f'<th scope="col"{kind}>{escape_text(name)}</th>' for kind, name in zip(kinds, part.columns, strict=True)
+    )
     shares: Sequence[float | None] = part.shares or [None] * len(part.rows)
     body = "".join(
-        "<tr>" + "".join(f"<td>{cell}</td>" for cell in _cells(row, share)) + "</tr>"
+        "<tr>"
+        + "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds, _cells(row, share), strict=True))
+        + "</tr>"
         for row, share in zip(part.rows, shares, strict=True)
     )
     label = escape_text(part.heading)

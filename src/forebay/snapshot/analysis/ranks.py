@@ -1,0 +1,293 @@
+"""Comparison of the ranks of a distributed program: one snapshot for each, their peaks, errors, skew and outliers."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import median
+
+from forebay.errors import ForebayError
+from forebay.snapshot import load
+from forebay.snapshot.analysis.summary import ooms, sites, summary
+from forebay.snapshot.analysis.timeline import reconstruct
+from forebay.snapshot.model import Snapshot
+
+__all__ = ["Outlier", "Rank", "Ranks", "Unreadable", "compare_ranks", "rank_of", "read_rank"]
+
+_SITES = 200  # of a rank, with the most memory at the peak
+_OUTLIER = 0.05  # difference from the median, in relation to it, from which on a rank is an outlier
+_MAD = 3.5  # and in relation to the median of all differences
+_NUMBERS = re.compile(r"([^0-9]*)([0-9]{0,18})")
+_AT_ONCE = 2  # files for each worker that are read or wait
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """The figures of one rank, which is one device in one file. Sizes are in bytes.
+
+    Parameters
+    ----------
+    name : str
+        Name of the file, with the device if the file has several.
+    device : str
+        The device.
+    peak : int
+        Peak of the live bytes.
+    end : int
+        Live bytes at the end.
+    reserved : int
+        Peak of the bytes in segments.
+    ooms : int
+        Out-of-memory errors.
+    oom_wanted : int
+        Bytes of the last request that failed; 0 if there is none in the history.
+    oom_label : str
+        Site of that request; "" if there is none.
+    entries : int
+        Length of the history.
+    lost : int
+        Entries that the ring buffer dropped.
+    sites : tuple of tuple of str and int
+        Sites and their live bytes at the peak, most first; at most 200.
+    """
+
+    name: str
+    device: str
+    peak: int
+    end: int
+    reserved: int
+    ooms: int
+    oom_wanted: int
+    oom_label: str
+    entries: int
+    lost: int
+    sites: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A file that could not be read.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    reason : str
+        The error, in one line.
+    """
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """A rank whose peak differs from that of the others, and the site that differs most.
+
+    Parameters
+    ----------
+    rank : Rank
+        The rank.
+    difference : int
+        Its peak less the median of all peaks, in bytes.
+    label : str
+        The site with the largest difference in the same direction; "" if no site explains it.
+    site_bytes : int
+        Live bytes of the site at the rank's peak.
+    site_median : int
+        Median of the site's live bytes over all ranks, at their peaks.
+    """
+
+    rank: Rank
+    difference: int
+    label: str
+    site_bytes: int
+    site_median: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The ranks of a program, compared.
+
+    Parameters
+    ----------
+    ranks : tuple of Rank
+        The ranks, by name.
+    unreadable : tuple of Unreadable
+        The files that could not be read, by name.
+    median_peak : int
+        Median of the peaks, in bytes; 0 without ranks.
+    outliers : tuple of Outlier
+        Ranks that differ from the median by more than 5 % and clearly more than most others, largest difference first.
+    """
+
+    ranks: tuple[Rank, ...]
+    unreadable: tuple[Unreadable, ...]
+    median_peak: int
+    outliers: tuple[Outlier, ...]
+
+    @property
+    def skew(self) -> float:
+        """The highest peak divided by the mean of all peaks; 1 if all are equal or 0."""
+        total = sum(rank.peak for rank in self.ranks)
+        return max(rank.peak for rank in self.ranks) * len(self.ranks) / total if total else 1.0
+
+
+def rank_of(snapshot: Snapshot, name: str) -> Rank:
+    """Return the figures of one snapshot as a rank.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+    name : str
+        The name of the rank.
+
+    Returns
+    -------
+    Rank
+        The figures.
+    """
+    timeline = reconstruct(snapshot)
+    numbers = summary(snapshot, timeline=timeline)
+    errors = ooms(snapshot)
+    return Rank(
+        name=name,
+        device=snapshot.device,
+        peak=numbers.peak if len(snapshot.trace) else numbers.current,
+        end=numbers.current,
+        reserved=numbers.peak_reserved,
+        ooms=numbers.ooms,
+        oom_wanted=errors[-1].wanted if errors else 0,
+        oom_label=errors[-1].label if errors else "",
+        entries=len(snapshot.trace),
+        lost=snapshot.lost,
+        sites=tuple((use.label, use.live_bytes) for use in sites(snapshot, timeline=timeline)[:_SITES]),
+    )
+
+
+def read_rank(path: str | os.PathLike[str]) -> tuple[Rank, ...] | Unreadable:
+    """Read one file and return the figures of its devices that were used, or the reason why it is unreadable.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The file.
+
+    Returns
+    -------
+    tuple of Rank or Unreadable
+        The figures, or the error.
+    """
+    name = Path(path).name
+    try:
+        snapshots = load(path)
+        used = [each for each in snapshots if len(each.segments) or len(each.trace)] or list(snapshots[:1])
+        return tuple(rank_of(each, name if len(used) == 1 else f"{name} {each.device}") for each in used)
+    except MemoryError:
+        return Unreadable(name, "not enough memory to read it")
+    except (ForebayError, OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error).removeprefix(f"{os.fspath(path)}: ")
+        return Unreadable(name, " ".join(reason.split()) or type(error).__name__)
+
+
+def compare_ranks(
+    paths: Iterable[str | os.PathLike[str]],
+    *,
+    executor: Executor | None = None,
+    workers: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> Ranks:
+    """Read the snapshots of all ranks and compare their peaks.
+
+    Parameters
+    ----------
+    paths : iterable of str or os.PathLike
+        The files, one for each rank.
+    executor : concurrent.futures.Executor, optional
+        Reads the files; by default they are read one after the other.
+    workers : int, default 1
+        Number of the executor's workers. At most two files for each are read or wait, so memory is bounded; only the
+        figures of a rank are kept.
+    progress : callable, optional
+        Called as `progress(files_done)`.
+
+    Returns
+    -------
+    Ranks
+        The ranks, with files that could not be read.
+    """
+    ranks: list[Rank] = []
+    unreadable: list[Unreadable] = []
+    for done, result in enumerate(_read(paths, executor, workers), 1):
+        if isinstance(result, Unreadable):
+            unreadable.append(result)
+        else:
+            ranks += result
+        if progress is not None:
+            progress(done)
+    ranks.sort(key=lambda rank: _natural(rank.name))
+    unreadable.sort(key=lambda file: _natural(file.name))
+    middle = int(median(rank.peak for rank in ranks)) if ranks else 0
+    return Ranks(tuple(ranks), tuple(unreadable), middle, tuple(_outliers(ranks, middle)))
+
+
+def _read(
+    paths: Iterable[str | os.PathLike[str]], executor: Executor | None, workers: int
+) -> Iterator[tuple[Rank, ...] | Unreadable]:
+    if executor is None:
+        yield from map(read_rank, paths)
+        return
+    remaining = iter(paths)
+    waiting: list[Future[tuple[Rank, ...] | Unreadable]] = [
+        executor.submit(read_rank, path) for path in islice(remaining, _AT_ONCE * max(workers, 1))
+    ]
+    try:
+        while waiting:
+            result = waiting.pop(0).result()
+            waiting += [executor.submit(read_rank, path) for path in islice(remaining, 1)]
+            yield result
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _outliers(ranks: Sequence[Rank], middle: int) -> list[Outlier]:
+    """Return the ranks whose peak is far from the median, in relation to it and to the differences of the others."""
+    if len(ranks) < 2:
+        return []
+    usual = median(abs(rank.peak - middle) for rank in ranks)
+    chosen = [
+        rank for rank in ranks
+        if abs(rank.peak - middle) > _OUTLIER * middle and abs(rank.peak - middle) > _MAD * usual
+    ]  # fmt: skip
+    if len(ranks) == 2 and abs(ranks[0].peak - ranks[1].peak) > _OUTLIER * middle:
+        chosen = [max(ranks, key=lambda rank: rank.peak)]
+    by_site: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks if chosen else ():
+        for label, nbytes in dict(rank.sites).items():
+            by_site[label].append(nbytes)
+    medians = {label: int(median(found + [0] * (len(ranks) - len(found)))) for label, found in by_site.items()}
+    found = [_outlier(rank, middle, medians) for rank in chosen]
+    return sorted(found, key=lambda outlier: (-abs(outlier.difference), _natural(outlier.rank.name)))
+
+
+def _outlier(rank: Rank, middle: int, medians: dict[str, int]) -> Outlier:
+    difference, held = rank.peak - middle, dict(rank.sites)
+    sign = 1 if difference > 0 else -1
+    label = max(medians, key=lambda each: (sign * (held.get(each, 0) - medians[each]), each), default="")
+    nbytes, usual = held.get(label, 0), medians.get(label, 0)
+    if sign * (nbytes - usual) <= 0:
+        return Outlier(rank, difference, "", 0, 0)
+    return Outlier(rank, difference, label, nbytes, usual)
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    """Return a key that sorts rank2 before rank10."""
+    return [(text, int(digits or 0)) for text, digits in _NUMBERS.findall(name)]
