@@ -24,7 +24,7 @@ def test_totals_and_sites_are_described():
     totals, peak, end = text(scene(MIB, 2 * MIB), scene(4 * MIB, 0 + MIB, MIB))
     assert "The peak of live memory grew by 3.00 MiB, from 3.00 MiB to 6.00 MiB." in totals
     assert "live at the peak | 3.00 MiB | 6.00 MiB | +3.00 MiB | +100.0%" in totals
-    assert "2 sites grew by 4.00 MiB, 1 site shrank by 1.00 MiB; 1 of them are new, 0 vanished." in peak
+    assert "2 sites grew by 4.00 MiB, 1 site shrank by 1.00 MiB (1 new)." in peak
     assert "a.py:1 f | 1.00 MiB | 4.00 MiB | +3.00 MiB | 1 | " in peak
     assert "a.py:3 f | 0 B | 1.00 MiB | +1.00 MiB | 0 → 1 | new" in end
 

@@ -122,7 +122,7 @@ def test_claimed_setting_is_printed_for_the_environment():
 
 def test_no_setting_is_claimed_for_a_request_that_is_too_large():
     words = text(explanation(too_large()))
-    assert "None of the 6 settings that were replayed would avoid the error." in words
+    assert "None of the 6 settings that were replayed would avoid this error." in words
     assert "PYTORCH" not in words
 
 

@@ -101,7 +101,8 @@ def _counts(changed: list[SiteChange], moment: str) -> str:
         parts.append(f"{count(len(shrunk), 'site')} shrank by {format_bytes(less)}")
     new, vanished = (sum(site.status == word for site in changed) for word in ("new", "vanished"))
     text = ", ".join(parts) or "Only numbers of blocks changed"
-    return f"{text}; {new:,} of them are new, {vanished:,} vanished."
+    words = [f"{number:,} {word}" for number, word in ((new, "new"), (vanished, "vanished")) if number]
+    return f"{text} ({', '.join(words)})." if words else f"{text}."
 
 
 def _row(label: str, site: SiteChange, moment: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from forebay.byte_sizes import format_bytes
 from forebay.snapshot.report.explanation import Cause, Explanation, OomRequest
-from forebay.snapshot.report.paragraph import Paragraph, brief_label, count, short_labels
+from forebay.snapshot.report.paragraph import Paragraph, count, short_labels
 from forebay.untrusted import printable
 
 __all__ = ["paragraphs"]
@@ -56,7 +56,8 @@ def _reasons(found: Explanation, request: OomRequest) -> Iterator[str]:
     use, event = found.use, request.event
     wanted, free = format_bytes(event.wanted), format_bytes(event.device_free)
     place = f"for stream {request.queue}" + (f" in private pool {request.home}" if request.home else "")
-    yield f"Entry {request.entry + 1:,} of {found.entries:,}: {brief_label(event.label)} requested {wanted} {place}."
+    label = short_labels([event.label, *(use.label for use in found.sites[:_SITES])])[0][0]
+    yield f"Entry {request.entry + 1:,} of {found.entries:,}: {label} requested {wanted} {place}."
     total = f" of {format_bytes(found.capacity)}" if found.capacity else ""
     segment = format_bytes(request.segment)
     enough = event.device_free >= request.segment
@@ -214,7 +215,7 @@ def _settings(found: Explanation) -> Paragraph:
         return Paragraph("")
     out_of_memory = bool(found.errors)
     sentences = list(_fidelity(found))
-    aim = "avoid the error" if out_of_memory else "lower the peak of reserved memory by 1 % or more"
+    aim = "avoid this error" if out_of_memory else "lower the peak of reserved memory by 1 % or more"
     helpful = remedies.helpful
     tried = count(len(remedies.tried), "setting")
     if not remedies.proved:
@@ -226,8 +227,11 @@ def _settings(found: Explanation) -> Paragraph:
         peak = "" if out_of_memory else f", with {format_bytes(after)} instead of {format_bytes(before)}"
         sentences.append(
             f"Of the {tried} that were replayed, {len(helpful):,} would {aim}. The first of them reserves the "
-            f"least{peak}. Set it in the environment:"
+            f"least{peak}."
         )
+        if out_of_memory and found.growth is not None and found.growth.steady:
+            sentences.append("As memory grows in each repetition, this may only postpone the error.")
+        sentences.append("To use it, set:")
     rows = []
     for name, outcome in [("as recorded", remedies.baseline)] + [
         (printable(remedy.outcome.settings).replace(",", ", "), remedy.outcome) for remedy in remedies.tried[:_TRIED]
