@@ -135,7 +135,7 @@ def _dask_client(address: str) -> Iterator[Any]:
     except ImportError as error:
         raise CommandError("--scheduler needs the package distributed: pip install 'forebay[tune]'") from error
     try:
-        client: Any = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
+        client: Any = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]  # has no annotations
     except (OSError, ValueError, TypeError) as error:
         raise CommandError(f"cannot connect to the scheduler {address!r}: {error}") from error
     with client:

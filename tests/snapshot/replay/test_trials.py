@@ -9,7 +9,6 @@ import pytest
 from support.snapshot_scenes import training
 
 from forebay.snapshot.formats import native
-from forebay.snapshot.replay import trials
 from forebay.snapshot.replay.trials import Replays, shared_with
 
 
@@ -55,4 +54,3 @@ def test_trial_counts_all_histories():
     assert trial.peak_reserved == max(outcome.peak_reserved for outcome in trial.outcomes)
     assert trial.device_calls == sum(outcome.device_allocs + outcome.device_frees for outcome in trial.outcomes)
     assert trial.rank[0] == trial.stopped
-    assert trials.__all__ == ["Replays", "Trial", "shared_with"]

@@ -24,7 +24,7 @@ from forebay.snapshot.model import FRAME, STACK, Snapshot
 from forebay.snapshot.replay.engine import History, Outcome
 from forebay.snapshot.replay.remedies import available_memory
 
-__all__ = ["Replays", "Trial", "shared_with"]
+__all__ = ["Replays", "RunTrials", "Trial", "shared_with"]
 
 _NO_STACKS: dict[str, Any] = {"stacks": np.zeros(1, STACK), "frames": np.zeros(0, FRAME), "strings": (), "labels": ()}
 
@@ -145,7 +145,6 @@ def _run_shared(shared: _Shared, settings: str | None, snapshots: Sequence[Snaps
     return replays.run(settings)
 
 
-Submit = Callable[[str | None], "Future[Trial]"]
 RunTrials = Callable[[Sequence[str | None]], Iterator[tuple[int, Trial]]]
 
 

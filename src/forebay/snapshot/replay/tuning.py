@@ -30,7 +30,7 @@ _DEFAULT = (
     "expandable_segments:True,max_split_size_mb:128",
 )
 
-Progress = Callable[[int, int], None]
+_Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def tune(
     *,
     capacity: int | None = None,
     executor: Executor | None = None,
-    progress: Progress | None = None,
+    progress: _Progress | None = None,
 ) -> Tuning:
     """Replay histories with each of several settings, and rank the settings.
 
@@ -206,7 +206,7 @@ def search(
     axes: Mapping[str, Sequence[str]] = AXES,
     capacity: int | None = None,
     executor: Executor | None = None,
-    progress: Progress | None = None,
+    progress: _Progress | None = None,
 ) -> Tuning:
     """Search for the best settings with a limited number of trials.
 
@@ -253,7 +253,7 @@ def _descend(
     start: str,
     axes: Mapping[str, Sequence[str]],
     trials: int,
-    progress: Progress | None,
+    progress: _Progress | None,
 ) -> tuple[Trial, list[Trial]]:
     """Change one setting after the other while that improves the best trial."""
     ((_, recorded),) = run_trials([None])
