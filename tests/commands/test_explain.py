@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.snapshot_programs import MIB, dumped, program
+from support.snapshot_programs import MIB, dumped, fragmented, program
 from support.snapshot_scenes import training
 
-from forebay import OutOfMemory, simulate
 from forebay.cli import main
 from forebay.snapshot.formats import native
 
@@ -16,15 +15,8 @@ from forebay.snapshot.formats import native
 @pytest.fixture
 def full(tmp_path):
     """A pickle that ends out of memory twice: 60 MiB on a device of 96, with 2 MiB live in a segment of 40."""
-    gpu = simulate.Device(96 * MIB)
-    gpu.record_history()
-    gpu.free(gpu.allocate(40 * MIB))
-    gpu.allocate(2 * MIB)
-    for nbytes in (70 * MIB, 60 * MIB):
-        with pytest.raises(OutOfMemory):
-            gpu.allocate(nbytes)
     path = tmp_path / "full.pickle"
-    path.write_bytes(dumped(gpu.snapshot()))
+    path.write_bytes(dumped(fragmented(70, 60).snapshot()))
     return path
 
 

@@ -6,23 +6,17 @@ import json
 import sys
 
 import pytest
-from support.snapshot_programs import MIB, dumped, program
+from support.snapshot_programs import MIB, dumped, fragmented, program
 
-from forebay import OutOfMemory, simulate
+from forebay import simulate
 from forebay.cli import main
 
 
 @pytest.fixture
 def full(tmp_path):
     """A pickle that ends out of memory: 60 MiB on a device of 96, with 2 MiB live in a segment of 40."""
-    gpu = simulate.Device(96 * MIB)
-    gpu.record_history()
-    gpu.free(gpu.allocate(40 * MIB))
-    gpu.allocate(2 * MIB)
-    with pytest.raises(OutOfMemory):
-        gpu.allocate(60 * MIB)
     path = tmp_path / "full.pickle"
-    path.write_bytes(dumped(gpu.snapshot()))
+    path.write_bytes(dumped(fragmented(60).snapshot()))
     return path
 
 

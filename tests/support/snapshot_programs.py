@@ -6,6 +6,8 @@ import pickle
 import random
 from typing import Any
 
+import pytest
+
 from forebay import OutOfMemory, simulate
 
 MIB = 1 << 20
@@ -60,6 +62,18 @@ def program(
                     free_random()
     assert gpu.broken() is None
     return gpu.snapshot()
+
+
+def fragmented(*failing: int, settings: str = "") -> simulate.Device:
+    """Return a device of 96 MiB with 2 MiB live in a segment of 40, on which requests of these MiB have failed."""
+    gpu = simulate.Device(96 * MIB, settings)
+    gpu.record_history()
+    gpu.free(gpu.allocate(40 * MIB))
+    gpu.allocate(2 * MIB)
+    for mib in failing:
+        with pytest.raises(OutOfMemory):
+            gpu.allocate(mib * MIB)
+    return gpu
 
 
 def dumped(value: Any, protocol: int = pickle.DEFAULT_PROTOCOL) -> bytes:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.snapshot_programs import MIB, dumped, program
+from support.snapshot_programs import MIB, dumped, fragmented, program
 from support.snapshot_scenes import training
 
 from forebay import OutOfMemory, simulate
@@ -23,19 +23,8 @@ def snapshot_of(gpu):
     return snapshot
 
 
-def fragmented(settings: str = "") -> simulate.Device:
-    """Return a device that ran out of memory because of 2 MiB in a segment of 40."""
-    gpu = simulate.Device(96 * MIB, settings)
-    gpu.record_history()
-    gpu.free(gpu.allocate(40 * MIB))
-    gpu.allocate(2 * MIB)
-    with pytest.raises(OutOfMemory):
-        gpu.allocate(60 * MIB)
-    return gpu
-
-
 def test_setting_that_avoids_the_error_is_proved():
-    snapshot = snapshot_of(fragmented())
+    snapshot = snapshot_of(fragmented(60))
     found = find_remedies(snapshot)
     assert (found.memory, found.proved, found.fidelity.exact) == (96 * MIB, True, True)
     assert (found.fidelity.recorded, found.initial_blocks, found.events) == (1, 0, 3)
@@ -79,7 +68,7 @@ def test_history_that_begins_late_is_not_reproduced_exactly():
 
 
 def test_available_memory_is_what_could_be_reserved():
-    assert available_memory(snapshot_of(fragmented())) == 96 * MIB
+    assert available_memory(snapshot_of(fragmented(60))) == 96 * MIB
     gpu = simulate.Device(1 << 30)
     gpu.record_history()
     gpu.set_memory_fraction(0.1)
@@ -93,7 +82,7 @@ def test_available_memory_is_what_could_be_reserved():
 
 
 def test_settings_of_forebay_are_set_in_its_own_variable():
-    snapshot = snapshot_of(fragmented())
+    snapshot = snapshot_of(fragmented(60))
     notes = {key: value for key, value in snapshot.notes.items() if key != "from"}
     assert find_remedies(replace(snapshot, notes=notes)).tried[0].environment.startswith("FOREBAY_ALLOC_CONF=")
     old = {key: value for key, value in snapshot.notes.items() if key != "order"}

@@ -8,9 +8,9 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.snapshot_programs import MIB, dumped, program
+from support.snapshot_programs import MIB, dumped, fragmented, program
 
-from forebay import OutOfMemory, simulate
+from forebay import simulate
 from forebay.snapshot.formats import torch_pickle
 from forebay.snapshot.replay.engine import History, what_if
 from forebay.snapshot.replay.tuning import AXES, default_settings, grid, process_executor, search, tune
@@ -19,17 +19,6 @@ from forebay.snapshot.replay.tuning import AXES, default_settings, grid, process
 def snapshot_of(gpu):
     (snapshot,) = torch_pickle.parse(dumped(gpu.snapshot()))
     return snapshot
-
-
-def fragmented():
-    """Return a recording that ran out of memory because of 2 MiB in a segment of 40."""
-    gpu = simulate.Device(96 * MIB)
-    gpu.record_history()
-    gpu.free(gpu.allocate(40 * MIB))
-    gpu.allocate(2 * MIB)
-    with pytest.raises(OutOfMemory):
-        gpu.allocate(60 * MIB)
-    return snapshot_of(gpu)
 
 
 def recorded(seed: int, **options):
@@ -59,11 +48,11 @@ def test_grid_keeps_other_settings():
 
 
 def test_settings_are_ranked_by_failures_then_memory_then_calls():
-    found = tune([fragmented()])
+    found = tune([snapshot_of(fragmented(60))])
     assert [trial.rank for trial in found.trials] == sorted(trial.rank for trial in found.trials)
     assert (found.recorded.failures, found.best.failures, found.memory) == (1, 0, (96 * MIB,))
     assert found.best.environment == "PYTORCH_ALLOC_CONF=expandable_segments:True"
-    assert {trial.settings for trial in found.trials} == set(default_settings(fragmented())) - {""}
+    assert {trial.settings for trial in found.trials} == set(default_settings(snapshot_of(fragmented(60)))) - {""}
     assert found.events == 3
 
 
@@ -77,7 +66,7 @@ def test_trials_equal_single_replays(options):
 
 
 def test_threads_give_the_same_results():
-    snapshots = [recorded(1), fragmented()]
+    snapshots = [recorded(1), snapshot_of(fragmented(60))]
     with ThreadPoolExecutor(2) as executor:
         assert summary(tune(snapshots, executor=executor)) == summary(tune(snapshots))
         assert summary(search(snapshots, executor=executor)) == summary(search(snapshots))
@@ -85,7 +74,7 @@ def test_threads_give_the_same_results():
 
 @pytest.mark.slow
 def test_processes_give_the_same_results():
-    snapshots = [recorded(1, streams=3), fragmented()]
+    snapshots = [recorded(1, streams=3), snapshot_of(fragmented(60))]
     done = []
     with process_executor(3, 2) as executor:
         settings = ["expandable_segments:True", "roundup_power2_divisions:4"]
@@ -106,7 +95,7 @@ def test_search_is_bounded_and_never_worse_than_the_recorded_settings():
 
 
 def test_search_finds_the_best_of_the_grid_where_settings_are_independent():
-    snapshot = fragmented()
+    snapshot = snapshot_of(fragmented(60))
     axes = {"expandable_segments": ["", "True"], "max_split_size_mb": ["", "64"]}
     assert search([snapshot], axes=axes).best.rank == tune([snapshot], grid(axes)).best.rank
 
@@ -121,9 +110,9 @@ def test_recorded_settings_are_best_if_no_others_are_better():
 
 def test_invalid_arguments_are_rejected():
     with pytest.raises(ValueError, match="max_split_size_mb too small"):
-        tune([fragmented()], ["max_split_size_mb:1"])
+        tune([snapshot_of(fragmented(60))], ["max_split_size_mb:1"])
     with pytest.raises(ValueError, match="Unrecognized key 'speed'"):
-        search([fragmented()], axes={"speed": ["3"]})
+        search([snapshot_of(fragmented(60))], axes={"speed": ["3"]})
     for function in (tune, search):
         with pytest.raises(ValueError, match="there is no recording"):
             function([])

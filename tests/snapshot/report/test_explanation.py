@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.snapshot_programs import MIB, dumped
+from support.snapshot_programs import MIB, dumped, fragmented
 from support.snapshot_scenes import training
 
 from forebay import OutOfMemory, simulate
@@ -34,11 +34,8 @@ def recording(total: int, settings: str = "") -> simulate.Device:
     return gpu
 
 
-def fragmented():
-    gpu = recording(96 * MIB)
-    gpu.free(gpu.allocate(40 * MIB))
-    gpu.allocate(2 * MIB)
-    return run_out(gpu, 60 * MIB)
+def fragmented_history():
+    return snapshot_of(fragmented(60))
 
 
 def too_large(settings: str = ""):
@@ -76,7 +73,10 @@ def segment_too_large():
 
 
 CAUSES = {
-    Cause.FRAGMENTED: (fragmented, "The memory is fragmented: 38.00 MiB of the reserved memory and 56.00 MiB of the"),
+    Cause.FRAGMENTED: (
+        fragmented_history,
+        "The memory is fragmented: 38.00 MiB of the reserved memory",
+    ),
     Cause.TOO_LARGE: (too_large, "blocks in use take 60.00 MiB, with the request 120.00 MiB; it could reserve 96.00"),
     Cause.OTHER_QUEUE: (other_queue, "A free block of 58.00 MiB is large enough, but it belongs to another stream"),
     Cause.OTHER_POOL: (other_pool, "A free block of 60.00 MiB is large enough, but it belongs to another pool"),
@@ -112,7 +112,7 @@ def test_parts_of_the_memory_add_up(cause):
 
 
 def test_claimed_setting_is_printed_for_the_environment():
-    found = explanation(fragmented())
+    found = explanation(fragmented_history())
     (settings,) = [part for part in paragraphs(found) if part.heading == "Allocator settings"]
     assert settings.line == "PYTORCH_ALLOC_CONF=expandable_segments:True"
     assert "reserve and release the same segments as recorded (1 event)" in settings.sentences[0]
@@ -169,7 +169,7 @@ def test_growth_and_leak_candidates_are_described():
 
 
 def test_snapshot_without_a_history_is_explained_by_its_final_state():
-    snapshot = fragmented()
+    snapshot = fragmented_history()
     found = explanation(replace(snapshot, trace=snapshot.trace[:0]))
     assert (found.cause, found.use.live, found.remedies, found.growth) == (Cause.FINAL, 2 * MIB, None, None)
     assert "The file has no history, so only its last moment can be explained: 2.00 MiB were live" in text(found)
@@ -182,7 +182,7 @@ def test_device_without_memory_is_explained():
 
 
 def test_dropped_entries_and_earlier_errors_are_remarked():
-    snapshot = replace(fragmented(), lost=1234, stats={"num_ooms": 3}, notes={})
+    snapshot = replace(fragmented_history(), lost=1234, stats={"num_ooms": 3}, notes={})
     words = text(explanation(snapshot))
     assert "The ring buffer dropped the first 1,234 entries" in words
     assert "2 earlier out-of-memory errors happened outside the recorded history." in words
@@ -205,7 +205,7 @@ def test_pending_frees_and_other_processes_are_shown():
 
 
 def test_names_from_files_are_printable():
-    snapshot = fragmented()
+    snapshot = fragmented_history()
     strings = tuple(f"{word}\x1b[31m\u202e" for word in snapshot.strings)
     words = text(explanation(replace(snapshot, strings=strings, device="cuda\x1b:0")))
     assert "\x1b" not in words
@@ -213,7 +213,7 @@ def test_names_from_files_are_printable():
 
 
 def test_explanation_is_json():
-    for snapshot in (fragmented(), training(), too_large()):
+    for snapshot in (fragmented_history(), training(), too_large()):
         value = json.loads(json.dumps(explanation(snapshot).as_json()))
         assert value["use"]["reserved"] > 0
         assert value["request"]["event"]["wanted"] > 0

@@ -21,7 +21,7 @@ class Requests:
         self._pending_frees: dict[int, object] = {}  # freed, but still in use by other queues
         self._pools: dict[int, tuple[int, int]] = {}
         self.refused: list[int] = []
-        self.stopped = False
+        self.stopped: bool = False
 
     def allocate_initial(self, blocks: list[LiveBlock]) -> None:
         """Allocate the blocks that were live before the history began."""
