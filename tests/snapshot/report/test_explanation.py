@@ -80,7 +80,7 @@ CAUSES = {
     Cause.TOO_LARGE: (too_large, "blocks in use take 60.00 MiB, with the request 120.00 MiB; it could reserve 96.00"),
     Cause.OTHER_QUEUE: (other_queue, "A free block of 58.00 MiB is large enough, but it belongs to another stream"),
     Cause.OTHER_POOL: (other_pool, "A free block of 60.00 MiB is large enough, but it belongs to another pool"),
-    Cause.LIMIT: (limited, "So a limit of the process was reached, with 60.00 MiB reserved"),
+    Cause.LIMIT: (limited, "so a limit of the process was reached, with 60.00 MiB reserved"),
     Cause.SEGMENT: (segment_too_large, "the allocator reserves 20.00 MiB for a request of 6.00 MiB"),
 }
 

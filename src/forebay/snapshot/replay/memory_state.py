@@ -182,6 +182,7 @@ def memory_state(snapshot: Snapshot, moment: int | None = None, *, timeline: Tim
     blocks = np.zeros(len(initial.blocks), BLOCK_USE)
     for name in ("address", "nbytes", "requested"):
         blocks[name] = [getattr(block, name) for block in initial.blocks]
+    blocks["requested"] = np.minimum(blocks["requested"], blocks["nbytes"])  # a file may contradict itself
     blocks["segment"] = np.searchsorted(uses["address"], blocks["address"], "right") - 1
     blocks["stack"], blocks["pending"] = _owners(snapshot, timeline, moment, blocks["address"])
     _count(uses, blocks)

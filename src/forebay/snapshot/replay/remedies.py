@@ -16,6 +16,7 @@ __all__ = ["Fidelity", "Remedies", "Remedy", "available_memory", "find_remedies"
 
 _WORTHWHILE = 0.01  # of the peak of reserved bytes, by which a setting must lower it
 _MAX_BYTES = 1 << 60
+_MAX_MEMORY = 1 << 52  # of a simulated device
 _SEGMENT_ACTIONS = (Action.RESERVE, Action.RELEASE, Action.MAP, Action.UNMAP)
 
 
@@ -124,12 +125,12 @@ def available_memory(snapshot: Snapshot) -> int | None:
     """
     rows = np.flatnonzero(snapshot.trace["action"] == Action.OOM)
     if not len(rows):
-        return snapshot.capacity or None
+        return min(snapshot.capacity, _MAX_MEMORY) or None
     entry = snapshot.trace[rows[-1]]
     reserved, free = int(reconstruct(snapshot).reserved[rows[-1]]), int(entry["address"])
     nbytes = min(int(entry["nbytes"]), _MAX_BYTES)
     limited = 0 < recorded_settings_of(snapshot).segment_size(nbytes) <= free
-    return reserved if limited and reserved else reserved + free
+    return min(max(reserved if limited and reserved else reserved + free, 1), _MAX_MEMORY)
 
 
 def find_remedies(

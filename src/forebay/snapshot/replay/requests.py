@@ -27,7 +27,7 @@ class Requests:
         """Allocate the blocks that were live before the history began."""
         try:
             for block in blocks:
-                self._live[block.address] = self._allocate(block.requested, block.queue, block.pool_id)
+                self._live[block.address] = self._allocate(block.requested or block.nbytes, block.queue, block.pool_id)
         except MemoryError:
             self._stop(BEFORE)
         self._device.reset_accumulated_stats()

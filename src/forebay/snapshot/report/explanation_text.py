@@ -60,18 +60,19 @@ def _reasons(found: Explanation, request: OomRequest) -> Iterator[str]:
     yield f"Entry {request.entry + 1:,} of {found.entries:,}: {label} requested {wanted} {place}."
     total = f" of {format_bytes(found.capacity)}" if found.capacity else ""
     segment = format_bytes(request.segment)
-    enough = event.device_free >= request.segment
-    yield (
-        f"No free block was large enough, and a new segment of {segment} could not be reserved: the device had "
-        f"{free}{total} free{', enough for it' if enough else ''}."
-    )
     held, all_free = use.reserved - use.cached - use.fragmented, use.cached + use.fragmented
     if found.cause == Cause.LIMIT:
         yield (
-            f"So a limit of the process was reached, with {format_bytes(use.reserved)} reserved. Raise the limit "
-            "(set_per_process_memory_fraction), or free memory earlier."
+            f"The device had {free}{total} free, enough for a new segment of {segment}, so a limit of the process was "
+            f"reached, with {format_bytes(use.reserved)} reserved. Raise the limit (set_per_process_memory_fraction), "
+            "or free memory earlier."
         )
-    elif found.cause == Cause.TOO_LARGE:
+        return
+    yield (
+        f"No free block was large enough, and a new segment of {segment} could not be reserved: the device had "
+        f"{free}{total} free."
+    )
+    if found.cause == Cause.TOO_LARGE:
         yield (
             f"The program needs more memory than it has: blocks in use take {format_bytes(held)}, with the request "
             f"{format_bytes(held + event.wanted)}; it could reserve {format_bytes(use.reserved + event.device_free)}."
