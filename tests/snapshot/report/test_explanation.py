@@ -72,7 +72,18 @@ def segment_too_large():
     return run_out(gpu, 6 * MIB)
 
 
+def other_class():
+    """Two MiB remain for small blocks, which are used; a large segment has 28 MiB free."""
+    gpu = recording(32 * MIB)
+    gpu.free(gpu.allocate(30 * MIB))
+    gpu.allocate(2 * MIB)
+    gpu.allocate(MIB)
+    gpu.allocate(MIB)
+    return run_out(gpu, MIB)
+
+
 CAUSES = {
+    Cause.OTHER_CLASS: (other_class, "Larger blocks are free, but in segments for another size class"),
     Cause.FRAGMENTED: (
         fragmented_history,
         "The memory is fragmented: 38.00 MiB of the reserved memory",

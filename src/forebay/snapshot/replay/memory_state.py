@@ -27,6 +27,7 @@ SEGMENT_USE = np.dtype(
         ("nbytes", "i8"),
         ("queue", "u8"),
         ("home", "i8"),  # private pool id; 0: the default pool
+        ("small", "?"),  # for blocks of at most 1 MiB, else for larger ones
         ("growing", "?"),  # a run of mapped pages of an expandable segment
         ("origin", "u8"),  # address from which units are counted
         ("unit", "i8"),  # bytes that return to the device together: a page, or the whole segment
@@ -36,7 +37,7 @@ SEGMENT_USE = np.dtype(
         ("releasable", "i8"),  # free bytes that can return to the device: whole free units
     ]
 )
-_OWN = ("address", "nbytes", "queue", "home", "growing", "origin", "unit")
+_OWN = ("address", "nbytes", "queue", "home", "small", "growing", "origin", "unit")
 BLOCK_USE = np.dtype(
     [
         ("address", "u8"),
@@ -105,7 +106,7 @@ class MemoryState:
         """Free bytes that cannot return to the device, as blocks share their segment or page."""
         return self.free - self.releasable
 
-    def largest_free(self, queue: int | None = None, home: int | None = None) -> int:
+    def largest_free(self, queue: int | None = None, home: int | None = None, small: bool | None = None) -> int:
         """Return the largest free block.
 
         Parameters
@@ -114,6 +115,8 @@ class MemoryState:
             Only of the segments of this stream.
         home : int, optional
             Only of the segments of this private pool; 0 is the default pool.
+        small : bool, optional
+            Only of the segments for blocks of at most 1 MiB (True), or for larger ones (False).
 
         Returns
         -------
@@ -121,7 +124,7 @@ class MemoryState:
             Bytes; 0 if there is no free block.
         """
         rows = self.segments
-        for name, wanted in (("queue", queue), ("home", home)):
+        for name, wanted in (("queue", queue), ("home", home), ("small", small)):
             if wanted is not None:
                 rows = rows[rows[name] == wanted]
         return int(rows["largest_free"].max(initial=0))
@@ -172,7 +175,8 @@ def memory_state(snapshot: Snapshot, moment: int | None = None, *, timeline: Tim
     recorded = recorded_settings_of(rest)
     initial = reconstruct_initial_state(rest, recorded)
     segments = [
-        (address, nbytes, queue, home, False, address, nbytes) for address, nbytes, queue, _, home in initial.segments
+        (address, nbytes, queue, home, small, False, address, nbytes)
+        for address, nbytes, queue, small, home in initial.segments
     ]
     segments += _pages(initial.spaces, recorded.large_segment)
     segments.sort()
@@ -189,7 +193,7 @@ def memory_state(snapshot: Snapshot, moment: int | None = None, *, timeline: Tim
     return MemoryState(moment, uses, blocks)
 
 
-def _pages(spaces: Reservations, large_page: int) -> list[tuple[int, int, int, int, bool, int, int]]:
+def _pages(spaces: Reservations, large_page: int) -> list[tuple[int, int, int, int, bool, bool, int, int]]:
     """Return the runs of mapped pages, with the owners of their address space."""
     rows = []
     reservations = iter([*spaces.first, Reservation(1 << 64, 1 << 64, (0, False, 0), 0)])
@@ -199,7 +203,7 @@ def _pages(spaces: Reservations, large_page: int) -> list[tuple[int, int, int, i
             space = next(reservations)
         queue, small, home = space.owner
         unit = _SMALL_PAGE if small else large_page
-        rows.append((address, nbytes, queue, home, True, space.address, unit))
+        rows.append((address, nbytes, queue, home, small, True, space.address, unit))
     return rows
 
 

@@ -18,6 +18,8 @@ from forebay.snapshot.replay.remedies import Remedies, available_memory, find_re
 
 __all__ = ["Cause", "Explanation", "OomRequest", "Use", "explanation"]
 
+_SMALL = 1 << 20  # bytes: larger blocks have segments of their own
+
 
 class Cause(StrEnum):
     """Reasons for an explained moment."""
@@ -25,6 +27,7 @@ class Cause(StrEnum):
     TOO_LARGE = "too large"  # the live blocks and the request together exceed the memory
     FRAGMENTED = "fragmented"  # enough bytes are free, but in pieces
     SEGMENT = "segment size"  # enough for the block is free on the device, but not for a new segment
+    OTHER_CLASS = "other size class"  # a free block is large enough, but in a segment for smaller or larger blocks
     OTHER_QUEUE = "other queue"  # a free block is large enough, but belongs to another stream
     OTHER_POOL = "other pool"  # the same with another private pool
     LIMIT = "limit"  # a limit of the process, below the memory of the device
@@ -83,7 +86,7 @@ class OomRequest:
     segment : int
         Size of the new segment that it needed.
     largest_free : int
-        Largest free block of that stream and pool.
+        Largest free block that could have served it: of that stream, pool and size class.
     """
 
     event: Oom
@@ -295,7 +298,8 @@ def _use(state: MemoryState) -> Use:
 def _request(snapshot: Snapshot, state: MemoryState, event: Oom, segment: int) -> OomRequest:
     entry = snapshot.trace[event.at - 1]
     queue, home = int(entry["queue"]), int(entry["home"])
-    return OomRequest(event, event.at - 1, queue, home, segment, state.largest_free(queue, home))
+    largest = state.largest_free(queue, home, event.wanted <= _SMALL)
+    return OomRequest(event, event.at - 1, queue, home, segment, largest)
 
 
 def _cause(state: MemoryState, request: OomRequest) -> Cause:
@@ -304,6 +308,8 @@ def _cause(state: MemoryState, request: OomRequest) -> Cause:
         return Cause.LIMIT
     if wanted > free + state.free:
         return Cause.TOO_LARGE
+    if request.largest_free < wanted <= state.largest_free(request.queue, request.home):
+        return Cause.OTHER_CLASS
     if request.largest_free < wanted <= state.largest_free():
         return Cause.OTHER_QUEUE if state.largest_free(home=request.home) >= wanted else Cause.OTHER_POOL
     return Cause.SEGMENT if wanted <= free else Cause.FRAGMENTED

@@ -69,7 +69,7 @@ def _reasons(found: Explanation, request: OomRequest) -> Iterator[str]:
         )
         return
     yield (
-        f"No free block was large enough, and a new segment of {segment} could not be reserved: the device had "
+        f"No free block {place} was large enough, and a new segment of {segment} could not be reserved: the device had "
         f"{free}{total} free."
     )
     if found.cause == Cause.TOO_LARGE:
@@ -87,24 +87,29 @@ def _reasons(found: Explanation, request: OomRequest) -> Iterator[str]:
             f"The device had enough for the block, but not for a whole segment: the allocator reserves {segment} for a "
             f"request of {wanted}. Free memory earlier, or reserve less before."
         )
+    elif found.cause == Cause.OTHER_CLASS:
+        yield (
+            "Larger blocks are free, but in segments for another size class: blocks of at most 1 MiB and larger blocks "
+            "never share a segment. Free memory earlier, so that a whole segment can return to the device."
+        )
     elif found.cause == Cause.OTHER_QUEUE:
         yield (
             f"A free block of {format_bytes(use.largest_free)} is large enough, but it belongs to another stream, and "
-            f"the allocator does not move memory between streams. The largest free block {place} has "
+            f"the allocator does not move memory between streams: the largest free block {place} has "
             f"{format_bytes(request.largest_free)}. Allocate on the same stream, or free everything in the segments of "
             "the other one."
         )
     elif found.cause == Cause.OTHER_POOL:
         yield (
             f"A free block of {format_bytes(use.largest_free)} is large enough, but it belongs to another pool (of a "
-            f"graph or a MemPool), whose memory only that pool uses. The largest free block {place} has "
+            f"graph or a MemPool), whose memory only that pool uses: the largest free block {place} has "
             f"{format_bytes(request.largest_free)}. Delete the graph or the pool, or allocate in it."
         )
     else:
         yield (
             f"The memory is fragmented: {format_bytes(all_free)} of the reserved memory and {free} of the device are "
-            f"free, together more than the request. But they are in pieces: the largest free block has "
-            f"{format_bytes(use.largest_free)}, and live blocks keep the segments from returning to the device."
+            f"free, together more than the request. But they are in pieces: the largest free block {place} has "
+            f"{format_bytes(request.largest_free)}, and live blocks keep the segments from returning to the device."
         )
 
 
