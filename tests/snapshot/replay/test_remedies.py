@@ -98,3 +98,11 @@ def test_recording_of_a_real_gpu_is_reproduced_exactly():
     assert (found.fidelity.exact, found.fidelity.equal) == (True, 783)
     assert found.helpful[0].outcome.settings == "expandable_segments:True"
     assert found.helpful[0].outcome.peak_reserved < found.baseline.peak_reserved * 0.95
+
+
+def test_expandable_segments_that_were_switched_off_are_tried():
+    gpu = simulate.Device(96 * MIB, "expandable_segments:False,max_split_size_mb:64")
+    gpu.record_history()
+    found = find_remedies(snapshot_of(gpu))
+    assert found.baseline.settings == "expandable_segments:False,max_split_size_mb:64"
+    assert "max_split_size_mb:64,expandable_segments:True" in [remedy.outcome.settings for remedy in found.tried]

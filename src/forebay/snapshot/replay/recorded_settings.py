@@ -26,6 +26,7 @@ _CANDIDATES = (
     "garbage_collection_threshold:0.8",
     "expandable_segments:True,roundup_power2_divisions:8",
 )
+_SWITCHED_OFF = re.compile(r"(?:^|,)\s*expandable_segments\s*:\s*False\s*(?=,|$)")
 _SMALL = 1 << 20  # largest block of the small pool
 _MIB = 1 << 20
 _CAPACITY = 1 << 40  # of a device that is only used to query settings
@@ -75,13 +76,14 @@ class RecordedSettings:
 
     def alternatives(self, *, growable: bool, limited: bool) -> Iterator[str]:
         """Yield settings that may avoid an OOM; `growable` allows expandable segments, `limited` garbage collection."""
+        kept = _SWITCHED_OFF.sub("", self.text).strip(",")
         for candidate in _CANDIDATES:
             if "expandable" in candidate and not growable:
                 continue
             if "garbage" in candidate and not limited:  # garbage collection needs a limit
                 continue
-            if not any(key.partition(":")[0] in self.text for key in candidate.split(",")):
-                yield ",".join(filter(None, [self.text, candidate]))
+            if not any(key.partition(":")[0] in kept for key in candidate.split(",")):
+                yield ",".join(filter(None, [kept, candidate]))
 
     def as_environment(self, settings: str) -> str:
         """Return the environment variable assignments that select these settings."""

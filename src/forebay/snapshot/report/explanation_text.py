@@ -68,10 +68,12 @@ def _reasons(found: Explanation, request: OomRequest) -> Iterator[str]:
             "or free memory earlier."
         )
         return
-    yield (
-        f"No free block {place} was large enough, and a new segment of {segment} could not be reserved: the device had "
-        f"{free}{total} free."
+    missing = (
+        "enough pages could not be mapped"
+        if _expandable(found)
+        else f"a new segment of {segment} could not be reserved"
     )
+    yield f"No free block {place} was large enough, and {missing}: the device had {free}{total} free."
     if found.cause == Cause.TOO_LARGE:
         yield (
             f"The program needs more memory than it has: blocks in use take {format_bytes(held)}, with the request "
@@ -157,7 +159,7 @@ def _pinned(found: Explanation) -> Paragraph:
     if not shown:
         return Paragraph("")
     labels, folder = short_labels([pins.label for pins in shown])
-    noun = "page" if found.settings and "expandable_segments:True" in found.settings else "segment"
+    noun = "page" if _expandable(found) else "segment"
     free, held = sum(pins.free_bytes for pins in found.pins), sum(pins.held_bytes for pins in found.pins)
     text = (
         f"{count(sum(pins.units for pins in found.pins), noun)} with "
@@ -280,6 +282,10 @@ def _fidelity(found: Explanation) -> Iterator[str]:
             yield "The program's allocator had other settings or other rules: take the figures as estimates."
     if not same.same_errors:
         yield "It does not run out of memory at the same requests as the program did."
+
+
+def _expandable(found: Explanation) -> bool:
+    return found.settings is not None and "expandable_segments:True" in found.settings.replace(" ", "")
 
 
 def _other_errors(found: Explanation) -> Paragraph:
