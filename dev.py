@@ -50,6 +50,7 @@ COMPILED = (  # extension modules
     "runtime/devices/_thread_state",
     "runtime/memory/_dlpack",
     "runtime/pinned/_cache",
+    "snapshot/formats/_history_reader",
     "snapshot/formats/_plain_pickle",
 )
 BUILD_INPUTS = ("pyproject.toml", "setup.py", "native/**/*.?pp", "src/**/*.pyx", "src/**/*.px[di]")

@@ -70,6 +70,7 @@ extensions = [
     small("runtime/devices/_thread_state", language="c"),
     small("runtime/memory/_dlpack", language="c"),
     small("runtime/pinned/_cache"),
+    small("snapshot/formats/_history_reader", *native("pickle/*.hpp")),
     small("snapshot/formats/_plain_pickle", "native/pickle/opcodes.hpp"),
 ]
 setup(ext_modules=cythonize(extensions))

@@ -49,6 +49,12 @@ class PickleReader {
   PickleReader() = default;
   PickleReader(const char* data, size_t size) : data_(data), size_(size) {}
 
+  // A window of a file of which `beyond` bytes follow: kPickleTruncated asks for more of it.
+  PickleReader(const char* data, size_t size, uint64_t beyond)
+      : data_(data), size_(size), beyond_(beyond), is_window_(true) {}
+
+  bool has_overlong_frame() const { return has_overlong_frame_; }  // of a window: the file is truncated
+
   size_t at() const { return at_; }         // offset of the next opcode
   size_t opcode() const { return start_; }  // offset of the last opcode
 
@@ -269,7 +275,9 @@ class PickleReader {
     if (!has(8)) return kPickleTruncated;
     const uint64_t bytes = little_endian(8);
     at_ += 8;
-    return has(bytes) ? kPickleOther : kPickleTruncated;
+    if (!is_window_) return has(bytes) ? kPickleOther : kPickleTruncated;
+    if (bytes > beyond_ && !has(bytes - beyond_)) has_overlong_frame_ = true;
+    return kPickleOther;
   }
 
   PickleKind protocol() {
@@ -279,6 +287,9 @@ class PickleReader {
 
   const char* data_ = nullptr;
   size_t size_ = 0;
+  uint64_t beyond_ = 0;
+  bool is_window_ = false;
+  bool has_overlong_frame_ = false;
   size_t at_ = 0;
   size_t start_ = 0;
 };

@@ -48,6 +48,7 @@ def test_compiled_modules_besides_the_core(root):
         "runtime/devices/_thread_state.pyx",
         "runtime/memory/_dlpack.pyx",
         "runtime/pinned/_cache.pyx",
+        "snapshot/formats/_history_reader.pyx",
         "snapshot/formats/_plain_pickle.pyx",
     }
 

@@ -179,6 +179,8 @@ def _remarks(report: _DeviceReport) -> Iterator[str]:
         yield f"Recorded with {printable(history.recorded.text)}."
     elif not history.recorded.known:
         yield "The file does not contain the settings of the recording; the defaults are assumed."
+    if truncated := report.snapshot.notes.get("truncated"):
+        yield f"Truncated: {printable(str(truncated))}."
     if report.snapshot.lost:
         yield f"The ring buffer dropped the first {report.snapshot.lost:,} entries."
     if report.outcomes:

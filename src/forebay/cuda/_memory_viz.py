@@ -226,7 +226,8 @@ def _format_viz(data: Any, viz_kind: str, device: int | None) -> str:  # noqa: A
 
 
 def _page(data: Any, device: int | None) -> str:
-    by_device = {int(each.device.rpartition(":")[2]): each for each in torch_pickle.snapshots(data)}
+    devices = [each for each in torch_pickle.snapshots(data) if each.device != torch_pickle.PINNED]
+    by_device = {int(each.device.rpartition(":")[2]): each for each in devices}
     traced = [index for index, each in by_device.items() if len(each.trace)]
     shown = (traced or list(by_device)[:1]) if device is None else [device]
     if not by_device.keys() >= set(shown):

@@ -14,20 +14,21 @@ __all__ = ["Action", "Frame", "Snapshot", "State", "load"]
 def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> tuple[Snapshot, ...]:
     """Load the snapshots in a file, one for each device.
 
-    Reads forebay's own format and pickles of `torch.cuda.memory._dump_snapshot`; the content of the file decides which,
-    not its name. No code in the file is executed.
+    Reads forebay's own format and pickles of `torch.cuda.memory._dump_snapshot`, also compressed by gzip or Zstandard;
+    the content of the file decides which, not its name. No code in the file is executed.
 
     Parameters
     ----------
     path : str or os.PathLike
         The file.
     progress : callable, optional
-        Called as `progress(bytes_done, bytes_total)` while forebay's own format is read.
+        Called as `progress(bytes_done, bytes_total)`.
 
     Returns
     -------
     tuple of Snapshot
-        One for each device, by device index.
+        One for each device, by device index; pinned memory follows as the device "pinned". The note "truncated" is set
+        if a pickle ends early: what precedes its end was read.
 
     Raises
     ------
@@ -37,19 +38,21 @@ def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | No
         If the file cannot be opened, or is a directory, a pipe or a device.
     """
     from forebay.snapshot.formats import native, safe_pickle, torch_pickle
+    from forebay.snapshot.formats.byte_source import ByteSource
     from forebay.untrusted import open_regular
 
     with open_regular(path) as file:
-        head = file.read(4)
-        if head[:2] == b"PK":
+        if file.read(2) == b"PK":
             return (native.read(path, progress),)
-        if not safe_pickle.looks_like_pickle(head):
-            raise native.BadSnapshot(f"{os.fspath(path)}: neither a forebay snapshot nor a PyTorch snapshot pickle")
-        data = head + file.read()
-    try:
-        return torch_pickle.parse(data)
-    except native.BadSnapshot as error:
-        raise native.BadSnapshot(f"{os.fspath(path)}: {error}") from error.__cause__
+        try:
+            source = ByteSource(file, progress)
+            known = safe_pickle.looks_like_pickle(source.read(4))
+            source.rewind()
+            if known:
+                return torch_pickle.read(source)
+        except native.BadSnapshot as error:
+            raise native.BadSnapshot(f"{os.fspath(path)}: {error}") from error.__cause__
+    raise native.BadSnapshot(f"{os.fspath(path)}: neither a forebay snapshot nor a PyTorch snapshot pickle")
 
 
 def _html(snapshot: Snapshot) -> str:

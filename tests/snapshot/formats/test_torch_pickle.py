@@ -96,8 +96,9 @@ def test_list_of_segments_has_no_history():
 
 def test_unknown_actions_are_ignored():
     value = minimal_snapshot()
+    value["device_traces"][0].insert(1, {"action": "invented", "addr": 0, "size": 0, "stream": 0, "time_us": 1})
     value["device_traces"][0].insert(1, {"action": "user_defined", "addr": 0, "size": 0, "stream": 0, "time_us": 1})
-    assert read(value).trace["action"].tolist() == [Action.RESERVE, Action.ALLOC]
+    assert read(value).trace["action"].tolist() == [Action.RESERVE, Action.ANNOTATE, Action.ALLOC]
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))

@@ -7,11 +7,13 @@ take exponential time, and numbers with equal hashes can be chosen. Unknown keys
 
 from __future__ import annotations
 
+import io
 from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +21,27 @@ from numpy.typing import NDArray
 from forebay.snapshot.formats import safe_pickle
 from forebay.snapshot.formats.budget import BadSnapshot, Budget
 from forebay.snapshot.formats.native import check
+from forebay.snapshot.formats.torch_values import (
+    Rows,
+    as_dicts,
+    as_items,
+    as_text,
+    codes_of,
+    column_of,
+    flags_of,
+    is_of,
+    require,
+    values_of,
+)
 from forebay.snapshot.model import BLOCK, ENTRY, FRAME, HEAP_NOTES, SEGMENT, STACK, Action, Snapshot, State
 
-__all__ = ["parse", "snapshots"]
+if TYPE_CHECKING:
+    from forebay.snapshot.formats.byte_source import ByteSource
+    from forebay.snapshot.formats.torch_columns import Columns
+
+__all__ = ["PINNED", "parse", "pools_by_address", "read", "snapshots"]
+
+PINNED = "pinned"  # the device that stands for pinned memory
 
 _ACTIONS = {
     "alloc": Action.ALLOC,
@@ -33,6 +53,8 @@ _ACTIONS = {
     "segment_map": Action.MAP,
     "segment_unmap": Action.UNMAP,
     "snapshot": Action.SNAPSHOT,
+    "annotate": Action.ANNOTATE,
+    "user_defined": Action.ANNOTATE,  # 2.3 to 2.6: a span of the program
 }
 _STATES = {
     "inactive": State.FREE,
@@ -49,56 +71,102 @@ _MAX_DEVICES = 1024
 _MAX_LINE = (1 << 32) - 1
 _SEGMENT_COST, _ROW_COST, _NODE_COST = 400, 200, 250  # bytes of memory while a row of a table is made
 
-_Rows = Sequence[Mapping[str, Any]]
-
 
 def parse(data: bytes) -> tuple[Snapshot, ...]:
     """Parse the snapshots in an untrusted pickle. Raises BadSnapshot."""
-    budget = Budget.of_file(len(data))
-    return snapshots(safe_pickle.load(data, budget), budget)
+    from forebay.snapshot.formats.byte_source import ByteSource
+
+    return read(ByteSource(io.BytesIO(data)))
 
 
-def snapshots(value: Any, budget: Budget | None = None) -> tuple[Snapshot, ...]:
+def read(source: ByteSource) -> tuple[Snapshot, ...]:
+    """Read the snapshots in an untrusted file with a pickle. Raises BadSnapshot.
+
+    What PyTorch writes becomes columns while it is read; any other pickle of plain values is unpickled as a whole. If
+    the file is truncated, the note "truncated" states it.
+    """
+    from forebay.snapshot.formats.torch_columns import Columns, Odd
+
+    try:
+        columns = Columns(source, _ACTIONS)
+        found = snapshots(columns.value, columns.budget, columns)
+    except Odd:
+        source.rewind()
+        data = source.read_all()
+        budget = Budget.of_file(len(data))
+        return snapshots(safe_pickle.load(data, budget), budget)
+    if columns.truncated:
+        note = f"the file ends after {source.position:,} bytes, inside the pickle: entries and settings may be missing"
+        found = tuple(replace(each, notes=MappingProxyType({**each.notes, "truncated": note})) for each in found)
+    return found
+
+
+def snapshots(value: Any, budget: Budget | None = None, columns: Columns | None = None) -> tuple[Snapshot, ...]:
     """Convert an unpickled value to one snapshot for each device, by index. Raises BadSnapshot for another schema.
 
-    `capacity` is 0, as PyTorch does not record it. The notes hold the settings and the ids of the private pools.
-    `budget` limits the memory; by default it is unlimited.
+    `capacity` is 0, as PyTorch does not record it. The notes hold the settings and the ids of the private pools. Pinned
+    memory follows as the device "pinned". `budget` limits the memory; by default it is unlimited. `columns` has the
+    histories and the stacks if the value was read by it.
     """
     budget = budget or Budget()
     if isinstance(value, list):  # before 2.0: segments without history
         value = {"segments": value}
-    _require(isinstance(value, dict) and "segments" in value, "not a PyTorch snapshot: it has no segments")
-    segments = _dicts(value["segments"], "segments")
-    traces = [_dicts(trace, "a trace") for trace in _list(value.get("device_traces", []), "device_traces")]
-    recorded = [trace for trace in traces if trace]
-    _require(len({*map(id, recorded)}) == len(recorded), "two devices share their history")
-    owner = _column(segments, "device", "a segment's", "i8", 0).tolist()
-    _require(all(0 <= device < _MAX_DEVICES for device in owner) and len(traces) <= _MAX_DEVICES, "too many devices")
+    require(isinstance(value, dict) and "segments" in value, "not a PyTorch snapshot: it has no segments")
+    segments = as_dicts(value["segments"], "segments")
+    traces = [_history(trace, columns) for trace in as_items(value.get("device_traces", []), "device_traces")]
+    recorded = [trace for trace in traces if len(trace)]
+    require(len({*map(id, recorded)}) == len(recorded), "two devices share their history")
+    owner = column_of(segments, "device", "a segment's", "i8", 0).tolist()
+    require(all(0 <= device < _MAX_DEVICES for device in owner) and len(traces) <= _MAX_DEVICES, "too many devices")
     by_device = defaultdict[int, list[Mapping[str, Any]]](list)
     for segment, device in zip(segments, owner, strict=True):
         by_device[device].append(segment)
-    devices = sorted({*by_device, *(device for device, trace in enumerate(traces) if trace)}) or [0]
+    devices = sorted({*by_device, *(device for device, trace in enumerate(traces) if len(trace))}) or [0]
     settings = _settings(value.get("allocator_settings"))
     result = []
     for device in devices:
         trace = traces[device] if device < len(traces) else []
-        result.append(_snapshot(f"cuda:{device}", by_device[device], trace, settings, budget))
+        result.append(_snapshot(f"cuda:{device}", by_device[device], trace, settings, budget, columns))
+    pinned, history = (
+        as_dicts(value.get("host_segments", []), "host_segments"),
+        _history(value.get("host_traces", []), columns),
+    )
+    if len(pinned) or len(history):
+        result.append(_snapshot(PINNED, pinned, history, {}, budget, columns))
     return tuple(result)
 
 
-def _snapshot(name: str, segments: _Rows, trace: _Rows, settings: Mapping[str, Any], budget: Budget) -> Snapshot:
-    budget.charge(_SEGMENT_COST * len(segments) + _ROW_COST * len(trace))
-    stacks, pools, labels = _StackTable(budget), _Pools(), _Interner(1, ("", ""))
-    segment_rows, block_rows = _segments(segments, stacks, pools)
-    entries = _trace(trace, stacks, pools, labels, segment_rows)
-    frames, strings = stacks.tables()
+def _history(value: Any, columns: Columns | None) -> Any:
+    return value if columns is not None and columns.has(value) else as_dicts(value, "a trace")
+
+
+def _snapshot(
+    name: str,
+    segments: Rows,
+    trace: Any,
+    settings: Mapping[str, Any],
+    budget: Budget,
+    columns: Columns | None,
+) -> Snapshot:
+    in_columns = columns if columns is not None and columns.has(trace) else None
+    budget.charge(_SEGMENT_COST * len(segments) + (0 if in_columns else _ROW_COST * len(trace)))
+    pools, labels = _Pools(), _Interner(1, ("", ""))
+    stacks = columns or _StackTable(budget)
+    segment_rows, block_rows = _segments(segments, stacks, pools, budget)
+    if in_columns is not None:
+        entries, has_pools = in_columns.entries(trace, pools.number, labels.number)
+    else:
+        entries, has_pools = _trace(trace, stacks, pools, labels), any("pool_id" in entry for entry in trace[:1])
+    if not has_pools and pools.ids:  # older versions record the pool only for segments
+        entries["home"] = pools_by_address(entries, segment_rows)
+    stack_rows, frames, strings = stacks.compact(segment_rows, block_rows, entries)
     notes: dict[str, Any] = {"from": "PyTorch"}
     if settings:
         notes["allocator_settings"] = {key: value for key, value in settings.items() if key not in HEAP_NOTES}
         notes |= {key: settings[key] for key in HEAP_NOTES if key in settings}
     if pools.ids:
         notes["pools"] = {str(number): list(pool) for number, pool in enumerate(pools.ids, 1)}
-    if any("pool_id" in entry for entry in trace[:1]):
+    if has_pools:
         notes["order"] = "arrival"  # PyTorch 2.10+: the oldest segment wins among equal free blocks
     snapshot = Snapshot(
         device=name,
@@ -107,7 +175,7 @@ def _snapshot(name: str, segments: _Rows, trace: _Rows, settings: Mapping[str, A
         segments=segment_rows,
         blocks=block_rows,
         trace=entries,
-        stacks=stacks.rows(),
+        stacks=stack_rows,
         frames=frames,
         strings=strings,
         notes=MappingProxyType(notes),
@@ -117,31 +185,33 @@ def _snapshot(name: str, segments: _Rows, trace: _Rows, settings: Mapping[str, A
     return snapshot
 
 
-def _segments(segments: _Rows, stacks: _StackTable, pools: _Pools) -> tuple[NDArray[np.void], NDArray[np.void]]:
+def _segments(
+    segments: Rows, stacks: Columns | _StackTable, pools: _Pools, budget: Budget
+) -> tuple[NDArray[np.void], NDArray[np.void]]:
     """Return the segment table and the block table, by address."""
     rows = np.zeros(len(segments), SEGMENT)
-    rows["address"] = _column(segments, "address", "a segment's")
-    rows["nbytes"] = _column(segments, "total_size", "a segment's")
-    rows["queue"] = _column(segments, "stream", "a segment's", default=0)
+    rows["address"] = column_of(segments, "address", "a segment's")
+    rows["nbytes"] = column_of(segments, "total_size", "a segment's")
+    rows["queue"] = column_of(segments, "stream", "a segment's", default=0)
     rows["stack"] = [stacks.number(segment.get("frames", ())) for segment in segments]
-    rows["small"] = _named(segments, "segment_type", _SEGMENT_TYPES, "large", "a segment's")
+    rows["small"] = codes_of(segments, "segment_type", _SEGMENT_TYPES, "large", "a segment's")
     rows["home"] = pools.column([segment.get("segment_pool_id", (0, 0)) for segment in segments])
-    rows["growing"] = _flags(segments, "is_expandable")
+    rows["growing"] = flags_of(segments, "is_expandable")
     order = np.argsort(rows["address"], kind="stable")
 
-    by_segment = [_dicts(segment.get("blocks"), "a segment's blocks") for segment in segments]
+    by_segment = [as_dicts(segment.get("blocks"), "a segment's blocks") for segment in segments]
     lengths = np.array([len(group) for group in by_segment], np.int64)
     distinct = {id(group) for group in by_segment}
-    _require(len(distinct) == len(by_segment) or not lengths.sum(), "two segments share their blocks")
-    stacks.budget.charge(_ROW_COST * int(lengths.sum()))
+    require(len(distinct) == len(by_segment) or not lengths.sum(), "two segments share their blocks")
+    budget.charge(_ROW_COST * int(lengths.sum()))
     flat = [block for group in by_segment for block in group]
     blocks = np.zeros(len(flat), BLOCK)
-    blocks["nbytes"] = _column(flat, "size", "a block's")
+    blocks["nbytes"] = column_of(flat, "size", "a block's")
     segment_of = np.repeat(np.arange(len(segments)), lengths)
     blocks["address"] = _addresses(flat, blocks["nbytes"], rows["address"][segment_of], segment_of)
-    blocks["requested"] = _column(flat, "requested_size", "a block's", default=blocks["nbytes"])
+    blocks["requested"] = column_of(flat, "requested_size", "a block's", default=blocks["nbytes"])
     blocks["stack"] = [stacks.number(block.get("frames", ())) for block in flat]
-    blocks["state"] = _named(flat, "state", _STATES, None, "a block's")
+    blocks["state"] = codes_of(flat, "state", _STATES, None, "a block's")
     sorted_row = np.empty(len(order), np.int64)
     sorted_row[order] = np.arange(len(order))
     blocks["segment"] = sorted_row[segment_of]
@@ -149,48 +219,54 @@ def _segments(segments: _Rows, stacks: _StackTable, pools: _Pools) -> tuple[NDAr
 
 
 def _addresses(
-    blocks: _Rows, sizes: NDArray[Any], start: NDArray[Any], segment_of: NDArray[np.int64]
+    blocks: Rows, sizes: NDArray[Any], start: NDArray[Any], segment_of: NDArray[np.int64]
 ) -> NDArray[np.uint64]:
     """Return the blocks' addresses; before 2.1 they are not recorded, and each block follows the previous one."""
     if blocks and "address" in blocks[0]:
-        return _column(blocks, "address", "a block's")
+        return column_of(blocks, "address", "a block's")
     ends = np.cumsum(sizes, dtype=np.uint64)
     first = np.searchsorted(segment_of, segment_of)  # the first block of the same segment
     addresses: NDArray[np.uint64] = start + (ends - sizes) - (ends - sizes)[first]
     return addresses
 
 
-def _trace(
-    trace: _Rows, stacks: _StackTable, pools: _Pools, labels: _Interner, segments: NDArray[np.void]
-) -> NDArray[np.void]:
-    words = _values(trace, "action", "an entry's", None)
-    _require(set(map(type, words)) <= {str}, "an entry's action is not a string")
+def _trace(trace: Rows, stacks: Columns | _StackTable, pools: _Pools, labels: _Interner) -> NDArray[np.void]:
+    words = values_of(trace, "action", "an entry's", None)
+    require(set(map(type, words)) <= {str}, "an entry's action is not a string")
     if not set(words) <= _ACTIONS.keys():  # annotations and actions of later versions do not change the memory
         trace = [entry for entry, word in zip(trace, words, strict=True) if word in _ACTIONS]
         words = [word for word in words if word in _ACTIONS]
     rows = np.zeros(len(trace), ENTRY)
     rows["action"] = [_ACTIONS[word] for word in words]
     oom_rows = np.flatnonzero(rows["action"] == Action.OOM)
-    rows["address"] = _column(trace, "addr", "an entry's", default=0)
-    rows["address"][oom_rows] = _column([trace[at] for at in oom_rows.tolist()], "device_free", "an entry's", default=0)
-    rows["nbytes"] = _column(trace, "size", "an entry's")
-    rows["queue"] = _column(trace, "stream", "an entry's", default=0)
-    times = _column(trace, "time_us", "an entry's", default=0)
-    _require(bool((times < 1 << 52).all()), "an entry's time is out of range")
+    rows["address"] = column_of(trace, "addr", "an entry's", default=0)
+    rows["address"][oom_rows] = column_of(
+        [trace[at] for at in oom_rows.tolist()], "device_free", "an entry's", default=0
+    )
+    rows["nbytes"] = column_of(trace, "size", "an entry's")
+    rows["queue"] = column_of(trace, "stream", "an entry's", default=0)
+    times = column_of(trace, "time_us", "an entry's", default=0)
+    require(bool((times < 1 << 52).all()), "an entry's time is out of range")
     rows["time_ns"] = times * np.uint64(1000)
     number = stacks.number
     rows["stack"] = [number(entry.get("frames", ())) for entry in trace]
     if trace and "pool_id" in trace[0]:
         rows["home"] = pools.column([entry.get("pool_id", (0, 0)) for entry in trace])
-    elif pools.ids:  # older versions record the pool only for segments
-        at = np.searchsorted(segments["address"], rows["address"], "right") - 1
-        inside = (at >= 0) & (rows["address"] < (segments["address"] + segments["nbytes"])[at])
-        rows["home"] = np.where(inside, segments["home"][at], 0)
-    annotations = [_values(trace, key, "an entry's", "") for key in ("compile_context", "user_metadata")]
+    annotations = [values_of(trace, key, "an entry's", "") for key in ("compile_context", "user_metadata")]
     if any(map(any, annotations)):
-        _require(all(set(map(type, texts)) <= {str} for texts in annotations), "a text is not a string")
+        require(all(set(map(type, texts)) <= {str} for texts in annotations), "a text is not a string")
         rows["note"] = [labels.number(label) for label in zip(*annotations, strict=True)]
     return rows
+
+
+def pools_by_address(entries: NDArray[np.void], segments: NDArray[np.void]) -> NDArray[np.uint32]:
+    """Return the pool of the segment at each entry's address; 0 outside the segments."""
+    if not len(segments):
+        return np.zeros(len(entries), np.uint32)
+    at = np.searchsorted(segments["address"], entries["address"], "right") - 1
+    inside = (at >= 0) & (entries["address"] < (segments["address"] + segments["nbytes"])[at])
+    found: NDArray[np.uint32] = np.where(inside, segments["home"][at], 0)
+    return found
 
 
 class _Interner:
@@ -213,24 +289,25 @@ class _Pools:
     def column(self, values: Sequence[Any]) -> NDArray[np.uint32]:
         """Return the number of each id."""
         wrong = "a pool's id is not a pair of numbers"
-        _require(set(map(type, values)) <= {tuple, list} and set(map(len, values)) <= {2}, wrong)
+        require(set(map(type, values)) <= {tuple, list} and set(map(len, values)) <= {2}, wrong)
         ids = np.zeros((len(values), 2), "<u8")
         for side in range(2):
             column = [value[side] for value in values]
-            _require(set(map(type, column)) <= {int}, wrong)
+            require(set(map(type, column)) <= {int}, wrong)
             try:
                 ids[:, side] = column
             except OverflowError:
                 raise BadSnapshot("a pool's id is out of range") from None
         numbers = np.zeros(len(values), np.uint32)
         private = np.flatnonzero(ids.any(axis=1))
-        numbers[private] = [self._number(pool) for pool in ids[private]]
+        numbers[private] = [self.number((first, second)) for first, second in ids[private].tolist()]
         return numbers
 
-    def _number(self, pool: NDArray[np.uint64]) -> int:
-        if (number := self._numbers.setdefault(pool.tobytes(), len(self._numbers))) > len(self.ids):
-            first, second = pool.tolist()
-            self.ids.append((first, second))
+    def number(self, pool: tuple[int, int]) -> int:
+        """Return the number of one id, whose parts have at most 64 bits."""
+        key = pool[0].to_bytes(8, "little") + pool[1].to_bytes(8, "little")
+        if (number := self._numbers.setdefault(key, len(self._numbers))) > len(self.ids):
+            self.ids.append(pool)
         return number
 
 
@@ -249,7 +326,7 @@ class _StackTable:
         # Every object whose id is a key here is part of the value being parsed, so ids are not reused.
         if (known := self._row_by_list.get(id(frames))) is not None:
             return known
-        _require(isinstance(frames, list | tuple), "frames are not a list")
+        require(isinstance(frames, list | tuple), "frames are not a list")
         key = array("Q", map(id, frames)).tobytes()
         if (row := self._row_by_frames.get(key)) is None:
             row, before = 0, len(self._nodes) + len(self._frames)
@@ -262,94 +339,26 @@ class _StackTable:
 
     def _frame(self, frame: Any) -> int:
         if (known := self._number_by_frame.get(id(frame))) is None:
-            _require(isinstance(frame, dict), "a frame is not a dict")
+            require(isinstance(frame, dict), "a frame is not a dict")
             line = frame.get("line", 0)
-            _require(type(line) is int, "a frame's line is not a number")
-            key = (_text(frame.get("filename", "")), _text(frame.get("name", "")), min(max(line, 0), _MAX_LINE))
+            require(type(line) is int, "a frame's line is not a number")
+            key = (as_text(frame.get("filename", "")), as_text(frame.get("name", "")), min(max(line, 0), _MAX_LINE))
             known = self._number_by_frame[id(frame)] = self._frames.setdefault(key, len(self._frames))
         return known
 
-    def rows(self) -> NDArray[np.void]:
-        return np.array([(0, 0), *self._nodes], STACK)
-
-    def tables(self) -> tuple[NDArray[np.void], tuple[str, ...]]:
+    def compact(self, *_: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.void], tuple[str, ...]]:
+        """Return the stacks, frames and strings. The tables that refer to the stacks use all of them."""
         strings = _Interner(0, None)
         strings.numbers.clear()
         rows = [(strings.number(file), strings.number(name), line) for file, name, line in self._frames]
-        return np.array(rows, FRAME), tuple(strings.numbers)
+        return np.array([(0, 0), *self._nodes], STACK), np.array(rows, FRAME), tuple(strings.numbers)
 
 
 def _settings(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         return {}
-    found = {key: value[key] for key, kind in _SETTINGS.items() if _is(value.get(key), kind)}
+    found = {key: value[key] for key, kind in _SETTINGS.items() if is_of(value.get(key), kind)}
     for name, kinds in (("roundup_power2_divisions", {int}), ("heaps", {int, bool})):
         if not all(type(key) is str and type(number) in kinds for key, number in found.get(name, {}).items()):
             del found[name]
     return found
-
-
-def _is(value: Any, kind: type) -> bool:
-    return type(value) is kind or (type(value) is int and kind in (float, bool))
-
-
-def _text(value: Any) -> str:
-    _require(type(value) is str, "a text is not a string")
-    text: str = value
-    return text
-
-
-def _list(value: Any, what: str) -> list[Any] | tuple[Any, ...]:
-    _require(isinstance(value, list | tuple), f"{what} are not a list")
-    items: list[Any] | tuple[Any, ...] = value
-    return items
-
-
-def _dicts(value: Any, what: str) -> _Rows:
-    items = _list(value, what)
-    _require(set(map(type, items)) <= {dict}, f"not all of {what} are dicts")
-    return items
-
-
-def _values(rows: _Rows, key: str, whose: str, default: Any) -> list[Any]:
-    if default is not None:
-        return [row.get(key, default) for row in rows]
-    try:
-        return [row[key] for row in rows]
-    except KeyError:
-        raise BadSnapshot(f"{whose} {key} is missing") from None
-
-
-def _column(rows: _Rows, key: str, whose: str, dtype: str = "u8", default: Any = None) -> NDArray[Any]:
-    """Return one number of each row. A `default` column replaces all values if the first row lacks the key."""
-    if isinstance(default, np.ndarray):
-        if not rows or key not in rows[0]:
-            return default
-        default = None
-    values = _values(rows, key, whose, default)
-    _require(set(map(type, values)) <= {int}, f"{whose} {key} is not a number")
-    try:
-        return np.array(values, dtype)
-    except OverflowError:
-        raise BadSnapshot(f"{whose} {key} is out of range") from None
-
-
-def _named(rows: _Rows, key: str, words: Mapping[str, int], default: str | None, whose: str) -> list[int]:
-    values = _values(rows, key, whose, default)
-    try:
-        if set(map(type, values)) <= {str}:
-            return [words[word] for word in values]
-        raise KeyError  # noqa: TRY301 - nothing else may be hashed
-    except KeyError:
-        raise BadSnapshot(f"{whose} {key} is not one of {', '.join(words)}") from None
-
-
-def _flags(rows: _Rows, key: str) -> list[bool]:
-    values = _values(rows, key, "a segment's", False)
-    _require(set(map(type, values)) <= {bool}, f"a segment's {key} is not True or False")
-    return values
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise BadSnapshot(message)

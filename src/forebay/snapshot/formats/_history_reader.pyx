@@ -1,0 +1,217 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+# distutils: language = c++
+"""Reader of pickled histories, documented in _history_reader.pyi. native/pickle/history.hpp does the work."""
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libcpp cimport bool as cbool
+from libcpp.string cimport string
+
+cdef extern from "pickle/history.hpp" namespace "forebay":
+    enum HistoryStatus:
+        kHistoryMore, kHistoryDone, kHistoryOdd, kHistoryTooLarge
+    enum HistoryKind:
+        kValueNone, kValueFalse, kValueTrue, kValueInt, kValueUnsigned, kValueFloat, kValueText, kValuePair, kValueBox
+    enum BoxKind:
+        kBoxEmptyDict, kBoxEmptyList, kBoxDict, kBoxList, kBoxTuple, kBoxFrame, kBoxStack, kBoxEntry, kBoxRows
+    struct HistoryValue:
+        uint64_t bits
+        HistoryKind kind
+    struct HistoryEntry:
+        pass
+    struct HistoryRange:
+        uint64_t first, count
+    cppclass Pair "forebay::PairTable::Pair":
+        uint64_t first, second
+    cppclass PairTable:
+        size_t size()
+        const Pair* data()
+        Pair operator[](size_t)
+    cppclass CReader "forebay::HistoryReader":
+        uint64_t limit, used
+        CReader(uint64_t)
+        void name_action(const char*, size_t, unsigned)
+        HistoryStatus read(const char*, size_t, uint64_t) nogil
+        size_t consumed()
+        cbool salvage()
+        void release_values()
+        HistoryValue root()
+        BoxKind box_kind(uint64_t)
+        uint64_t box_row(uint64_t)
+        size_t content_size(uint64_t)
+        HistoryValue content(uint64_t, size_t)
+        const string& text(uint64_t)
+        HistoryRange range(uint64_t)
+        const PairTable& pairs()
+        const PairTable& nodes()
+        const PairTable& frames()
+        const PairTable& notes()
+        HistoryEntry* entries()
+        size_t count()
+        size_t texts()
+
+cdef extern from *:
+    """
+    static inline double forebay_double(uint64_t bits) { double real; memcpy(&real, &bits, sizeof real); return real; }
+    """
+    double forebay_double(uint64_t)
+
+cdef enum:
+    kContainer = 256  # bytes of a container with a few items
+    kPair = 128  # of a tuple of two numbers
+    kItem = 48  # of an item: the reference, and the number that it refers to
+    kMaxDepth = 200  # containers that were extended after they became items of others may be nested more than 100 deep
+
+
+class Odd(ValueError):
+    """The pickle is not a history as PyTorch writes it."""
+
+
+class TooLarge(ValueError):
+    """The values would need more memory than the limit."""
+
+
+class StackRow(int):
+    """A list of frames: its row in the stack tree."""
+
+
+class Rows:
+    """A list of entries: their rows in the history."""
+
+    def __init__(self, start, stop):
+        self.start, self.stop = start, stop
+
+    def __len__(self):
+        return self.stop - self.start
+
+
+cdef class HistoryReader:
+    cdef CReader* reader
+    cdef readonly bint done
+    cdef dict made
+
+    def __cinit__(self, uint64_t seed, dict actions):
+        self.reader = new CReader(seed)
+        for word, number in actions.items():
+            text = word.encode()
+            self.reader.name_action(text, len(text), number)
+
+    def __dealloc__(self):
+        del self.reader
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.reader.entries(), 48 * self.reader.count(), 0, flags)
+
+    def read(self, const uint8_t[::1] window not None, uint64_t beyond, uint64_t limit):
+        cdef HistoryStatus status
+        cdef size_t size = window.shape[0]
+        self.reader.limit = limit
+        if size == 0:
+            return 0
+        with nogil:
+            status = self.reader.read(<const char*>&window[0], size, beyond)
+        if status == kHistoryTooLarge:
+            raise TooLarge(f"its values need more than {limit} bytes of memory")
+        if status != kHistoryMore and status != kHistoryDone:
+            raise Odd
+        self.done = status == kHistoryDone
+        return self.reader.consumed()
+
+    def salvage(self):
+        return self.reader.salvage()
+
+    def value(self):
+        self.made = {}
+        try:
+            return self.build(self.reader.root(), 0)
+        finally:
+            self.made = None
+            self.reader.release_values()
+
+    def __len__(self):
+        return self.reader.count()
+
+    def pairs(self):
+        return bytes_of(self.reader.pairs())
+
+    def nodes(self):
+        return bytes_of(self.reader.nodes())
+
+    def frames(self):
+        return bytes_of(self.reader.frames())
+
+    def notes(self):
+        return bytes_of(self.reader.notes())
+
+    def text(self, uint64_t row):
+        if row >= self.reader.texts():
+            raise IndexError(row)
+        try:
+            return self.reader.text(row).decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            raise Odd from None
+
+    cdef int charge(self, uint64_t nbytes) except -1:
+        self.reader.used += nbytes
+        if self.reader.used > self.reader.limit:
+            raise TooLarge(f"its values need more than {self.reader.limit} bytes of memory")
+        return 0
+
+    cdef object build(self, HistoryValue value, int depth):
+        cdef Pair pair
+        if value.kind == kValueInt:
+            return <int64_t>value.bits
+        if value.kind == kValueText:
+            if (found := self.made.get(~<object>value.bits)) is None:
+                found = self.made[~<object>value.bits] = self.text(value.bits)
+                self.charge(kContainer + 4 * len(found))
+            return found
+        if value.kind == kValueBox:
+            return self.build_box(value.bits, depth)
+        if value.kind == kValuePair:
+            self.charge(kPair)
+            pair = self.reader.pairs()[value.bits]
+            return pair.first, pair.second
+        if value.kind == kValueFloat:
+            return forebay_double(value.bits)
+        if value.kind == kValueUnsigned:
+            return value.bits
+        return None if value.kind == kValueNone else value.kind == kValueTrue
+
+    cdef object build_box(self, uint64_t box, int depth):
+        cdef BoxKind kind = self.reader.box_kind(box)
+        cdef uint64_t row = self.reader.box_row(box)
+        cdef HistoryRange rows
+        cdef size_t at
+        if (known := self.made.get(box)) is not None:
+            return known
+        self.charge(kContainer)
+        if kind == kBoxStack:
+            return StackRow(row)
+        if kind == kBoxRows:
+            rows = self.reader.range(row)
+            return Rows(rows.first, rows.first + rows.count)
+        if kind == kBoxEntry or depth > kMaxDepth:
+            raise Odd
+        if kind == kBoxFrame:
+            return self.frame(row)
+        found = self.made[box] = {} if kind == kBoxEmptyDict or kind == kBoxDict else []
+        if kind == kBoxEmptyDict or kind == kBoxEmptyList:
+            return found
+        self.charge(kItem * self.reader.content_size(row))
+        if kind == kBoxDict:
+            for at in range(0, self.reader.content_size(row), 2):
+                key = self.build(self.reader.content(row, at), depth + 1)
+                found[key] = self.build(self.reader.content(row, at + 1), depth + 1)
+        else:
+            for at in range(self.reader.content_size(row)):
+                found.append(self.build(self.reader.content(row, at), depth + 1))
+        return tuple(found) if kind == kBoxTuple else found
+
+    cdef object frame(self, uint64_t row):
+        cdef Pair pair = self.reader.frames()[row]
+        return {"filename": self.text(pair.first >> 32), "name": self.text(pair.first & 0xFFFFFFFF), "line": pair.second}
+
+
+cdef bytes bytes_of(const PairTable& table):
+    return (<const char*>table.data())[:16 * table.size()] if table.size() else b""
