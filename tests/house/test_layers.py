@@ -86,7 +86,7 @@ DEVICE_FREE_IMPORTS = {
     *("snapshot", "simulate", "errors", "byte_sizes", "html_repr", "config", "spi", "watermarks", "atomic_write"),
     "untrusted",
     *("numpy", "rich"),
-    *("compression", "zstandard"),  # for compressed files: of Python 3.14, or an extra
+    *("compression", "zstandard", "pyarrow"),  # for compressed files (of Python 3.14, or an extra) and Parquet
 }
 
 

@@ -1,0 +1,138 @@
+"""Convert a memory snapshot to another format.
+
+SNAPSHOT is a forebay snapshot or a PyTorch pickle (torch.cuda.memory._dump_snapshot); no code in it is executed. The
+suffix of OUTPUT decides the format: .forebay (columns), .pickle (for PyTorch's viewers), .pftrace (Perfetto),
+.speedscope.json, .flame.json (d3-flame-graph), .folded (flamegraph.pl), .parquet (DuckDB, Polars, pandas).
+
+speedscope, d3-flame-graph and flamegraph.pl show the memory that was live at the peak, by stack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forebay.commands import CommandError, command_output
+from forebay.commands.snapshot_files import load_snapshots, progress_bar
+from forebay.suggestions import did_you_mean
+from forebay.untrusted import printable
+
+if TYPE_CHECKING:
+    from forebay.snapshot import Snapshot
+
+    Write = Callable[[Sequence[Snapshot], Path, argparse.Namespace], None]
+
+SUFFIXES = {
+    ".forebay": "forebay", ".pickle": "pickle", ".pkl": "pickle", ".pftrace": "perfetto",
+    ".perfetto-trace": "perfetto", ".speedscope.json": "speedscope", ".flame.json": "flamegraph", ".folded": "folded",
+    ".parquet": "parquet",
+}  # fmt: skip
+FORMATS = (*dict.fromkeys(SUFFIXES.values()),)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("snapshot", type=Path, metavar="SNAPSHOT", help="the snapshot file")
+    parser.add_argument("output", type=Path, metavar="OUTPUT", help="the file to write")
+    parser.add_argument("--to", choices=FORMATS, metavar="FORMAT", help=f"the format: {', '.join(FORMATS)}")
+    parser.add_argument("--device", metavar="NAME", help="convert only this device, such as cuda:1")
+    parser.add_argument(
+        "--table", choices=("history", "blocks", "segments"), default="history",
+        help="the table of a Parquet file (default: history)",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    with command_output():
+        chosen = args.to or _format_of(args.output)
+        snapshots = load_snapshots(args.snapshot)
+        if args.device is not None:
+            names = [each.device for each in snapshots]
+            snapshots = tuple(each for each in snapshots if each.device == args.device)
+            if not snapshots:
+                raise CommandError(f"no device {args.device!r} in {args.snapshot}; it has {', '.join(names)}")
+        _convert(snapshots, chosen, args)
+        entries = sum(len(each.trace) for each in snapshots)
+        devices = ", ".join(printable(each.device) for each in snapshots)
+        print(f"wrote {args.output} ({chosen}): {entries:,} entries of {devices}")
+        for truncated in {each.notes.get("truncated") for each in snapshots} - {None}:
+            print(f"The snapshot is truncated: {printable(str(truncated))}.")
+    return 0
+
+
+def _format_of(path: Path) -> str:
+    found = next((each for suffix, each in SUFFIXES.items() if path.name.endswith(suffix)), None)
+    if found is None:
+        hint = did_you_mean(path.suffix, SUFFIXES)
+        raise CommandError(f"the suffix of {path.name!r} names no format{hint}: choose one with --to FORMAT")
+    return found
+
+
+def _convert(snapshots: Sequence[Snapshot], chosen: str, args: argparse.Namespace) -> None:
+    from forebay.errors import Unsupported
+    from forebay.snapshot.formats.budget import BadSnapshot
+
+    try:
+        _WRITERS[chosen](snapshots, args.output, args)
+    except (Unsupported, BadSnapshot, ModuleNotFoundError) as error:
+        raise CommandError(str(error)) from error
+    except OSError as error:
+        raise CommandError(f"cannot write {str(args.output)!r}: {error.strerror or error}") from error
+
+
+def _forebay(snapshots: Sequence[Snapshot], path: Path, _: argparse.Namespace) -> None:
+    from forebay.snapshot.formats import native
+
+    if len(snapshots) != 1:
+        names = ", ".join(each.device for each in snapshots)
+        raise CommandError(f"a forebay snapshot has one device, and the file has {names}: choose one with --device")
+    with progress_bar("writing", len(snapshots[0].trace)) as progress:
+        native.write(snapshots[0], path, progress)
+
+
+def _pickle(snapshots: Sequence[Snapshot], path: Path, _: argparse.Namespace) -> None:
+    from forebay.snapshot.formats import torch_writer
+
+    with progress_bar("writing", sum(len(each.trace) for each in snapshots)) as progress:
+        torch_writer.write(snapshots, path, progress)
+
+
+def _parquet(snapshots: Sequence[Snapshot], path: Path, args: argparse.Namespace) -> None:
+    from forebay.snapshot.formats import parquet
+
+    with progress_bar("writing", sum(len(each.trace) for each in snapshots)) as progress:
+        parquet.write(snapshots, path, args.table, progress)
+
+
+def _perfetto(snapshots: Sequence[Snapshot], path: Path, _: argparse.Namespace) -> None:
+    from forebay.atomic_write import atomic_write
+    from forebay.commands.snapshot_trace import write_trace
+
+    with atomic_write(path) as file:
+        write_trace(snapshots, file)
+
+
+def _stacks(name: str) -> Write:
+    def write(snapshots: Sequence[Snapshot], path: Path, _: argparse.Namespace) -> None:
+        from forebay.atomic_write import atomic_write
+        from forebay.snapshot.report import held_stacks
+
+        with atomic_write(path) as file:
+            out = io.TextIOWrapper(file, "utf-8", newline="\n")
+            getattr(held_stacks, name)(snapshots, out)
+            out.detach()  # flushes, and leaves the file open
+
+    return write
+
+
+_WRITERS = {
+    "forebay": _forebay,
+    "pickle": _pickle,
+    "perfetto": _perfetto,
+    "speedscope": _stacks("write_speedscope"),
+    "flamegraph": _stacks("write_flamegraph"),
+    "folded": _stacks("write_folded"),
+    "parquet": _parquet,
+}

@@ -1,0 +1,168 @@
+"""Writer of Parquet files, which DuckDB, Polars and pandas query. Needs the package pyarrow (the extra `parquet`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forebay.atomic_write import atomic_write
+from forebay.errors import Unsupported
+from forebay.snapshot.formats.byte_source import Progress
+from forebay.snapshot.model import Action, Snapshot, State
+from forebay.untrusted import printable, shortened
+
+__all__ = ["TABLES", "write"]
+
+TABLES = ("history", "blocks", "segments")
+_ROWS = 1 << 18  # of a row group
+_MAX_FRAMES, _MAX_NAME = 200, 300
+
+
+def write(
+    snapshots: Sequence[Snapshot],
+    path: str | os.PathLike[str],
+    table: str = "history",
+    progress: Progress | None = None,
+) -> None:
+    """Write one table of snapshots to a Parquet file.
+
+    The file is replaced atomically and written in row groups, so that it needs little memory.
+
+    Parameters
+    ----------
+    snapshots : sequence of Snapshot
+        The snapshots of the devices.
+    path : str or os.PathLike
+        The file to write.
+    table : {"history", "blocks", "segments"}, default "history"
+        The table.
+    progress : callable, optional
+        Called as `progress(rows_done, rows_total)`.
+
+    Raises
+    ------
+    Unsupported
+        If the package pyarrow is not installed.
+    OSError
+        If the file cannot be written.
+
+    Notes
+    -----
+    All tables have the columns device, address, bytes, stream, pool (0: the default pool), site (the innermost frame)
+    and stack (from the outermost frame, joined by ";"). The history adds entry (from 0), time_ns, action,
+    compile_context and user_metadata; blocks add requested, segment and state; segments add small and expandable.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise Unsupported("writing Parquet requires the package pyarrow: pip install forebay[parquet]") from None
+    rows = [getattr(each, "trace" if table == "history" else table) for each in snapshots]
+    done, total = 0, sum(map(len, rows))
+    with atomic_write(Path(path)) as file:
+        writer = None
+        try:
+            for snapshot, all_rows in zip(snapshots, rows, strict=True):
+                texts = _StackTexts(snapshot)
+                for begin in range(0, max(len(all_rows), 1), _ROWS):
+                    columns = _COLUMNS[table](snapshot, all_rows[begin : begin + _ROWS], begin)
+                    group = pa.table({name: _array(pa, each) for name, each in (columns | texts.of(columns)).items()})
+                    writer = writer or pq.ParquetWriter(file, group.schema, compression="zstd")
+                    writer.write_table(group)
+                    done += len(group)
+                    if progress:
+                        progress(done, total)
+        finally:
+            if writer is not None:
+                writer.close()
+
+
+class _Words:
+    """A column of words: their numbers and the words."""
+
+    def __init__(self, numbers: NDArray[Any], words: Sequence[str]) -> None:
+        self.numbers, self.words = numbers, words
+
+
+def _array(pa: Any, column: NDArray[Any] | _Words) -> Any:
+    if isinstance(column, _Words):
+        words = pa.array(column.words, pa.string())
+        return pa.DictionaryArray.from_arrays(pa.array(column.numbers.astype(np.int32)), words)
+    return pa.array(np.ascontiguousarray(column))
+
+
+class _StackTexts:
+    """Texts of the stacks of one snapshot, each made once."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def of(self, columns: dict[str, Any]) -> dict[str, _Words]:
+        stacks, numbers = np.unique(columns.pop("stack_row"), return_inverse=True)
+        frames = [[*islice(self._snapshot.stack(stack), _MAX_FRAMES)] for stack in stacks.tolist()]
+        texts = [
+            [_text(f"{each.name} ({each.file}:{each.line})").replace(";", ":") for each in stack] for stack in frames
+        ]
+        return {
+            "site": _Words(numbers, [stack[0] if stack else "" for stack in texts]),
+            "stack": _Words(numbers, [";".join(reversed(stack)) for stack in texts]),
+        }
+
+
+def _text(text: str) -> str:
+    return shortened(printable(text), _MAX_NAME)
+
+
+def _common(snapshot: Snapshot, rows: NDArray[np.void]) -> dict[str, Any]:
+    return {
+        "device": _Words(np.zeros(len(rows)), [_text(snapshot.device)]),
+        "address": rows["address"],
+        "bytes": rows["nbytes"],
+        "stack_row": rows["stack"],
+    }
+
+
+def _history(snapshot: Snapshot, rows: NDArray[np.void], begin: int) -> dict[str, Any]:
+    labels = [("", ""), *snapshot.labels]
+    contexts, own = ([_text(label[side]) for label in labels] for side in range(2))
+    return {
+        "entry": begin + np.arange(len(rows)),
+        "time_ns": rows["time_ns"],
+        "action": _Words(rows["action"], ["", *(action.name.lower() for action in Action)]),
+        **_common(snapshot, rows),
+        "stream": rows["queue"],
+        "pool": rows["home"],
+        "compile_context": _Words(rows["note"], contexts),
+        "user_metadata": _Words(rows["note"], own),
+    }
+
+
+def _blocks(snapshot: Snapshot, rows: NDArray[np.void], _: int) -> dict[str, Any]:
+    segments = snapshot.segments[rows["segment"]]
+    return {
+        **_common(snapshot, rows),
+        "requested": rows["requested"],
+        "segment": segments["address"],
+        "state": _Words(rows["state"], [state.name.lower() for state in State]),
+        "stream": segments["queue"],
+        "pool": segments["home"],
+    }
+
+
+def _segments(snapshot: Snapshot, rows: NDArray[np.void], _: int) -> dict[str, Any]:
+    return {
+        **_common(snapshot, rows),
+        "stream": rows["queue"],
+        "pool": rows["home"],
+        "small": rows["small"] != 0,
+        "expandable": rows["growing"] != 0,
+    }
+
+
+_COLUMNS: Mapping[str, Any] = {"history": _history, "blocks": _blocks, "segments": _segments}
