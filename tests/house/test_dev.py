@@ -20,6 +20,7 @@ COMPILED = (
     "src/forebay/runtime/devices/_thread_state",
     "src/forebay/runtime/memory/_dlpack",
     "src/forebay/runtime/pinned/_cache",
+    "src/forebay/snapshot/formats/_history_reader",
     "src/forebay/snapshot/formats/_plain_pickle",
 )
 CORE, ENTRIES = COMPILED[0], COMPILED[4]

@@ -90,6 +90,23 @@ def test_missing_values_of_older_versions_are_reconstructed():
     assert "order" not in found.notes
 
 
+def test_history_of_blocks_of_older_versions_has_their_frames():
+    """PyTorch 2.0 records frames and sizes in the history of a block, the latest allocation first."""
+    value = minimal_snapshot(device_traces=[])
+    blocks = value["segments"][0]["blocks"]
+    for block in blocks:
+        del block["address"], block["requested_size"]
+        frames, earlier = block.pop("frames"), {"filename": "earlier.py", "line": 1, "name": "first"}
+        block["history"] = [
+            {"addr": 1 << 32, "real_size": 100, "frames": frames},
+            {"addr": 1 << 32, "real_size": 7, "frames": [earlier]},
+        ]
+    found = read(value)
+    assert found.blocks["requested"].tolist() == [100, 2 * MIB - 512]
+    assert [frame.file for frame in found.stack(int(found.blocks["stack"][0]))] == ["net.py", "train.py"]
+    assert found.blocks["stack"][1] == 0
+
+
 def test_list_of_segments_has_no_history():
     assert len(read(minimal_snapshot()["segments"]).trace) == 0
 

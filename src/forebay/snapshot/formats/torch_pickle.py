@@ -204,7 +204,7 @@ def _segments(
     distinct = {id(group) for group in by_segment}
     require(len(distinct) == len(by_segment) or not lengths.sum(), "two segments share their blocks")
     budget.charge(_ROW_COST * int(lengths.sum()))
-    flat = [block for group in by_segment for block in group]
+    flat = [_with_latest(block) if "history" in block else block for group in by_segment for block in group]
     blocks = np.zeros(len(flat), BLOCK)
     blocks["nbytes"] = column_of(flat, "size", "a block's")
     segment_of = np.repeat(np.arange(len(segments)), lengths)
@@ -216,6 +216,18 @@ def _segments(
     sorted_row[order] = np.arange(len(order))
     blocks["segment"] = sorted_row[segment_of]
     return rows[order], blocks[np.argsort(blocks["address"], kind="stable")]
+
+
+def _with_latest(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a block of PyTorch 2.0 or older with the frames and the size of its latest allocation.
+
+    The history of a block has the allocations that overlapped it, the latest first.
+    """
+    latest = as_dicts(block["history"], "a block's history")[:1]
+    if not latest or block.get("state") == "inactive":
+        return block
+    own = {"frames": latest[0].get("frames", ()), "requested_size": latest[0].get("real_size", block.get("size"))}
+    return {**own, **block}
 
 
 def _addresses(

@@ -63,12 +63,11 @@ def values_of(rows: Rows, key: str, whose: str, default: Any) -> list[Any]:
 
 
 def column_of(rows: Rows, key: str, whose: str, dtype: str = "u8", default: Any = None) -> NDArray[Any]:
-    """Return one number of each row. A `default` column replaces all values if the first row lacks the key."""
+    """Return one number of each row. A column as `default` has the values of the rows that lack the key."""
     if isinstance(default, np.ndarray):
-        if not rows or key not in rows[0]:
-            return default
-        default = None
-    values = values_of(rows, key, whose, default)
+        values = [row.get(key, other) for row, other in zip(rows, default.tolist(), strict=True)]
+    else:
+        values = values_of(rows, key, whose, default)
     require(set(map(type, values)) <= {int}, f"{whose} {key} is not a number")
     try:
         return np.array(values, dtype)
