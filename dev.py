@@ -101,6 +101,7 @@ def check(arguments: list[str]) -> int:
         "cython-lint": ["cython-lint", "src"],
         "mypy": ["mypy", "--no-error-summary"],
         "stubtest": ["python", *STUBTEST],
+        "report page": ["python", "tools/report_page.py"],
         "clang-format": ["clang-format", "--dry-run", "-Werror", *native],
         "documentation": SPHINX,
     }

@@ -69,9 +69,8 @@ def test_plots_write_offline_pages(dumped, tmp_path, arguments):
 def test_page_shows_all_devices_with_a_history_or_the_selected_one(snapshot):
     snapshot["device_traces"][1] = [dict(entry) for entry in snapshot["device_traces"][0]]
     page = _memory_viz.trace_plot(snapshot)
-    assert page.count("<iframe ") == 2
+    assert page.count("<article") == 2
     assert page.index("Memory of cuda:0") < page.index("Memory of cuda:1")
-    assert "<script" not in page.replace("&lt;script", "")
     with pytest.raises(ValueError, match="the snapshot has no data for device 7"):
         _memory_viz.trace_plot(snapshot, 7)
     assert "Memory of cuda:1" in _memory_viz.segment_plot(snapshot, 1)

@@ -1,7 +1,8 @@
-"""The HTML report of a snapshot: one self-contained file without a date, the same bytes for the same snapshot.
+"""The HTML report of snapshots: one self-contained file without a date, the same bytes for the same snapshots.
 
-All content is rendered here and does not need JavaScript; the script adds tooltips and sorting. Text from a snapshot
-enters the page only through `escape_text`, and the content security policy permits only the report's own script.
+The facts, the explanation of an out-of-memory event and the settings are text. The chart and the tables are drawn by
+the page's script from compressed columns (`forebay.snapshot.report.page.explorer`). Text from a snapshot enters the
+page only through `escape_text` and as JSON, and the content security policy permits only the report's own script.
 """
 
 from __future__ import annotations
@@ -12,70 +13,62 @@ import json
 import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from html import escape
 from importlib.resources import files
-from io import StringIO
 from string import Template
 from typing import TextIO
 
 from forebay.byte_sizes import format_bytes
 from forebay.html_repr import escape_text
-from forebay.snapshot.analysis import summary
 from forebay.snapshot.model import Snapshot
-from forebay.snapshot.report.page import plot, segments, tables
+from forebay.snapshot.report.page import alarms, explorer, settings
 from forebay.snapshot.report.page.view import View, make_view, percentage
 from forebay.snapshot.report.text import format_duration, format_rate
 from forebay.snapshot.sites import LIBRARY_PACKAGES
 
 __all__ = ["write", "write_several"]
 
-_PARTS = ("html", "css", "js")
+_PARTS = {"html": "report.html", "css": "report.css", "js": "explorer.js"}
 
 
 def write(snapshot: Snapshot, out: TextIO) -> None:
     """Write the report to a file opened with encoding="utf-8"."""
-    view = make_view(snapshot)
-    parts = {
-        name: files("forebay.snapshot.report.page").joinpath(f"report.{name}").read_text("utf-8") for name in _PARTS
-    }
+    write_several([snapshot], out)
+
+
+def write_several(snapshots: Sequence[Snapshot], out: TextIO, names: Sequence[str] = ()) -> None:
+    """Write one page for all snapshots, with a choice between them. `names` replace the names of the devices."""
+    views = [make_view(each, name) for each, name in zip(snapshots, names or [""] * len(snapshots), strict=True)]
+    folder = files("forebay.snapshot.report.page")
+    parts = {kind: folder.joinpath(name).read_text("utf-8") for kind, name in _PARTS.items()}
     digest = base64.b64encode(hashlib.sha256(parts["js"].encode()).digest()).decode()
-    plot_html, data = plot.section(view)
-    data["pieces"], segments_html = segments.section(view)
+    subject = views[0].name if len(views) == 1 else f"{len(views)} devices"
     page = Template(parts["html"]).substitute(
         script_hash=f"sha256-{digest}",
         style=parts["css"],
         script=parts["js"],
-        title=escape_text(f"Memory of {snapshot.device} · forebay"),
-        heading=escape_text(f"Memory of {snapshot.device}"),
-        program=escape_text(_command(snapshot)),
-        facts=_facts(view),
-        alarms=_alarms(view),
-        tiles=_tiles(view),
-        sections=plot_html + tables.at_peak(view) + segments_html + tables.whole_run(view),
-        footer=_footer(view),
+        title=escape_text(f"Memory of {subject} · forebay"),
+        articles="".join(_article(view, hidden=number > 0) for number, view in enumerate(views)),
+        footer=_footer(),
         # "<" could end the script element; all other characters are safe or already \u-escaped.
-        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+        data=json.dumps([explorer.data(view) for view in views], separators=(",", ":")).replace("<", "\\u003c"),
     )
     out.write(page)
 
 
-def write_several(snapshots: Sequence[Snapshot], out: TextIO) -> None:
-    """Write one page with the reports of all snapshots, each in a frame of its own if there are several."""
-    if len(snapshots) == 1:
-        write(snapshots[0], out)
-        return
-    out.write(f'<!doctype html>\n<meta charset="utf-8">\n<title>Memory of {len(snapshots)} devices · forebay</title>\n')
-    for snapshot in snapshots:
-        report = StringIO()
-        write(snapshot, report)
-        style = "border:0;width:100%;height:100vh"
-        out.write(f'<iframe style="{style}" srcdoc="{escape(report.getvalue(), quote=True)}"></iframe>\n')
+def _article(view: View, *, hidden: bool) -> str:
+    heading, program = escape_text(f"Memory of {view.name}"), escape_text(_command(view.snapshot))
+    return (
+        f'<article{" hidden" * hidden}>\n<h1>{heading}</h1>\n<p class="program">{program}</p>\n'
+        f'<dl class="facts">{_facts(view)}</dl>\n{alarms.section(view)}\n'
+        f'<section class="tiles" aria-label="Summary">{_tiles(view)}</section>\n'
+        f"{explorer.section(view)}{settings.section(view)}{_metadata(view)}</article>\n"
+    )
 
 
 def _facts(view: View) -> str:
     snapshot, numbers = view.snapshot, view.numbers
     taken = datetime.fromtimestamp(snapshot.taken_at_ns // 10**9, UTC)
-    facts = {"taken": f"{taken:%Y-%m-%d %H:%M:%S} UTC"}
+    facts = {"taken": f"{taken:%Y-%m-%d %H:%M:%S} UTC"} if snapshot.taken_at_ns else {}
     if view.recorded:
         entries = "entry" if len(snapshot.trace) == 1 else "entries"
         facts["history"] = f"{format_duration(numbers.span_ns)}, {len(snapshot.trace):,} {entries}"
@@ -86,48 +79,20 @@ def _facts(view: View) -> str:
     )
 
 
-def _alarms(view: View) -> str:
-    snapshot, numbers, timeline = view.snapshot, view.numbers, view.timeline
-    parts = []
-    if found := summary.ooms(snapshot):
-        last = found[-1]
-        unused = int(timeline.reserved[last.at] - timeline.allocated[last.at])
-        when = f"{format_duration(last.time_ns - int(timeline.time_ns[0]))} into the history"
-        where = "The program" if last.label.startswith("(") else view.short(last.label)
-        text = f"{where} requested {format_bytes(last.wanted)}, {when}. "
-        if snapshot.capacity:
-            text += (
-                f"Of {format_bytes(snapshot.capacity)}, {format_bytes(last.device_free)} was free on the device and "
-            )
-        else:
-            text += "The device has no limit; the system refused the memory. Of the device's memory, "
-        text += f"{format_bytes(max(0, unused))} was reserved but not allocated"
-        text += ", which would have been enough in one free block." if unused >= last.wanted else "."
-        if snapshot.capacity and last.device_free >= last.wanted:
-            text += " The free device memory was enough for the block, but not for a new segment."
-        count = f" ({len(found):,} times; this is the last)" if len(found) > 1 else ""
-        parts.append(f'<section class="alarm"><h2>Out of memory{count}</h2><p>{escape_text(text)}</p></section>')
-    if numbers.lost:
-        text = f"The ring buffer dropped the first {numbers.lost:,} entries of the history."
-        parts.append(f'<p class="remark">{text}</p>')
-    if numbers.peak_ever > numbers.peak and view.recorded:
-        text = f"The highest peak, {format_bytes(numbers.peak_ever)}, was before the recorded history."
-        parts.append(f'<p class="remark">{text}</p>')
-    return "\n".join(parts)
-
-
 def _tiles(view: View) -> str:
     numbers, snapshot = view.numbers, view.snapshot
-    capacity = f"{numbers.peak / snapshot.capacity:.0%} of the device" if snapshot.capacity else ""
+    # No more than the segments hold, as the chart: a history with missing frees has more.
+    peak = min(numbers.peak, numbers.peak_reserved or numbers.peak, snapshot.capacity or numbers.peak)
+    capacity = f"{peak / snapshot.capacity:.0%} of the device" if snapshot.capacity else ""
     used = f"{numbers.current / numbers.reserved:.0%} of it allocated" if numbers.reserved else "nothing reserved"
     ooms = f"{numbers.ooms:,} time{'s' * (numbers.ooms > 1)}" if numbers.ooms else "never"
     counts = f"{numbers.allocations:,} allocated, {numbers.frees:,} freed"
     fragmentation = f"fragmentation {numbers.fragmentation:.0%}" if numbers.current else ""
     rate = f"{format_rate(numbers.per_second)} /s" if numbers.allocations > 1 else f"{numbers.allocations:,}"
     tiles = [
-        ("Peak allocated", format_bytes(numbers.peak), capacity, ""),
-        ("Allocated now", format_bytes(numbers.current), percentage(numbers.current, numbers.peak, "of the peak"), ""),
-        ("Reserved now", format_bytes(numbers.reserved), used, ""),
+        ("Peak allocated", format_bytes(peak), capacity, ""),
+        ("Allocated at the end", format_bytes(numbers.current), percentage(numbers.current, peak, "of the peak"), ""),
+        ("Reserved at the end", format_bytes(numbers.reserved), used, ""),
         ("Allocations", rate, counts, ""),
         ("Largest free block", format_bytes(numbers.largest_free), fragmentation, ""),
         ("Out of memory", ooms, "in this history", "bad" * (numbers.ooms > 0)),
@@ -136,7 +101,7 @@ def _tiles(view: View) -> str:
         tiles[5] = ("History", "none", "totals and final state only", "")
         if not snapshot.stats:
             tiles[0] = ("Peak reserved", format_bytes(numbers.peak_reserved), "", "")
-            tiles[3] = ("Allocations", f"{len(view.timeline.allocations.start):,}", "live now", "")
+            tiles[3] = ("Allocations", f"{len(view.timeline.allocations.start):,}", "live at the end", "")
     return "\n".join(
         f'<div class="tile {kind}"><span>{name}</span><b>{_unit(value)}</b><em>{note}</em></div>'
         for name, value, note, kind in tiles
@@ -148,16 +113,21 @@ def _unit(value: str) -> str:
     return f"{number}<small>{unit}</small>" if space else number
 
 
-def _footer(view: View) -> str:
-    notes = {name: value for name, value in sorted(view.snapshot.notes.items()) if name != "program"}
-    metadata = " · ".join(f"{name} {value}" for name, value in notes.items())
+def _metadata(view: View) -> str:
+    """Return the notes of a snapshot that no other part of the page shows."""
+    notes = {name: value for name, value in view.snapshot.notes.items() if name not in ("program", *settings.NOTES)}
+    text = " · ".join(f"{name} {value}" for name, value in sorted(notes.items()))
+    return f'<p class="metadata">{escape_text(text)}</p>\n' if text else ""
+
+
+def _footer() -> str:
     libraries = f"{', '.join(LIBRARY_PACKAGES[:-1])} and {LIBRARY_PACKAGES[-1]}"
     definitions = (
-        "Allocated: bytes that the program requested and has not freed. Reserved: device memory that forebay holds in "
-        f"segments. Site: the innermost stack frame outside {libraries}. Fragmentation: the share of the free bytes in "
-        "segments that is not in the largest free block."
+        "Allocated: bytes that the program requested and has not freed. Reserved: device memory that the allocator "
+        f"holds in segments. Site: the innermost stack frame outside {libraries}. Fragmentation: the share of the free "
+        "bytes in segments that is not in the largest free block."
     )
-    return f"<p>{escape_text(metadata)}</p><p>{escape_text(definitions)}</p>"
+    return f"<p>{escape_text(definitions)}</p>"
 
 
 def _command(snapshot: Snapshot) -> str:

@@ -1,1 +1,1 @@
-"""Parts of the HTML report: template, style sheet, script, and one module per section."""
+"""Parts of the HTML report: template, style sheet, built script, data of the script, and sections of text."""

@@ -1,4 +1,4 @@
-"""Round axis ticks and labels for bytes, times and counts."""
+"""Round axis ticks and labels for bytes and times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import chain, takewhile
 
 from forebay.byte_sizes import format_bytes
 
-__all__ = ["Tick", "byte_ticks", "count_ticks", "short_bytes", "time_ticks"]
+__all__ = ["Tick", "byte_ticks", "short_bytes", "time_ticks"]
 
 Tick = tuple[float, str]  # value, label
 
@@ -35,12 +35,6 @@ def byte_ticks(top: int) -> list[Tick]:
     while top / step > 6:
         step *= 2
     return [(value, short_bytes(value)) for value in range(0, top + 1, step)]
-
-
-def count_ticks(top: int) -> list[Tick]:
-    """Return ticks with 1, 2 or 5 times a power of ten as step."""
-    step = next(step for step in _decimal() if top / step <= 8)
-    return [(value, f"{value:,}") for value in range(0, top + 1, step)]
 
 
 def time_ticks(span_ns: int) -> list[Tick]:

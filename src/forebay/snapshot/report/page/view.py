@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forebay.snapshot.analysis import summary as analysis_summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
@@ -13,24 +12,21 @@ from forebay.snapshot.model import Snapshot
 from forebay.snapshot.report.text import NO_ALLOCATIONS
 from forebay.snapshot.sites import Sites, find_sites, label_of, strip_common_folder
 
-__all__ = ["TOP", "View", "color_class", "make_view", "percentage"]
+__all__ = ["View", "make_view", "percentage"]
 
-TOP = 9  # sites with their own color; a tenth could not be distinguished with color blindness
+_TOP = 9  # the largest sites, whose common folder is left out in names
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
     """Analysis results that the sections share."""
 
+    name: str  # of the device, and of its file if there are several
     snapshot: Snapshot
     timeline: Timeline
     numbers: analysis_summary.Summary
-    uses: list[analysis_summary.SiteUse]  # at the peak
-    totals: list[analysis_summary.SiteTotal]
     sites: Sites
-    rank: NDArray[np.int64]  # color index of each site; TOP for the rest
-    top: list[str]  # labels by rank
-    folder: str  # that the top sites share
+    folder: str  # that the largest sites share
 
     @property
     def recorded(self) -> bool:
@@ -47,27 +43,16 @@ class View:
         return label.removeprefix(self.folder)
 
 
-def make_view(snapshot: Snapshot) -> View:
+def make_view(snapshot: Snapshot, name: str = "") -> View:
     """Analyse a snapshot."""
-    timeline = reconstruct(snapshot)
-    uses, totals = (
-        analysis_summary.sites(snapshot, timeline=timeline),
-        analysis_summary.totals(snapshot, timeline=timeline),
-    )
-    sites = find_sites(snapshot)
-    older = analysis_summary.sites(snapshot, 0, timeline=timeline)  # the ring may have lost where they were allocated
-    labels = [use.label for use in uses] + [whole.label for whole in totals] + [use.label for use in older]
-    top = list(dict.fromkeys(labels))[:TOP]
-    ranks = {label: rank for rank, label in enumerate(top)}
-    rank = np.array([ranks.get(label_of(frame), TOP) for frame in sites.frames])
-    folder, _ = strip_common_folder(top)
+    timeline, sites = reconstruct(snapshot), find_sites(snapshot)
+    held = timeline.allocations
+    site_bytes = np.zeros(len(sites.frames))
+    np.add.at(site_bytes, sites.of_stack[held.stack], held.nbytes)
+    largest = np.argsort(-site_bytes, kind="stable")[:_TOP]
+    folder, _ = strip_common_folder([label_of(sites.frames[site]) for site in largest if site_bytes[site]])
     numbers = analysis_summary.summary(snapshot, timeline=timeline)
-    return View(snapshot, timeline, numbers, uses, totals, sites, rank, top, folder)
-
-
-def color_class(view: View, label: str) -> str:
-    """Return the CSS class of the color of a site."""
-    return f"k{view.top.index(label) if label in view.top else TOP}"
+    return View(name or snapshot.device, snapshot, timeline, numbers, sites, folder)
 
 
 def percentage(part: int, total: int, suffix: str) -> str:

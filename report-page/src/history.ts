@@ -1,0 +1,216 @@
+/** The recorded history of one device. Names are those of forebay/snapshot/analysis/timeline.py. */
+
+import { Columns, type Layout } from "./columns";
+import { BlockMaxima } from "./maxima";
+
+/** What the page contains of a device besides the columns. */
+export interface DeviceData {
+  name: string;
+  capacity: number; // 0: unknown
+  lost: number; // entries that the ring buffer dropped
+  largest_free: number; // of the blocks at the end
+  strings: string[];
+  sites: string[];
+  layout: Layout;
+  packed: string;
+}
+
+export interface Frame {
+  file: string;
+  name: string;
+  line: number;
+}
+
+export interface Segment {
+  address: number;
+  nbytes: number;
+  queue: number;
+  home: number;
+  growing: number; // 1: a run of mapped pages of an expandable segment
+}
+
+export interface SegmentChange extends Segment {
+  moment: number;
+  sign: number;
+}
+
+export interface Oom {
+  moment: number;
+  wanted: number;
+  free: number;
+  stack: number;
+}
+
+const SEGMENT = ["address", "nbytes", "queue", "home", "growing"] as const;
+
+export class History {
+  readonly moments: number;
+  readonly time: Float64Array; // nanoseconds since the first entry, never decreasing
+  /** Allocations, one row each, by `start`. A row is live at moment m if start <= m < end. */
+  readonly start: Int32Array;
+  readonly end: Int32Array;
+  readonly nbytes: Float64Array;
+  readonly stack: Int32Array; // -1: allocated before the history, stack unknown
+  readonly addresses: Float64Array; // distinct, ascending
+  readonly rank: Int32Array; // of the address among `addresses`
+  readonly queues: Float64Array;
+  readonly queue: Int32Array; // row of `queues`
+  readonly home: Int32Array;
+  readonly allocated: Float64Array; // at each moment
+  readonly reserved: Float64Array;
+  readonly peak: number;
+  readonly allocatedMaxima: BlockMaxima;
+  readonly reservedMaxima: BlockMaxima;
+  readonly stackParent: Int32Array;
+  readonly siteOfStack: Int32Array; // the last element is for stack -1
+  readonly segments: Segment[]; // at the end
+  readonly changes: SegmentChange[];
+  readonly pending: { address: number; nbytes: number }[]; // freed, but still in use by the device at the end
+  readonly ooms: Oom[];
+  private readonly stackFrame: Int32Array;
+  private readonly frames: { file: Int32Array; name: Int32Array; line: Float64Array };
+  private readonly endMaxima: BlockMaxima;
+
+  constructor(
+    readonly data: DeviceData,
+    columns: Columns,
+  ) {
+    this.time = columns.numbers("time");
+    this.moments = this.time.length;
+    for (let m = 1; m < this.moments; m++) if (this.time[m] < this.time[m - 1]) this.time[m] = this.time[m - 1];
+    this.start = columns.integers("start");
+    this.end = columns.integers("lifetime");
+    for (let row = 0; row < this.end.length; row++) this.end[row] += this.start[row];
+    this.nbytes = columns.lookedUp("nbytes");
+    this.stack = Int32Array.from(columns.lookedUp("stack"));
+    this.addresses = columns.numbers("address.table");
+    this.rank = columns.integers("address");
+    this.queues = columns.numbers("queue.table");
+    this.queue = columns.integers("queue");
+    this.home = columns.integers("home");
+    this.stackParent = columns.integers("stack.parent");
+    this.stackFrame = columns.integers("stack.frame");
+    this.siteOfStack = columns.integers("stack.site");
+    const [file, name] = [columns.integers("frame.file"), columns.integers("frame.name")];
+    this.frames = { file, name, line: columns.numbers("frame.line") };
+    this.segments = columns.records("segment", SEGMENT);
+    this.changes = columns.records("change", [...SEGMENT, "moment", "sign"]);
+    this.pending = columns.records("pending", ["address", "nbytes"]);
+    this.ooms = columns.records("oom", ["moment", "wanted", "free", "stack"]);
+    this.allocated = this.sumAllocations();
+    this.reserved = this.sumSegments();
+    this.limit();
+    this.allocatedMaxima = new BlockMaxima(this.allocated);
+    this.reservedMaxima = new BlockMaxima(this.reserved);
+    this.endMaxima = new BlockMaxima(this.end);
+    this.peak = this.allocatedMaxima.where(0, this.moments);
+  }
+
+  static async read(data: DeviceData): Promise<History> {
+    return new History(data, await Columns.read(data.layout, data.packed));
+  }
+
+  get count(): number {
+    return this.start.length;
+  }
+
+  /** Call `action` with each allocation that is live at some moment of [first, last], in order of their start. */
+  eachWithin(first: number, last: number, action: (row: number) => void): void {
+    const { end, endMaxima } = this;
+    const stop = this.firstAfter(last);
+    for (let row = 0; row < stop; ) {
+      const next = Math.min(stop, endMaxima.blockEnd(row));
+      if (endMaxima.blockMaximum(row) > first) for (; row < next; row++) if (end[row] > first) action(row);
+      row = next;
+    }
+  }
+
+  liveAt(moment: number): number[] {
+    const rows: number[] = [];
+    this.eachWithin(moment, moment, (row) => rows.push(row));
+    return rows;
+  }
+
+  momentAtTime(time: number): number {
+    return Math.max(0, upperBound(this.time, time) - 1);
+  }
+
+  address(row: number): number {
+    return this.addresses[this.rank[row]];
+  }
+
+  site(stack: number): number {
+    return this.siteOfStack[stack < 0 ? this.siteOfStack.length - 1 : stack];
+  }
+
+  siteName(site: number): string {
+    return this.data.sites[site];
+  }
+
+  /** The innermost frame of a stack. */
+  frame(stack: number): Frame {
+    const row = this.stackFrame[stack];
+    const { file, name, line } = this.frames;
+    return { file: this.data.strings[file[row]], name: this.data.strings[name[row]], line: line[row] };
+  }
+
+  /** The frames of a stack, innermost first. */
+  framesOf(stack: number): Frame[] {
+    const found: Frame[] = [];
+    for (let at = stack; at > 0; at = this.stackParent[at]) found.push(this.frame(at));
+    return found;
+  }
+
+  poolName(home: number): string {
+    return home ? `private pool ${home}` : "default pool";
+  }
+
+  /** Return the first row that starts after a moment. */
+  private firstAfter(moment: number): number {
+    return upperBound(this.start, moment);
+  }
+
+  private sumAllocations(): Float64Array {
+    const sums = new Float64Array(this.moments + 1);
+    const { start, end, nbytes } = this;
+    for (let row = 0; row < start.length; row++) {
+      sums[start[row]] += nbytes[row];
+      if (end[row] <= this.moments) sums[end[row]] -= nbytes[row];
+    }
+    for (let m = 1; m < sums.length; m++) sums[m] += sums[m - 1];
+    return sums.subarray(0, this.moments);
+  }
+
+  /** Limit totals to what exists: a history with missing frees would have more allocated than its segments hold. */
+  private limit(): void {
+    const { allocated, reserved, data } = this;
+    if (data.capacity) for (let m = 0; m < this.moments; m++) if (reserved[m] > data.capacity) reserved[m] = data.capacity;
+    if (!this.segments.length && !this.changes.length) return;
+    for (let m = 0; m < this.moments; m++) if (allocated[m] > reserved[m]) allocated[m] = reserved[m];
+  }
+
+  /** Sum the segments backwards from the end, which is exact. */
+  private sumSegments(): Float64Array {
+    const sums = new Float64Array(this.moments);
+    let sum = this.segments.reduce((total, { nbytes }) => total + nbytes, 0);
+    let m = this.moments - 1;
+    for (let i = this.changes.length - 1; i >= 0; i--) {
+      const { moment, sign, nbytes } = this.changes[i];
+      while (m >= moment) sums[m--] = Math.max(0, sum);
+      sum -= sign * nbytes;
+    }
+    while (m >= 0) sums[m--] = Math.max(0, sum);
+    return sums;
+  }
+}
+
+/** Return the number of elements of an ascending array that are at most `value`. */
+export function upperBound(values: ArrayLike<number>, value: number): number {
+  let [low, high] = [0, values.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}

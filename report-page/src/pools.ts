@@ -1,0 +1,53 @@
+/** Private pools and streams at the chosen moment. */
+
+import { section } from "./dom";
+import { bytes, count } from "./format";
+import type { History } from "./history";
+import type { SegmentTable } from "./segment-table";
+import type { State } from "./state";
+import { type Cell, SortedTable } from "./table";
+
+export class Pools {
+  readonly element: HTMLElement;
+  private readonly table = new SortedTable(["pool", "stream", "reserved", "allocated", "blocks"], 2);
+
+  constructor(
+    private readonly history: History,
+    private readonly segments: SegmentTable,
+  ) {
+    const { card, body } = section("pools", "Pools and streams", "Memory of each private pool and stream at the chosen moment.");
+    body.append(this.table.element);
+    this.element = card;
+    const several = (values: Iterable<number>) => new Set(values).size > 1;
+    card.hidden =
+      !history.home.some((home) => home > 0) &&
+      !history.segments.some(({ home }) => home > 0) &&
+      !several([...history.queues, ...history.segments.map(({ queue }) => queue)]);
+  }
+
+  render({ moment }: State): void {
+    const { history } = this;
+    const groups = new Map<string, { home: number; queue: number; reserved: number; live: number; blocks: number }>();
+    const group = (home: number, queue: number) => {
+      const key = `${home} ${queue}`;
+      let found = groups.get(key);
+      if (!found) groups.set(key, (found = { home, queue, reserved: 0, live: 0, blocks: 0 }));
+      return found;
+    };
+    for (const { home, queue, nbytes } of this.segments.at(moment)) group(home, queue).reserved += nbytes;
+    for (const row of history.liveAt(moment)) {
+      const found = group(history.home[row], history.queues[history.queue[row]]);
+      found.live += history.nbytes[row];
+      found.blocks++;
+    }
+    this.table.show(
+      [...groups.values()].map(({ home, queue, reserved, live, blocks }): Cell[] => [
+        [home, history.poolName(home)],
+        [queue, String(queue)],
+        [reserved, bytes(reserved)],
+        [live, bytes(live)],
+        [blocks, count(blocks)],
+      ]),
+    );
+  }
+}

@@ -1,0 +1,85 @@
+"""The explorer of the report page: its data, and the element that the script of `report-page/` fills."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from forebay.snapshot.analysis import summary
+from forebay.snapshot.model import Action, State
+from forebay.snapshot.report.page.columns import Columns
+from forebay.snapshot.report.page.view import View
+from forebay.snapshot.sites import label_of
+from forebay.untrusted import printable, shortened
+
+__all__ = ["data", "section"]
+
+_MAX_NAME = 300  # characters of a file or function name
+_CHANGES = {Action.RESERVE: 1, Action.MAP: 1, Action.RELEASE: -1, Action.UNMAP: -1}
+
+
+def section(view: View) -> str:
+    """Return the element that the script fills."""
+    if not view.recorded and not len(view.snapshot.segments):
+        return f'<section class="card"><h2>Memory over time</h2><p class="empty">{view.empty_reason}</p></section>\n'
+    needs = '<noscript><p class="remark">The chart and the tables need JavaScript.</p></noscript>'
+    reason = "" if view.recorded else f'<p class="remark">{view.empty_reason}</p>'
+    return f'{reason}<div class="explorer">{needs}</div>\n'
+
+
+def data(view: View) -> dict[str, Any]:
+    """Return the columns and the names that the script draws."""
+    snapshot, timeline = view.snapshot, view.timeline
+    columns = Columns()
+    columns.add("time", timeline.time_ns - timeline.time_ns[0])
+    _add_allocations(view, columns)
+    _add_segments(view, columns)
+    for name in ("parent", "frame"):
+        columns.add(f"stack.{name}", snapshot.stacks[name])
+    for name in ("file", "name", "line"):
+        columns.add(f"frame.{name}", snapshot.frames[name])
+    columns.add("stack.site", view.sites.of_stack)
+    ooms = summary.ooms(snapshot)
+    columns.add("oom.moment", [oom.at for oom in ooms])
+    columns.add("oom.wanted", [oom.wanted for oom in ooms])
+    columns.add("oom.free", [oom.device_free for oom in ooms])
+    columns.add("oom.stack", snapshot.trace["stack"][[oom.at - 1 for oom in ooms]])
+    layout, packed = columns.encoded()
+    return {
+        "name": printable(shortened(view.name, _MAX_NAME)),
+        "capacity": snapshot.capacity,
+        "lost": snapshot.lost,
+        "largest_free": view.numbers.largest_free,
+        "strings": [printable(shortened(text, _MAX_NAME)) for text in snapshot.strings],
+        "sites": [view.short(label_of(frame)) for frame in view.sites.frames],
+        "layout": layout,
+        "packed": packed,
+    }
+
+
+def _add_allocations(view: View, columns: Columns) -> None:
+    held = view.timeline.allocations
+    order = np.argsort(held.start, kind="stable")
+    columns.add("start", held.start[order])
+    columns.add("lifetime", (held.end - held.start)[order])
+    for name in ("nbytes", "stack", "address", "queue"):
+        columns.add_repetitive(name, getattr(held, name)[order])
+    columns.add("home", held.home[order])
+
+
+def _add_segments(view: View, columns: Columns) -> None:
+    """Add the segments at the end, the changes of segments, and the blocks at the end that wait to be freed."""
+    snapshot = view.snapshot
+    for name in ("address", "nbytes", "queue", "home", "growing"):
+        columns.add(f"segment.{name}", snapshot.segments[name])
+    rows = np.flatnonzero(np.isin(snapshot.trace["action"], list(_CHANGES)))
+    entries = snapshot.trace[rows]
+    columns.add("change.moment", rows + 1)
+    columns.add("change.sign", [_CHANGES[action] for action in entries["action"].tolist()])
+    columns.add("change.growing", np.isin(entries["action"], [Action.MAP, Action.UNMAP]))
+    for name in ("address", "nbytes", "queue", "home"):
+        columns.add(f"change.{name}", entries[name])
+    pending = snapshot.blocks[snapshot.blocks["state"] == State.PENDING_FREE]
+    for name in ("address", "nbytes"):
+        columns.add(f"pending.{name}", pending[name])
