@@ -5,44 +5,57 @@ from __future__ import annotations
 import numpy as np
 
 from forebay.byte_sizes import format_bytes
+from forebay.errors import Unsupported
 from forebay.html_repr import escape_text
 from forebay.snapshot.analysis import summary
+from forebay.snapshot.report.explanation import explanation
+from forebay.snapshot.report.explanation_text import Paragraph, paragraphs
 from forebay.snapshot.report.page.view import View
-from forebay.snapshot.report.text import format_duration
 
 __all__ = ["section"]
 
-_UNLIMITED = 1 << 60  # bytes: a device has less
+_REMARKS = "Remarks"  # the paragraph of an explanation that `_remarks` replaces
 
 
 def section(view: View) -> str:
     """Return the explanation of the last out-of-memory event, and remarks about the history."""
     parts = []
     if found := summary.ooms(view.snapshot):
+        first, *others = _explanation(view, found[-1])
+        text = " ".join(first.sentences).replace(view.folder or "\0", "")
         count = f" ({len(found):,} times; this is the last)" if len(found) > 1 else ""
-        explanation = escape_text(_explanation(view, found[-1]))
-        parts.append(f'<section class="alarm"><h2>Out of memory{count}</h2><p>{explanation}</p></section>')
+        parts.append(
+            f'<section class="alarm" aria-label="Explanation"><h2>{escape_text(first.heading)}{count}</h2>'
+            f"<p>{escape_text(text)}</p>{_details(others)}</section>"
+        )
     parts += [f'<p class="remark">{escape_text(text)}</p>' for text in _remarks(view)]
     return "\n".join(parts)
 
 
-def _explanation(view: View, oom: summary.Oom) -> str:
-    snapshot, timeline = view.snapshot, view.timeline
-    unused = int(timeline.reserved[oom.at] - timeline.allocated[oom.at])
-    when = f"{format_duration(oom.time_ns - int(timeline.time_ns[0]))} into the history"
-    where = "The program" if oom.label.startswith("(") else view.short(oom.label)
-    text = f"{where} requested {format_bytes(oom.wanted)}, {when}. "
-    if snapshot.capacity:
-        text += f"Of {format_bytes(snapshot.capacity)}, {format_bytes(oom.device_free)} was free on the device and "
-    elif oom.device_free < _UNLIMITED:
-        text += f"{format_bytes(oom.device_free)} was free on the device and "
-    else:
-        text += "The device has no limit; the system refused the memory. Of the device's memory, "
-    text += f"{format_bytes(max(0, unused))} was reserved but not allocated"
-    text += ", which would have been enough in one free block." if unused >= oom.wanted else "."
-    if snapshot.capacity and oom.device_free >= oom.wanted:
-        text += " The free device memory was enough for the block, but not for a new segment."
-    return text
+def _explanation(view: View, oom: summary.Oom) -> list[Paragraph]:
+    try:
+        # No replays with other settings: they take seconds, and `forebay explain` shows them.
+        found = paragraphs(explanation(view.snapshot, replay=False))
+    except Unsupported as error:
+        found = [Paragraph("Out of memory", (f"{oom.label} requested {format_bytes(oom.wanted)}.", str(error)))]
+    return [paragraph for paragraph in found if paragraph.heading != _REMARKS]
+
+
+def _details(found: list[Paragraph]) -> str:
+    if not found:
+        return ""
+    parts = []
+    for paragraph in found:
+        head = "".join(f'<th scope="col">{escape_text(name)}</th>' for name in paragraph.columns)
+        rows = "".join(f"<tr>{''.join(f'<td>{escape_text(cell)}</td>' for cell in row)}</tr>" for row in paragraph.rows)
+        table = (
+            f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+        )
+        parts.append(f"<h3>{escape_text(paragraph.heading)}</h3><p>{escape_text(' '.join(paragraph.sentences))}</p>")
+        parts.append(table if rows else "")
+    names = ", ".join(paragraph.heading[:1].lower() + paragraph.heading[1:] for paragraph in found)
+    hint = "The command <code>forebay explain</code> also replays the history with other settings of the allocator."
+    return f"<details><summary>Details: {escape_text(names)}</summary>{''.join(parts)}<p>{hint}</p></details>"
 
 
 def _remarks(view: View) -> list[str]:
