@@ -21,6 +21,7 @@ from forebay.commands import (
     info,
     ranks,
     replay,
+    report,
     run,
     top,
     tune,
@@ -33,6 +34,7 @@ COMMANDS = {
     "run": (run, "run a Python program on the CPU device and report its memory use"),
     "explain": (explain, "explain why memory ran out, or which allocations made the peak"),
     "view": (view, "show a snapshot in the terminal: memory over time, sites and stacks"),
+    "report": (report, "write memory snapshots as one page for the browser"),
     "replay": (replay, "replay a recorded memory history to verify it or to try other settings"),
     "tune": (tune, "find the allocator settings that suit recorded histories"),
     "diff": (diff, "compare two snapshots: the memory that grew, by site"),
@@ -118,6 +120,7 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
     for command in parser._subparsers._group_actions[0].choices.values():  # type: ignore[union-attr]  # noqa: SLF001 - the only list
         for action in command._actions:  # noqa: SLF001 - as above
             if action.dest in ("program", "snapshot", "other_snapshot", "html", "trace"):
+            if action.dest in ("program", "snapshot", "snapshots", "trace", "page"):
                 action.complete = shtab.FILE
             elif action.dest in ("output", "directory"):
                 action.complete = shtab.DIRECTORY

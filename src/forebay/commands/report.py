@@ -1,0 +1,76 @@
+"""Write memory snapshots as one page for the browser, which needs no network.
+
+FILE is a forebay snapshot or a PyTorch pickle (torch.cuda.memory._dump_snapshot); no code in it is executed. The page
+shows stacked allocations over time with their stacks, segments and blocks at any moment, a flame graph, the allocation
+sites, growth between two moments, and why memory ran out. All devices of all files are on it, with a choice between
+them. Devices without memory are left out if others have some.
+"""
+
+from __future__ import annotations
+
+import argparse
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forebay.commands import CommandError, command_output
+from forebay.commands.snapshot_files import load_snapshots
+
+if TYPE_CHECKING:
+    from forebay.snapshot import Snapshot
+
+DEFAULT_OUTPUT = "report.html"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("snapshots", type=Path, nargs="+", metavar="FILE", help="a snapshot file")
+    parser.add_argument(
+        "--output", dest="page", type=Path, default=Path(DEFAULT_OUTPUT), metavar="PAGE",
+        help=f"the page to write; an existing file is replaced (default: {DEFAULT_OUTPUT})",
+    )  # fmt: skip
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+
+
+def run(args: argparse.Namespace) -> int:
+    if any(args.page.exists() and path.exists() and path.samefile(args.page) for path in args.snapshots):
+        raise CommandError(f"--output {str(args.page)!r} is one of the snapshots: choose another name for the page")
+    found = [(path, snapshot) for path in args.snapshots for snapshot in _used(load_snapshots(path))]
+    _write([snapshot for _, snapshot in found], _names(found), args.page)
+    with command_output():
+        print(args.page)
+    if args.open:
+        import webbrowser
+
+        if not webbrowser.open(args.page.absolute().as_uri()):
+            raise CommandError("no browser could be started; open the page manually")
+    return 0
+
+
+def _used(snapshots: tuple[Snapshot, ...]) -> list[Snapshot]:
+    """Return the snapshots of devices with memory or a history, or the first one if there is none."""
+    used = [snapshot for snapshot in snapshots if len(snapshot.segments) or len(snapshot.trace)]
+    return used or [*snapshots[:1]]
+
+
+def _names(found: list[tuple[Path, Snapshot]]) -> list[str]:
+    """Return the names on the page: the device, and the file if there are several."""
+    paths = {path for path, _ in found}
+    if len(paths) < 2:
+        return [snapshot.device for _, snapshot in found]
+    same = len({path.name for path in paths}) < len(paths)
+    return [f"{path if same else path.name} · {snapshot.device}" for path, snapshot in found]
+
+
+def _write(snapshots: list[Snapshot], names: list[str], output: Path) -> None:
+    from forebay.atomic_write import atomic_write
+    from forebay.snapshot.report import html
+
+    if not snapshots:
+        raise CommandError("the files contain no device: there is nothing to show")
+    try:
+        with atomic_write(output) as file:
+            text = TextIOWrapper(file, encoding="utf-8")
+            html.write_several(snapshots, text, names)
+            text.detach()  # otherwise it would close the file
+    except OSError as error:
+        raise CommandError(f"cannot write the page {str(output)!r}: {error.strerror or error}") from error
