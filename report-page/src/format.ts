@@ -16,8 +16,10 @@ export function change(n: number): string {
   return n < 0 ? `−${bytes(-n)}` : `+${bytes(n)}`;
 }
 
+const COUNT = new Intl.NumberFormat("en");
+
 export function count(n: number): string {
-  return n.toLocaleString("en");
+  return COUNT.format(n);
 }
 
 export function countChange(n: number): string {

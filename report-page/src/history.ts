@@ -1,6 +1,7 @@
 /** The recorded history of one device. Names are those of forebay/snapshot/analysis/timeline.py. */
 
 import { Columns, type Layout } from "./columns";
+import { LiveIndex, upperBound } from "./live-index";
 import { BlockMaxima } from "./maxima";
 
 /** What the page contains of a device besides the columns. */
@@ -69,7 +70,7 @@ export class History {
   readonly ooms: Oom[];
   private readonly stackFrame: Int32Array;
   private readonly frames: { file: Int32Array; name: Int32Array; line: Float64Array };
-  private readonly endMaxima: BlockMaxima;
+  private readonly live: LiveIndex;
 
   constructor(
     readonly data: DeviceData,
@@ -102,7 +103,7 @@ export class History {
     this.limit();
     this.allocatedMaxima = new BlockMaxima(this.allocated);
     this.reservedMaxima = new BlockMaxima(this.reserved);
-    this.endMaxima = new BlockMaxima(this.end);
+    this.live = new LiveIndex(this.start, this.end, this.moments);
     this.peak = this.allocatedMaxima.where(0, this.moments);
   }
 
@@ -116,13 +117,7 @@ export class History {
 
   /** Call `action` with each allocation that is live at some moment of [first, last], in order of their start. */
   eachWithin(first: number, last: number, action: (row: number) => void): void {
-    const { end, endMaxima } = this;
-    const stop = this.firstAfter(last);
-    for (let row = 0; row < stop; ) {
-      const next = Math.min(stop, endMaxima.blockEnd(row));
-      if (endMaxima.blockMaximum(row) > first) for (; row < next; row++) if (end[row] > first) action(row);
-      row = next;
-    }
+    this.live.each(first, last, action);
   }
 
   liveAt(moment: number): number[] {
@@ -165,11 +160,6 @@ export class History {
     return home ? `private pool ${home}` : "default pool";
   }
 
-  /** Return the first row that starts after a moment. */
-  private firstAfter(moment: number): number {
-    return upperBound(this.start, moment);
-  }
-
   private sumAllocations(): Float64Array {
     const sums = new Float64Array(this.moments + 1);
     const { start, end, nbytes } = this;
@@ -202,15 +192,4 @@ export class History {
     while (m >= 0) sums[m--] = Math.max(0, sum);
     return sums;
   }
-}
-
-/** Return the number of elements of an ascending array that are at most `value`. */
-export function upperBound(values: ArrayLike<number>, value: number): number {
-  let [low, high] = [0, values.length];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (values[middle] <= value) low = middle + 1;
-    else high = middle;
-  }
-  return low;
 }

@@ -5,7 +5,7 @@ const SIZE = 256;
 export class BlockMaxima {
   private readonly rows: Int32Array; // of the maximum of each block
 
-  constructor(private readonly values: Float64Array | Int32Array) {
+  constructor(private readonly values: Float64Array) {
     this.rows = new Int32Array(Math.ceil(values.length / SIZE));
     for (let block = 0; block < this.rows.length; block++) {
       this.rows[block] = this.scan(block * SIZE, Math.min(values.length, (block + 1) * SIZE));
@@ -21,15 +21,6 @@ export class BlockMaxima {
     for (let block = low; block < high; block++) if (values[rows[block]] > values[best]) best = rows[block];
     const rest = high * SIZE < end ? this.scan(high * SIZE, end) : best;
     return values[rest] > values[best] ? rest : best;
-  }
-
-  /** Return the end of the block that contains a row. */
-  blockEnd(row: number): number {
-    return (Math.floor(row / SIZE) + 1) * SIZE;
-  }
-
-  blockMaximum(row: number): number {
-    return this.values[this.rows[Math.floor(row / SIZE)]];
   }
 
   private scan(first: number, end: number): number {

@@ -1,7 +1,7 @@
 /** The segments at any moment: the final ones, with later changes undone. */
 
 import type { History, Segment, SegmentChange } from "./history";
-import { upperBound } from "./history";
+import { upperBound } from "./live-index";
 
 const MIN_SPACING = 1024; // changes between two kept states
 
