@@ -88,12 +88,13 @@ export function drawMarks(sheet: Sheet, picture: Picture, state: State, hovered:
   const context = sheet.clear();
   if (!context) return;
   const { history } = picture;
-  if (history.data.lost && state.from === 0) flag(sheet, picture, 0, "older entries are lost", sheet.color("soft"));
-  flag(sheet, picture, history.peak, "peak", sheet.color("ink"), [4, 3]);
-  for (const { moment } of history.ooms.slice(-MAX_OOMS)) flag(sheet, picture, moment, "out of memory", sheet.color("alarm"));
-  if (state.a >= 0) flag(sheet, picture, state.a, "A", sheet.color("accent"));
-  if (state.b >= 0) flag(sheet, picture, state.b, "B", sheet.color("accent"));
-  flag(sheet, picture, state.moment, "", sheet.color("accent"));
+  const flags = new Flags(sheet, picture);
+  if (state.a >= 0) flags.draw(state.a, "A", "accent");
+  if (state.b >= 0) flags.draw(state.b, "B", "accent");
+  for (const { moment } of history.ooms.slice(-MAX_OOMS)) flags.draw(moment, "out of memory", "alarm");
+  flags.draw(history.peak, "peak", "ink", [4, 3]);
+  if (history.data.lost && state.from === 0) flags.draw(0, "older entries are lost", "soft");
+  flags.draw(state.moment, "", "accent");
   if (hovered >= 0) {
     context.strokeStyle = sheet.color("ink");
     context.lineWidth = 1;
@@ -179,18 +180,33 @@ function drawLimit(sheet: Sheet, at: number, capacity: number): void {
   context.restore();
 }
 
-function flag(sheet: Sheet, picture: Picture, moment: number, text: string, color: string, dash: number[] = []): void {
-  const at = picture.fractionOf(moment);
-  const { context } = sheet;
-  if (!context || at < 0 || at > 1) return;
-  const x = LEFT + at * picture.columns;
-  context.save();
-  context.strokeStyle = context.fillStyle = color;
-  context.lineWidth = 1.5;
-  context.setLineDash(dash);
-  sheet.line(x, ABOVE - 4, x, sheet.height - BELOW);
-  context.textAlign = at > 0.8 ? "right" : "left";
-  context.textBaseline = "bottom";
-  context.fillText(text, x + (at > 0.8 ? -4 : 4), ABOVE - 6);
-  context.restore();
+/** Vertical lines with labels. A label that would overlap an earlier one is left out. */
+class Flags {
+  private readonly taken: [from: number, to: number][] = [];
+
+  constructor(
+    private readonly sheet: Sheet,
+    private readonly picture: Picture,
+  ) {}
+
+  draw(moment: number, text: string, color: string, dash: number[] = []): void {
+    const { sheet, picture } = this;
+    const { context } = sheet;
+    const at = picture.fractionOf(moment);
+    if (!context || at < 0 || at > 1) return;
+    const x = LEFT + at * picture.columns;
+    context.save();
+    context.strokeStyle = context.fillStyle = sheet.color(color);
+    context.lineWidth = 1.5;
+    context.setLineDash(dash);
+    sheet.line(x, ABOVE - 4, x, sheet.height - BELOW);
+    const width = context.measureText(text).width;
+    const from = at > 0.8 ? x - width - 4 : x + 4;
+    if (text && this.taken.every(([low, high]) => from > high || from + width < low)) {
+      context.textBaseline = "bottom";
+      context.fillText(text, from, ABOVE - 6);
+      this.taken.push([from - 6, from + width + 6]);
+    }
+    context.restore();
+  }
 }

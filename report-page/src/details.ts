@@ -64,7 +64,7 @@ export class Details {
         ["allocated", start ? when(start) : "before the history began"],
         ["freed", end < history.moments ? when(end) : "not in this history"],
         ["lifetime", start && end < history.moments ? duration(history.time[end] - history.time[start]) : "unknown"],
-        ["stream", String(history.queues[history.queue[row]])],
+        ["stream", history.data.streams[history.queue[row]]],
         ["pool", history.poolName(history.home[row])],
       ]),
       make("ol", { class: "stack", "aria-label": "Stack, innermost first" }, ...(frames.length ? frames : [make("li", {}, none)])),

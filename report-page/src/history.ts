@@ -9,6 +9,7 @@ export interface DeviceData {
   name: string;
   capacity: number; // 0: unknown
   lost: number; // entries that the ring buffer dropped
+  streams: string[]; // names of the queues
   largest_free: number; // of the blocks at the end
   strings: string[];
   sites: string[];
@@ -54,8 +55,7 @@ export class History {
   readonly stack: Int32Array; // -1: allocated before the history, stack unknown
   readonly addresses: Float64Array; // distinct, ascending
   readonly rank: Int32Array; // of the address among `addresses`
-  readonly queues: Float64Array;
-  readonly queue: Int32Array; // row of `queues`
+  readonly queue: Int32Array; // row of `data.streams`
   readonly home: Int32Array;
   readonly allocated: Float64Array; // at each moment
   readonly reserved: Float64Array;
@@ -86,7 +86,6 @@ export class History {
     this.stack = Int32Array.from(columns.lookedUp("stack"));
     this.addresses = columns.numbers("address.table");
     this.rank = columns.integers("address");
-    this.queues = columns.numbers("queue.table");
     this.queue = columns.integers("queue");
     this.home = columns.integers("home");
     this.stackParent = columns.integers("stack.parent");
@@ -154,6 +153,10 @@ export class History {
     const found: Frame[] = [];
     for (let at = stack; at > 0; at = this.stackParent[at]) found.push(this.frame(at));
     return found;
+  }
+
+  streamName(queue: number): string {
+    return `stream ${this.data.streams[queue]}`;
   }
 
   poolName(home: number): string {

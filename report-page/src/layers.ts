@@ -61,7 +61,7 @@ function grouping(history: History, color: Color): Grouping {
         name: (power) => `up to ${bytes(2 ** power)}`,
       };
     case "stream":
-      return { of: (row) => history.queue[row], name: (queue) => `stream ${history.queues[queue]}` };
+      return { of: (row) => history.queue[row], name: (queue) => history.streamName(queue) };
     case "pool":
       return { of: (row) => history.home[row], name: (home) => history.poolName(home) };
   }

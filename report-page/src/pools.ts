@@ -18,11 +18,8 @@ export class Pools {
     const { card, body } = section("pools", "Pools and streams", "Memory of each private pool and stream at the chosen moment.");
     body.append(this.table.element);
     this.element = card;
-    const several = (values: Iterable<number>) => new Set(values).size > 1;
-    card.hidden =
-      !history.home.some((home) => home > 0) &&
-      !history.segments.some(({ home }) => home > 0) &&
-      !several([...history.queues, ...history.segments.map(({ queue }) => queue)]);
+    const { home, segments: last, data } = history;
+    card.hidden = data.streams.length < 2 && !home.some((pool) => pool > 0) && !last.some((segment) => segment.home > 0);
   }
 
   render({ moment }: State): void {
@@ -36,14 +33,14 @@ export class Pools {
     };
     for (const { home, queue, nbytes } of this.segments.at(moment)) group(home, queue).reserved += nbytes;
     for (const row of history.liveAt(moment)) {
-      const found = group(history.home[row], history.queues[history.queue[row]]);
+      const found = group(history.home[row], history.queue[row]);
       found.live += history.nbytes[row];
       found.blocks++;
     }
     this.table.show(
       [...groups.values()].map(({ home, queue, reserved, live, blocks }): Cell[] => [
         [home, history.poolName(home)],
-        [queue, String(queue)],
+        [queue, history.data.streams[queue]],
         [reserved, bytes(reserved)],
         [live, bytes(live)],
         [blocks, count(blocks)],

@@ -161,7 +161,7 @@ export class Segments {
     const { history } = this;
     const { segment, rows } = found.drawn;
     const kind = segment.growing ? "expandable segment" : "segment";
-    const place = `stream ${segment.queue}, ${history.poolName(segment.home)}`;
+    const place = `${history.streamName(segment.queue)}, ${history.poolName(segment.home)}`;
     const lines = [
       make("strong", {}, `${kind} ${hex(segment.address)}`),
       make("div", {}, `${bytes(segment.nbytes)}, ${place}, ${plural(rows.length, "block")}`),

@@ -30,8 +30,18 @@ def test_allocations_are_those_of_the_timeline(scenario):
     rows = np.argsort(held.start, kind="stable")
     assert columns["start"].tolist() == held.start[rows].tolist()
     assert (columns["start"] + columns["lifetime"]).tolist() == held.end[rows].tolist()
-    for name in ("nbytes", "stack", "address", "queue"):
+    for name in ("nbytes", "stack", "address"):
         assert looked_up(columns, name).tolist() == getattr(held, name)[rows].tolist()
+
+
+def test_streams_have_names():
+    snapshot = training()
+    snapshot.segments["queue"], snapshot.trace["queue"][:] = 7, 1 << 62
+    data = explorer.data(make_view(snapshot))
+    columns = decode(data["layout"], data["packed"])
+    assert data["streams"] == ["7", "0x4000000000000000"]
+    assert set(columns["queue"].tolist()) == {1}
+    assert set(columns["segment.queue"].tolist()) == {0}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forebay.snapshot.analysis import summary
 from forebay.snapshot.model import Action, State
@@ -15,6 +16,7 @@ from forebay.untrusted import printable, shortened
 
 __all__ = ["data", "section"]
 
+_LARGEST_NUMBER = 1 << 32  # larger ids of streams are addresses or flags
 _MAX_NAME = 300  # characters of a file or function name
 _CHANGES = {Action.RESERVE: 1, Action.MAP: 1, Action.RELEASE: -1, Action.UNMAP: -1}
 
@@ -33,8 +35,12 @@ def data(view: View) -> dict[str, Any]:
     snapshot, timeline = view.snapshot, view.timeline
     columns = Columns()
     columns.add("time", timeline.time_ns - timeline.time_ns[0])
-    _add_allocations(view, columns)
-    _add_segments(view, columns)
+    changes = np.flatnonzero(np.isin(snapshot.trace["action"], list(_CHANGES)))
+    columns_of_queues = timeline.allocations.queue, snapshot.segments["queue"], snapshot.trace["queue"][changes]
+    queues = np.unique(np.concatenate(columns_of_queues))
+    _add_allocations(view, columns, queues)
+    _add_segments(view, columns, queues)
+    _add_changes(view, columns, queues, changes)
     for name in ("parent", "frame"):
         columns.add(f"stack.{name}", snapshot.stacks[name])
     for name in ("file", "name", "line"):
@@ -51,6 +57,7 @@ def data(view: View) -> dict[str, Any]:
         "capacity": snapshot.capacity,
         "lost": snapshot.lost,
         "largest_free": view.numbers.largest_free,
+        "streams": [str(queue) if queue < _LARGEST_NUMBER else hex(queue) for queue in queues.tolist()],
         "strings": [printable(shortened(text, _MAX_NAME)) for text in snapshot.strings],
         "sites": [view.short(label_of(frame)) for frame in view.sites.frames],
         "layout": layout,
@@ -58,28 +65,33 @@ def data(view: View) -> dict[str, Any]:
     }
 
 
-def _add_allocations(view: View, columns: Columns) -> None:
+def _add_allocations(view: View, columns: Columns, queues: NDArray[np.uint64]) -> None:
     held = view.timeline.allocations
     order = np.argsort(held.start, kind="stable")
     columns.add("start", held.start[order])
     columns.add("lifetime", (held.end - held.start)[order])
-    for name in ("nbytes", "stack", "address", "queue"):
+    for name in ("nbytes", "stack", "address"):
         columns.add_repetitive(name, getattr(held, name)[order])
+    columns.add("queue", np.searchsorted(queues, held.queue[order]))
     columns.add("home", held.home[order])
 
 
-def _add_segments(view: View, columns: Columns) -> None:
-    """Add the segments at the end, the changes of segments, and the blocks at the end that wait to be freed."""
+def _add_segments(view: View, columns: Columns, queues: NDArray[np.uint64]) -> None:
+    """Add the segments at the end, and the blocks at the end that wait to be freed."""
     snapshot = view.snapshot
-    for name in ("address", "nbytes", "queue", "home", "growing"):
+    for name in ("address", "nbytes", "home", "growing"):
         columns.add(f"segment.{name}", snapshot.segments[name])
-    rows = np.flatnonzero(np.isin(snapshot.trace["action"], list(_CHANGES)))
-    entries = snapshot.trace[rows]
-    columns.add("change.moment", rows + 1)
-    columns.add("change.sign", [_CHANGES[action] for action in entries["action"].tolist()])
-    columns.add("change.growing", np.isin(entries["action"], [Action.MAP, Action.UNMAP]))
-    for name in ("address", "nbytes", "queue", "home"):
-        columns.add(f"change.{name}", entries[name])
+    columns.add("segment.queue", np.searchsorted(queues, snapshot.segments["queue"]))
     pending = snapshot.blocks[snapshot.blocks["state"] == State.PENDING_FREE]
     for name in ("address", "nbytes"):
         columns.add(f"pending.{name}", pending[name])
+
+
+def _add_changes(view: View, columns: Columns, queues: NDArray[np.uint64], rows: NDArray[np.intp]) -> None:
+    entries = view.snapshot.trace[rows]
+    columns.add("change.moment", rows + 1)
+    columns.add("change.sign", [_CHANGES[action] for action in entries["action"].tolist()])
+    columns.add("change.growing", np.isin(entries["action"], [Action.MAP, Action.UNMAP]))
+    for name in ("address", "nbytes", "home"):
+        columns.add(f"change.{name}", entries[name])
+    columns.add("change.queue", np.searchsorted(queues, entries["queue"]))
