@@ -88,6 +88,7 @@ export function drawMarks(sheet: Sheet, picture: Picture, state: State, hovered:
   const context = sheet.clear();
   if (!context) return;
   const { history } = picture;
+  if (state.a >= 0 && state.b >= 0) shade(sheet, picture, Math.min(state.a, state.b), Math.max(state.a, state.b));
   const flags = new Flags(sheet, picture);
   if (state.a >= 0) flags.draw(state.a, "A", "accent");
   if (state.b >= 0) flags.draw(state.b, "B", "accent");
@@ -177,6 +178,18 @@ function drawLimit(sheet: Sheet, at: number, capacity: number): void {
   context.textAlign = "left";
   context.textBaseline = "bottom";
   context.fillText(`device: ${shortBytes(capacity)}`, LEFT + 4, at - 2);
+  context.restore();
+}
+
+/** Tint the range between the marked moments. */
+function shade(sheet: Sheet, picture: Picture, from: number, to: number): void {
+  const { context } = sheet;
+  if (!context) return;
+  const [left, right] = [from, to].map((moment) => Math.max(0, Math.min(1, picture.fractionOf(moment))) * picture.columns);
+  context.save();
+  context.globalAlpha = 0.14;
+  context.fillStyle = sheet.color("accent");
+  context.fillRect(LEFT + left, ABOVE, right - left, sheet.height - ABOVE - BELOW);
   context.restore();
 }
 

@@ -8,6 +8,8 @@ import type { State } from "./state";
 const ROW = 21; // pixels
 const NARROWEST = 0.0015; // share of the width
 const MOST = 3000; // bars
+const HINT =
+  "The outermost function is at the top. Choose a bar to enlarge it; the arrow keys move between bars.";
 const MODES = {
   live: "live at the moment",
   mean: "mean from A to B",
@@ -28,6 +30,7 @@ export class FlameGraph {
   private mode: Mode = "live";
   private root = 0; // the enlarged stack
   private state: State | null = null;
+  private bars: Bar[] = [];
   private readonly body = make("div", { class: "flame" });
   private readonly note = make("p", { class: "note", "aria-live": "polite" });
 
@@ -39,6 +42,7 @@ export class FlameGraph {
     });
     tools.append(modes.label, button("All", "Show all stacks", () => this.focus(0)));
     body.append(this.note, this.body);
+    this.body.addEventListener("keydown", (event) => this.onKey(event));
     this.element = card;
   }
 
@@ -58,9 +62,10 @@ export class FlameGraph {
     const bars = this.layout(totals);
     const depth = bars.reduce((deepest, bar) => Math.max(deepest, bar.depth), 0) + 1;
     this.body.style.height = `${bars.length ? depth * ROW : 0}px`;
-    this.body.replaceChildren(...bars.map((bar) => this.bar(bar, totals)));
+    this.bars = bars;
+    this.body.replaceChildren(...bars.map((bar, i) => this.bar(bar, totals, i ? "-1" : "0")));
     const missing = unknown ? `; ${bytes(unknown)} without a stack` : "";
-    this.note.textContent = `${bytes(totals[0])} ${text}${missing}. The outermost function is at the top; choose a bar to enlarge it.`;
+    this.note.textContent = `${bytes(totals[0])} ${text}${missing}. ${HINT}`;
   }
 
   /** Sum the bytes of each stack with all stacks that it calls. */
@@ -120,11 +125,34 @@ export class FlameGraph {
     return bars;
   }
 
-  private bar({ stack, depth, from, width }: Bar, totals: Float64Array): HTMLElement {
+  /** Move the focus to the caller, the largest callee, or the neighbor of a bar: only one bar is reached with Tab. */
+  private onKey(event: KeyboardEvent): void {
+    const { bars, body } = this;
+    const at = [...body.children].indexOf(document.activeElement as Element);
+    const current = bars[at];
+    if (!current) return;
+    const { depth, from, width } = current;
+    const within = (bar: Bar) => bar.from + bar.width / 2 >= from && bar.from + bar.width / 2 <= from + width;
+    const around = (bar: Bar) => bar.from <= from + width / 2 && from + width / 2 <= bar.from + bar.width;
+    const beside = bars[at + (event.key === "ArrowLeft" ? -1 : 1)];
+    const moves: Record<string, () => number> = {
+      ArrowUp: () => bars.findIndex((bar) => bar.depth === depth - 1 && around(bar)),
+      ArrowDown: () => bars.findIndex((bar) => bar.depth === depth + 1 && within(bar)),
+      ArrowLeft: () => (beside?.depth === depth ? at - 1 : -1),
+      ArrowRight: () => (beside?.depth === depth ? at + 1 : -1),
+    };
+    const move = moves[event.key];
+    if (!move) return;
+    event.preventDefault();
+    (body.children[move()] as HTMLElement | undefined)?.focus();
+  }
+
+  private bar({ stack, depth, from, width }: Bar, totals: Float64Array, tabindex: string): HTMLElement {
     const { file, name, line } = stack ? this.history.frame(stack) : { file: "", name: "all", line: 0 };
     const share = `${bytes(totals[stack])}, ${percentage(totals[stack] / totals[0])}`;
     const label = `${name} ${file ? `${file}:${line} ` : ""}(${share})`;
-    const element = make("button", { type: "button", title: label, "aria-label": label, class: `bar f${shade(file)}` }, name);
+    const attributes = { type: "button", title: label, "aria-label": label, class: `bar f${shade(file)}`, tabindex };
+    const element = make("button", attributes, name);
     element.style.cssText = `left:${100 * from}%;width:${100 * width}%;top:${depth * ROW}px;height:${ROW - 1}px`;
     // Choosing the enlarged stack again shows its caller.
     element.addEventListener("click", () => this.focus(stack === this.root ? this.history.stackParent[stack] : stack));

@@ -50,9 +50,15 @@ async function start(): Promise<void> {
   addEventListener("error", (event) => (body.dataset.error = event.message));
   addEventListener("unhandledrejection", (event) => (body.dataset.error = String(event.reason)));
   addEventListener("securitypolicyviolation", (event) => (body.dataset.error = `blocked: ${event.violatedDirective}`));
-  const text = document.getElementById("data")?.textContent ?? "[]";
-  await new Page(JSON.parse(text) as DeviceData[]).follow();
-  body.dataset.ready = "";
+  try {
+    const text = document.getElementById("data")?.textContent ?? "[]";
+    await new Page(JSON.parse(text) as DeviceData[]).follow();
+    body.dataset.ready = "";
+  } catch (error) {
+    body.dataset.error = String(error);
+    const advice = "The chart needs a browser of 2024 or later (Chrome 123, Firefox 120, Safari 17.5).";
+    document.querySelector("main")?.prepend(make("p", { class: "remark" }, `${advice} It reports: ${String(error)}`));
+  }
 }
 
 void start();

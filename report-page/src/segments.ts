@@ -1,7 +1,7 @@
 /** The segments and their blocks at the chosen moment, each as wide as its size. */
 
 import { make, section, showTip } from "./dom";
-import { bytes, count, hex, plural } from "./format";
+import { bytes, count, duration, hex, plural } from "./format";
 import type { History, Segment } from "./history";
 import type { Layers } from "./layers";
 import type { SegmentTable } from "./segment-table";
@@ -56,6 +56,8 @@ export class Segments {
     this.state = state;
     this.layers = layers;
     this.scrub.value = String(state.moment);
+    const { time } = this.history;
+    this.scrub.setAttribute("aria-valuetext", `entry ${count(state.moment)}, ${duration(time[state.moment])}`);
     this.draw();
   }
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.browser_pages import CANVAS, Report
-from support.report_pages import BROWSER, EVIL, SCENARIOS, snapshot_of
+from support.report_pages import BROWSER, EVIL, SCENARIOS, render, snapshot_of
 from support.snapshot_scenes import MIB, Scene, training
 from support.synthetic_history import synthetic
 
@@ -252,6 +252,12 @@ def test_flame_graph_shows_what_is_live_grown_and_held(show):
     assert "from entry 100 to" in report.text(note)
     report.page.click(".flame .bar >> text=backward")
     assert report.text(".flame .bar:first-child") == "backward"
+    report.page.click(".flame-graph .tool")
+    report.page.focus(".flame .bar")
+    focused = "document.activeElement.textContent"
+    keys = ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowLeft", "ArrowUp", "ArrowUp")
+    moves = [report.page.keyboard.press(key) or report.page.evaluate(focused) for key in keys]
+    assert (moves[0], moves[1], moves[3:]) == ("main", "step", ["step", "main", "all"])
 
 
 def test_out_of_memory_event_is_listed_and_shown(show):
@@ -322,6 +328,15 @@ def test_page_fits_its_window(show, width, scheme):
     chosen = report.page.evaluate(background)
     report.page.select_option(".page-tools select", {"light": "dark", "dark": "light"}[scheme])
     assert report.page.evaluate(background) != chosen
+
+
+def test_damaged_page_says_so(browser, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(render(training()).replace('"packed":"', '"packed":"!'), "utf-8")
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    assert "InvalidCharacterError" in page.wait_for_selector("main > .remark").inner_text()
+    page.close()
 
 
 def test_controls_have_names(show):
