@@ -90,13 +90,13 @@ export class Explorer {
     const fill = (): void => {
       chart.refine();
       segments.render(this.state, layers);
-      for (const panel of panels) panel.render(this.state);
+      for (const panel of panels) panel.render(this.state, layers);
       this.link();
       this.element.dataset.filled = "";
     };
     this.change = change;
 
-    const { card, tools, body } = section("memory", "Memory over time");
+    const { card, tools, body } = section("memory", history.moments > 1 ? "Memory over time" : "Memory in use");
     tools.append(...controls.elements);
     body.append(chart.element, details.element);
     const ooms = oomSection(history, change);

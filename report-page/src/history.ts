@@ -43,6 +43,7 @@ export interface Oom {
   stack: number;
 }
 
+const MAX_FRAMES = 500; // that are shown of a stack
 const SEGMENT = ["address", "nbytes", "queue", "home", "growing"] as const;
 
 export class History {
@@ -148,10 +149,10 @@ export class History {
     return { file: this.data.strings[file[row]], name: this.data.strings[name[row]], line: line[row] };
   }
 
-  /** The frames of a stack, innermost first. */
+  /** The innermost frames of a stack, innermost first. */
   framesOf(stack: number): Frame[] {
     const found: Frame[] = [];
-    for (let at = stack; at > 0; at = this.stackParent[at]) found.push(this.frame(at));
+    for (let at = stack; at > 0 && found.length < MAX_FRAMES; at = this.stackParent[at]) found.push(this.frame(at));
     return found;
   }
 

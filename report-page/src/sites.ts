@@ -3,6 +3,7 @@
 import { button, make, section } from "./dom";
 import { bytes, count, duration } from "./format";
 import type { History } from "./history";
+import type { Layers } from "./layers";
 import { search } from "./search";
 import type { Change, State } from "./state";
 import { SortedTable } from "./table";
@@ -35,7 +36,7 @@ export class Sites {
     this.totals = siteTotals(history);
   }
 
-  render(state: State): void {
+  render(state: State, layers: Layers): void {
     const { history } = this;
     const now = liveBySite(history, state.moment);
     const shown = new Set<number>();
@@ -49,10 +50,12 @@ export class Sites {
         if (state.search && !shown.has(site)) return [];
         const name = history.siteName(site);
         const lifetime = total.freed ? total.lifetime / total.freed : -1;
+        const layer = state.color === "site" ? layers.names.indexOf(name) : -1;
+        const key = make("i", { class: layer < 0 ? "key" : `key k${layer}` });
         const chosen = button(name, `Search for ${name}`, () => this.change({ search: name }));
         return [
           [
-            [name, chosen],
+            [name, make("span", {}, key, chosen)],
             [now[site].bytes, bytes(now[site].bytes)],
             [now[site].count, count(now[site].count)],
             [total.peak, bytes(total.peak)],
