@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.snapshot.analysis import summary
 from forebay.snapshot.model import Action, State
 from forebay.snapshot.report.page.columns import Columns
 from forebay.snapshot.report.page.view import View
@@ -46,11 +45,10 @@ def data(view: View) -> dict[str, Any]:
     for name in ("file", "name", "line"):
         columns.add(f"frame.{name}", snapshot.frames[name])
     columns.add("stack.site", view.sites.of_stack)
-    ooms = summary.ooms(snapshot)
-    columns.add("oom.moment", [oom.at for oom in ooms])
-    columns.add("oom.wanted", [oom.wanted for oom in ooms])
-    columns.add("oom.free", [oom.device_free for oom in ooms])
-    columns.add("oom.stack", snapshot.trace["stack"][[oom.at - 1 for oom in ooms]])
+    ooms = np.flatnonzero(snapshot.trace["action"] == Action.OOM)
+    columns.add("oom.moment", ooms + 1)
+    for name, field in (("wanted", "nbytes"), ("free", "address"), ("stack", "stack")):
+        columns.add(f"oom.{name}", snapshot.trace[field][ooms])
     layout, packed = columns.encoded()
     return {
         "name": printable(shortened(view.name, _MAX_NAME)),
