@@ -32,17 +32,17 @@ from forebay.untrusted import printable
 
 COMMANDS = {
     "run": (run, "run a Python program on the CPU device and report its memory use"),
+    "report": (report, "write memory snapshots as one page for the browser"),
     "explain": (explain, "explain why memory ran out, or which allocations made the peak"),
     "view": (view, "show a snapshot in the terminal: memory over time, sites and stacks"),
-    "report": (report, "write memory snapshots as one page for the browser"),
-    "replay": (replay, "replay a recorded memory history to verify it or to try other settings"),
     "tune": (tune, "find the allocator settings that suit recorded histories"),
     "diff": (diff, "compare two snapshots: the memory that grew, by site"),
     "ranks": (ranks, "compare the snapshots of the ranks of a distributed program"),
     "convert": (convert, "convert a snapshot to another format"),
-    "info": (info, "list the devices, the versions, and the reasons for missing kinds of devices"),
+    "replay": (replay, "replay a recorded memory history to verify it or to try other settings"),
     "top": (top, "show the devices and the memory of running programs, live"),
     "exporter": (exporter, "serve the figures of running programs to Prometheus"),
+    "info": (info, "list the devices, the versions, and the reasons for missing kinds of devices"),
     "doctor": (doctor, "check the installation and suggest fixes"),
 }
 
@@ -119,8 +119,7 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
         raise CommandError("--print-completion needs the package shtab: pip install shtab") from error
     for command in parser._subparsers._group_actions[0].choices.values():  # type: ignore[union-attr]  # noqa: SLF001 - the only list
         for action in command._actions:  # noqa: SLF001 - as above
-            if action.dest in ("program", "snapshot", "other_snapshot", "html", "trace"):
-            if action.dest in ("program", "snapshot", "snapshots", "trace", "page"):
+            if action.dest in ("program", "snapshot", "snapshots", "other_snapshot", "html", "page", "trace"):
                 action.complete = shtab.FILE
             elif action.dest in ("output", "directory"):
                 action.complete = shtab.DIRECTORY

@@ -9,8 +9,9 @@ from forebay.errors import Unsupported
 from forebay.html_repr import escape_text
 from forebay.snapshot.analysis import summary
 from forebay.snapshot.report.explanation import explanation
-from forebay.snapshot.report.explanation_text import Paragraph, paragraphs
+from forebay.snapshot.report.explanation_text import paragraphs
 from forebay.snapshot.report.page.view import View
+from forebay.snapshot.report.paragraph import Paragraph
 
 __all__ = ["section"]
 
