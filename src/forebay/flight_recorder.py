@@ -38,9 +38,9 @@ class FlightRecorder:
     entries : int, default 100_000
         Entries of the history of each device, 48 bytes each; the newest are kept. A recording that the program has
         started itself is left as it is.
-    on : collection of str, default ("oom", "exit", "signal")
-        When to write: "oom", before OutOfMemory is raised, the device that ran out; "exit", when the interpreter
-        exits, and "signal", on SIGUSR1, all open devices.
+    on : collection of str, optional
+        When to write, by default all of them: "oom", before OutOfMemory is raised, the device that ran out; "exit",
+        when the interpreter exits, and "signal", on SIGUSR1, all open devices.
     limit : int, default 8
         Number of snapshots to write in all.
     replay : bool, default True

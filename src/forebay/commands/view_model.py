@@ -10,7 +10,7 @@ from rich.text import Text
 
 from forebay.byte_sizes import format_bytes
 from forebay.snapshot.analysis import summary
-from forebay.snapshot.analysis.timeline import NEVER_SEEN, reconstruct
+from forebay.snapshot.analysis.timeline import NEVER_SEEN, Timeline, reconstruct
 from forebay.snapshot.model import Action, Snapshot
 from forebay.snapshot.report.terminal_chart import COLORS, ChartColumns, chart_columns, draw
 from forebay.snapshot.report.text import format_duration
@@ -44,15 +44,18 @@ class ViewModel:
     """A device of a snapshot file, as `forebay view` shows it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-        self.timeline = reconstruct(snapshot)
+        self.snapshot: Snapshot = snapshot
+        self.timeline: Timeline = reconstruct(snapshot)
         self.last: int = self.timeline.moments - 1
-        self.first, self.end, self.cursor = 0, self.last, self.timeline.peak  # the range that is shown, and the cursor
+        self.first: int = 0  # of the range of moments that is shown
+        self.end: int = self.last  # its last
+        self.cursor: int = self.timeline.peak
         self.ooms: NDArray[np.int64] = np.flatnonzero(snapshot.trace["action"] == Action.OOM) + 1
-        self.pattern = ""
+        self.pattern: str = ""
         sites, held = find_sites(snapshot), self.timeline.allocations
         self._site_of_stack = sites.of_stack
         self._site = sites.of_stack[held.stack]
+        self.folder: str
         self.folder, self._labels = strip_common_folder([label_of(frame) for frame in sites.frames])
         self._layer_of_site = self._rank_sites(len(sites.frames))
         self._layer = self._layer_of_site[self._site]

@@ -113,9 +113,9 @@ def record_oom(
     entries : int, default 100_000
         Entries of PyTorch's memory history; the newest are kept. A recording that the program has started itself is
         left as it is.
-    on : collection of str, default ("oom",)
-        When to write: "oom", before torch.OutOfMemoryError is raised; "exit", when the interpreter exits; "signal", on
-        SIGUSR1.
+    on : collection of str, optional
+        When to write: "oom" (the default), before torch.OutOfMemoryError is raised; "exit", when the interpreter exits;
+        "signal", on SIGUSR1.
     limit : int, default 8
         Number of snapshots to write in all.
     replay : bool, default True

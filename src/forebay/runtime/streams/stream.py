@@ -93,8 +93,10 @@ class Stream:
     array([1., 1., 1., 1.], dtype=float32)
     """
 
+    opened: OpenDevice
     handle: int
     _queue: Queue
+    _priority: int
 
     _event_class: ClassVar[type[Event]]  # set by the module of Event, which imports this one
 

@@ -6,12 +6,15 @@ Every opcode is checked and every value counted before it is made. Nothing is ca
 
 from typing import Any
 
+from typing_extensions import disjoint_base
+
 class Odd(ValueError):
     """The pickle is not a history as PyTorch writes it."""
 
 class TooLarge(ValueError):
     """The values would need more memory than the limit."""
 
+@disjoint_base
 class StackRow(int):
     """A list of frames: its row in the stack tree."""
 
@@ -20,8 +23,10 @@ class Rows:
 
     start: int
     stop: int
+    def __init__(self, start: int, stop: int) -> None: ...
     def __len__(self) -> int: ...
 
+@disjoint_base
 class HistoryReader:
     """The history of one file. As a buffer, it is the rows of dtype `ENTRY` that were read so far.
 

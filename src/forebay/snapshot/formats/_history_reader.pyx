@@ -210,7 +210,8 @@ cdef class HistoryReader:
 
     cdef object frame(self, uint64_t row):
         cdef Pair pair = self.reader.frames()[row]
-        return {"filename": self.text(pair.first >> 32), "name": self.text(pair.first & 0xFFFFFFFF), "line": pair.second}
+        cdef uint64_t file = pair.first >> 32, name = pair.first & 0xFFFFFFFF
+        return {"filename": self.text(file), "name": self.text(name), "line": pair.second}
 
 
 cdef bytes bytes_of(const PairTable& table):

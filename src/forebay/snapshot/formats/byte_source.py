@@ -37,8 +37,9 @@ class ByteSource:
     """
 
     def __init__(self, file: BinaryIO, progress: Progress | None = None) -> None:
-        self.file, self._progress = file, progress
-        self.size = file.seek(0, os.SEEK_END)  # of the file
+        self.file: BinaryIO = file
+        self._progress = progress
+        self.size: int = file.seek(0, os.SEEK_END)  # of the file
         self.rewind()
 
     def rewind(self) -> None:
@@ -47,15 +48,15 @@ class ByteSource:
         magic = self.file.read(4)
         self.file.seek(0)
         self._stream: Any = self.file
-        self.compressed = magic[:2] == _GZIP or magic == _ZSTD
+        self.compressed: bool = magic[:2] == _GZIP or magic == _ZSTD
         if magic[:2] == _GZIP:
             import gzip
 
             self._stream = gzip.GzipFile(fileobj=self.file)
         elif magic == _ZSTD:
             self._stream = _zstd_stream(self.file)
-        self.position = 0  # bytes of the content that were read so far
-        self.limit = _MAX_RATIO * self.size + _ALWAYS if self.compressed else self.size
+        self.position: int = 0  # bytes of the content that were read so far
+        self.limit: int = _MAX_RATIO * self.size + _ALWAYS if self.compressed else self.size
 
     @property
     def beyond(self) -> int:

@@ -41,13 +41,13 @@ class Columns:
     def __init__(self, source: ByteSource, actions: Mapping[str, int]) -> None:
         reader = HistoryReader(int.from_bytes(os.urandom(8), "little"), dict(actions))
         try:
-            self.truncated = not _execute(reader, source)
+            self.truncated: bool = not _execute(reader, source)
             if self.truncated and not reader.salvage():
                 raise Odd
             self.value: Any = reader.value()  # with Rows and StackRow
         except TooLarge as error:
             raise BadSnapshot(f"invalid pickle: {error}") from None
-        self.budget = Budget(Budget.of_file(source.position).left)
+        self.budget: Budget = Budget(Budget.of_file(source.position).left)
         self._entries = np.frombuffer(memoryview(reader), ENTRY)
         self._pools = _pairs(reader.pairs())
         self._notes = _pairs(reader.notes())

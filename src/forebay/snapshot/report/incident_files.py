@@ -47,12 +47,14 @@ class IncidentFiles:
     def __init__(self, folder: str | os.PathLike[str], suffix: str, limit: int, replay: bool) -> None:
         if limit < 0:
             raise ValueError(f"limit must be a number of snapshots, not {limit}")
-        self.folder = Path(folder).absolute()  # the program may change its working directory
+        self.folder: Path = Path(folder).absolute()  # the program may change its working directory
         self.folder.mkdir(parents=True, exist_ok=True)
         check_writable(self.folder / f"probe{suffix}", "a snapshot")
-        self.suffix, self.limit, self.replay = suffix, limit, replay
+        self.suffix: str = suffix
+        self.limit: int = limit
+        self.replay: bool = replay
         self.written: list[Path] = []  # snapshots, in the order of their completion
-        self.suppressed = 0  # snapshots that the limit prevented
+        self.suppressed: int = 0  # snapshots that the limit prevented
         self._numbers = itertools.count(1)
         self._thread = threading.local()
 
