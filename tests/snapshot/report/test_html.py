@@ -11,7 +11,9 @@ from support.page_columns import devices
 from support.report_pages import SCENARIOS, render, snapshot_of
 from support.snapshot_scenes import MIB, Scene, long_run, training
 
+from forebay.errors import Unsupported
 from forebay.snapshot.report import html
+from forebay.snapshot.report.page import alarms
 
 PAIRS = [  # colors of text and of what is behind it
     *((text, ground) for text in ("ink", "soft", "accent", "alarm") for ground in ("page", "card")),
@@ -77,6 +79,17 @@ def test_page_explains_the_out_of_memory_event():
     text = render(snapshot_of("training"))
     for words in ("model/head.py:19 project requested 200.00 MiB", "73% of the device", "train.py --config small.toml"):
         assert words in text
+
+
+@pytest.mark.parametrize("error", [Unsupported("heaps"), OverflowError("too large")])
+def test_event_that_cannot_be_explained_is_named(monkeypatch, error):
+    def explanation(snapshot, *, replay):
+        raise error
+
+    monkeypatch.setattr(alarms, "explanation", explanation)
+    text = render(training())
+    assert "<h2>Out of memory</h2>" in text
+    assert f"head.py:19 project requested 200.00 MiB. The history cannot be explained: {error}." in text
 
 
 def test_page_names_what_the_history_lacks():

@@ -37,8 +37,9 @@ def _explanation(view: View, oom: summary.Oom) -> list[Paragraph]:
     try:
         # No replays with other settings: they take seconds, and `forebay explain` shows them.
         found = paragraphs(explanation(view.snapshot, replay=False))
-    except Unsupported as error:
-        found = [Paragraph("Out of memory", (f"{oom.label} requested {format_bytes(oom.wanted)}.", str(error)))]
+    except (Unsupported, ArithmeticError, LookupError, ValueError) as error:  # a file may contradict itself
+        request = f"{oom.label} requested {format_bytes(oom.wanted)}."
+        found = [Paragraph("Out of memory", (request, f"The history cannot be explained: {error}."))]
     return [paragraph for paragraph in found if paragraph.heading != _REMARKS]
 
 
