@@ -83,8 +83,8 @@ class ViewApp(App[None]):
     BINDINGS: ClassVar[list[Binding | tuple[str, str] | tuple[str, str, str]]] = [
         Binding("q", "quit", "Quit"),
         Binding("ctrl+c", "quit", show=False, priority=True),
-        Binding("left", "columns(-1)", "◀", priority=True),
-        Binding("right", "columns(1)", "▶", priority=True),
+        Binding("left", "columns(-1)", "", priority=True),
+        Binding("right", "columns(1)", "Move", priority=True),
         Binding("shift+left,comma", "entries(-1)", "entry ◀"),
         Binding("shift+right,full_stop", "entries(1)", "entry ▶"),
         Binding("plus,equals_sign", "zoom(0.5)", "Zoom in"),
@@ -97,7 +97,7 @@ class ViewApp(App[None]):
         Binding("slash", "search", "Search"),
         Binding("n", "match(False)", "Next"),
         Binding("N", "match(True)", "previous", show=False),
-        Binding("e", "entry", "Entry's stack"),
+        Binding("e", "entry", "Stack"),
         Binding("d", "device", "Device"),
     ]
 
