@@ -48,10 +48,10 @@ def test_ctrl_c_during_report(runner, ending):
     source = f"""
         import signal
         import forebay.snapshot.report.html
-        def write(snapshot, out):
+        def write_several(snapshots, out, names=()):
             out.write("half")
             signal.raise_signal(signal.SIGINT)
-        forebay.snapshot.report.html.write = write
+        forebay.snapshot.report.html.write_several = write_several
         {ending}
     """
     observed = runner.forebay(source)
