@@ -60,6 +60,23 @@ def test_other_pickles_are_left_to_the_reader_of_plain_values():
     assert [len(found.trace) for found in torch_pickle.parse(data)] == [len(value["device_traces"][0]), 3]
 
 
+def test_frame_that_a_list_repeats_is_one_object():
+    frame = {"filename": "x" * 1000, "name": "f", "line": 1}
+    found = in_columns(pickle.dumps({"segments": [], "other": [None, *[frame] * 1000]})).value["other"]
+    assert found[1] == frame
+    assert len({*map(id, found[1:])}) == 1  # else a file of a megabyte takes gigabytes
+
+
+@pytest.mark.parametrize("key", ["device_traces", "host_traces"])
+def test_history_of_two_devices_is_refused(key):
+    trace = [{"action": action, "addr": 1, "size": 1, "stream": 0, "frames": []} for action in ("unknown", "alloc")]
+    value = {"segments": [], "device_traces": [trace]}
+    value[key] = [trace, trace] if key == "device_traces" else trace
+    for data in (pickle.dumps(value), pickle.dumps(value, 0)):  # in columns, and as plain values
+        with pytest.raises(BadSnapshot, match="two devices share their history"):
+            torch_pickle.parse(data)
+
+
 @pytest.fixture(scope="module")
 def million(tmp_path_factory):
     path = tmp_path_factory.mktemp("million") / "million.pickle"

@@ -162,10 +162,7 @@ cdef class HistoryReader:
         if value.kind == kValueInt:
             return <int64_t>value.bits
         if value.kind == kValueText:
-            if (found := self.made.get(~<object>value.bits)) is None:
-                found = self.made[~<object>value.bits] = self.text(value.bits)
-                self.charge(kContainer + 4 * len(found))
-            return found
+            return self.build_text(value.bits)
         if value.kind == kValueBox:
             return self.build_box(value.bits, depth)
         if value.kind == kValuePair:
@@ -178,7 +175,14 @@ cdef class HistoryReader:
             return value.bits
         return None if value.kind == kValueNone else value.kind == kValueTrue
 
+    cdef object build_text(self, uint64_t row):
+        if (found := self.made.get(~<object>row)) is None:
+            found = self.made[~<object>row] = self.text(row)
+            self.charge(kContainer + 4 * len(found))
+        return found
+
     cdef object build_box(self, uint64_t box, int depth):
+        """Return the object of a container, always the same one: a file may refer to it a million times."""
         cdef BoxKind kind = self.reader.box_kind(box)
         cdef uint64_t row = self.reader.box_row(box)
         cdef HistoryRange rows
@@ -190,11 +194,13 @@ cdef class HistoryReader:
             return StackRow(row)
         if kind == kBoxRows:
             rows = self.reader.range(row)
-            return Rows(rows.first, rows.first + rows.count)
+            found = self.made[box] = Rows(rows.first, rows.first + rows.count)
+            return found
         if kind == kBoxEntry or depth > kMaxDepth:
             raise Odd
         if kind == kBoxFrame:
-            return self.frame(row)
+            found = self.made[box] = self.frame(row)
+            return found
         found = self.made[box] = {} if kind == kBoxEmptyDict or kind == kBoxDict else []
         if kind == kBoxEmptyDict or kind == kBoxEmptyList:
             return found
@@ -206,12 +212,14 @@ cdef class HistoryReader:
         else:
             for at in range(self.reader.content_size(row)):
                 found.append(self.build(self.reader.content(row, at), depth + 1))
-        return tuple(found) if kind == kBoxTuple else found
+        if kind == kBoxTuple:
+            found = self.made[box] = tuple(found)
+        return found
 
     cdef object frame(self, uint64_t row):
         cdef Pair pair = self.reader.frames()[row]
         cdef uint64_t file = pair.first >> 32, name = pair.first & 0xFFFFFFFF
-        return {"filename": self.text(file), "name": self.text(name), "line": pair.second}
+        return {"filename": self.build_text(file), "name": self.build_text(name), "line": pair.second}
 
 
 cdef bytes bytes_of(const PairTable& table):

@@ -114,7 +114,8 @@ def snapshots(value: Any, budget: Budget | None = None, columns: Columns | None 
     require(isinstance(value, dict) and "segments" in value, "not a PyTorch snapshot: it has no segments")
     segments = as_dicts(value["segments"], "segments")
     traces = [_history(trace, columns) for trace in as_items(value.get("device_traces", []), "device_traces")]
-    recorded = [trace for trace in traces if len(trace)]
+    history = _history(value.get("host_traces", []), columns)
+    recorded = [trace for trace in (*traces, history) if len(trace)]
     require(len({*map(id, recorded)}) == len(recorded), "two devices share their history")
     owner = column_of(segments, "device", "a segment's", "i8", 0).tolist()
     require(all(0 <= device < _MAX_DEVICES for device in owner) and len(traces) <= _MAX_DEVICES, "too many devices")
@@ -127,10 +128,7 @@ def snapshots(value: Any, budget: Budget | None = None, columns: Columns | None 
     for device in devices:
         trace = traces[device] if device < len(traces) else []
         result.append(_snapshot(f"cuda:{device}", by_device[device], trace, settings, budget, columns))
-    pinned, history = (
-        as_dicts(value.get("host_segments", []), "host_segments"),
-        _history(value.get("host_traces", []), columns),
-    )
+    pinned = as_dicts(value.get("host_segments", []), "host_segments")
     if len(pinned) or len(history):
         result.append(_snapshot(PINNED, pinned, history, {}, budget, columns))
     return tuple(result)
