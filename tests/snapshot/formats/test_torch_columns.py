@@ -7,6 +7,7 @@ import io
 import pickle
 import subprocess
 import sys
+import time
 
 import pytest
 import zstandard
@@ -75,6 +76,20 @@ def test_history_of_two_devices_is_refused(key):
     for data in (pickle.dumps(value), pickle.dumps(value, 0)):  # in columns, and as plain values
         with pytest.raises(BadSnapshot, match="two devices share their history"):
             torch_pickle.parse(data)
+
+
+def seconds_to_read(stacks, devices):
+    frames = [{"filename": "a.py", "name": "f", "line": line} for line in range(stacks)]
+    segments = [{"device": each, "address": 0, "total_size": 0, "blocks": []} for each in range(devices)]
+    data = pickle.dumps({"stacks": [[frame] for frame in frames], "segments": segments})
+    began = time.process_time()
+    assert len(torch_pickle.parse(data)) == devices
+    return time.process_time() - began
+
+
+def test_stacks_of_other_devices_take_no_time():
+    alone = seconds_to_read(200_000, 1), seconds_to_read(1, 1000)
+    assert seconds_to_read(200_000, 1000) < 3 * alone[0] + alone[1]
 
 
 @pytest.fixture(scope="module")

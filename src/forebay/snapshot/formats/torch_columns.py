@@ -51,7 +51,9 @@ class Columns:
         self._entries = np.frombuffer(memoryview(reader), ENTRY)
         self._pools = _pairs(reader.pairs())
         self._notes = _pairs(reader.notes())
-        self._nodes = np.concatenate([np.zeros((1, 2), np.uint64), _pairs(reader.nodes())])
+        nodes = np.concatenate([np.zeros((1, 2), np.uint64), _pairs(reader.nodes())]).astype(np.intp)
+        self._parents, self._frame_of = np.ascontiguousarray(nodes.T)
+        self._number = np.zeros(len(nodes), np.uint32)  # for `compact`: the new rows of one device's stacks
         self._frames = _pairs(reader.frames())
         self._text = reader.text
 
@@ -89,22 +91,22 @@ class Columns:
 
     def compact(self, *tables: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.void], tuple[str, ...]]:
         """Return the stacks, frames and strings that the tables of one device use; renumbers their stacks."""
-        parents, frame_of = self._nodes[:, 0].astype(np.intp), self._nodes[:, 1].astype(np.intp)
-        used = np.zeros(len(parents), bool)
-        used[0] = True
+        is_used = np.zeros(len(self._parents), bool)
+        is_used[0] = True
         for table in tables:
-            used[table["stack"]] = True
-        rows = np.flatnonzero(used)
+            is_used[table["stack"]] = True
+        rows = np.flatnonzero(is_used)
         while len(rows):
-            rows = np.unique(parents[rows])
-            rows = rows[~used[rows]]
-            used[rows] = True
-        number = np.cumsum(used, dtype=np.uint32) - np.uint32(1)
+            rows = np.unique(self._parents[rows])
+            rows = rows[~is_used[rows]]
+            is_used[rows] = True
+        used = np.flatnonzero(is_used)
+        self._number[used] = np.arange(len(used), dtype=np.uint32)  # only these: there may be 1,000 devices
         for table in tables:
-            table["stack"] = number[table["stack"]]
-        stacks = np.zeros(int(used.sum()), STACK)
-        stacks["parent"] = number[parents[used]]
-        kept, stacks["frame"][1:] = _by_appearance(frame_of[used][1:])
+            table["stack"] = self._number[table["stack"]]
+        stacks = np.zeros(len(used), STACK)
+        stacks["parent"] = self._number[self._parents[used]]
+        kept, stacks["frame"][1:] = _by_appearance(self._frame_of[used][1:])
         places = self._frames[kept] if len(kept) else np.zeros((0, 2), np.uint64)
         words = np.stack([places[:, 0] >> np.uint64(32), places[:, 0] & np.uint64(0xFFFFFFFF)], 1).reshape(-1)
         texts, numbers = _by_appearance(words.astype(np.intp))
@@ -137,8 +139,8 @@ def _pairs(content: bytes) -> NDArray[np.uint64]:
 
 def _used(column: NDArray[Any], pairs: NDArray[np.uint64]) -> list[tuple[int, tuple[int, int]]]:
     """Return the rows of pairs that a column refers to from 1, with the pairs."""
-    counts = np.bincount(column, minlength=1)
-    rows = np.flatnonzero(counts[1:])
+    numbers = np.unique(column) if len(column) < len(pairs) else np.flatnonzero(np.bincount(column, minlength=1))
+    rows = numbers[numbers > 0] - 1
     return [(row, (first, second)) for row, (first, second) in zip(rows.tolist(), pairs[rows].tolist(), strict=True)]
 
 
