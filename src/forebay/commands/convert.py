@@ -45,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from forebay.snapshot.formats.known_notes import truncation_of
+
     with command_output():
         chosen = args.to or _format_of(args.output)
         snapshots = load_snapshots(args.snapshot)
@@ -57,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
         entries = sum(len(each.trace) for each in snapshots)
         devices = ", ".join(printable(each.device) for each in snapshots)
         print(f"wrote {args.output} ({chosen}): {entries:,} entries of {devices}")
-        for truncated in {each.notes.get("truncated") for each in snapshots} - {None}:
-            print(f"The snapshot is truncated: {printable(str(truncated))}.")
+        for truncated in {truncation_of(each.notes) for each in snapshots} - {""}:
+            print(f"The snapshot is truncated: {printable(truncated)}.")
     return 0
 
 

@@ -173,14 +173,15 @@ def _table(report: _DeviceReport) -> RenderableType:
 
 def _remarks(report: _DeviceReport) -> Iterator[str]:
     from forebay.byte_sizes import format_bytes
+    from forebay.snapshot.formats.known_notes import truncation_of
 
     history = report.history
     if history.recorded.text:
         yield f"Recorded with {printable(history.recorded.text)}."
     elif not history.recorded.known:
         yield "The file does not contain the settings of the recording; the defaults are assumed."
-    if truncated := report.snapshot.notes.get("truncated"):
-        yield f"Truncated: {printable(str(truncated))}."
+    if truncated := truncation_of(report.snapshot.notes):
+        yield f"Truncated: {printable(truncated)}."
     if report.snapshot.lost:
         yield f"The ring buffer dropped the first {report.snapshot.lost:,} entries."
     if report.outcomes:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from forebay.byte_sizes import format_bytes
 from forebay.html_repr import Html, box, facts, note, table
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
+from forebay.snapshot.formats.known_notes import seconds_of
 from forebay.snapshot.model import Action, Frame, Snapshot, State
 from forebay.snapshot.sites import find_sites, label_of
 
@@ -293,7 +294,7 @@ def summary(snapshot: Snapshot, *, timeline: Timeline | None = None) -> Summary:
     free = snapshot.blocks["nbytes"][snapshot.blocks["state"] == State.FREE].astype(np.int64)
     largest = int(free.max(initial=0))
     peak, span = int(timeline.allocated[timeline.peak]), int(timeline.time_ns[-1] - timeline.time_ns[0])
-    stats, seconds = snapshot.stats, snapshot.notes.get("seconds", span / 1e9)
+    stats, seconds = snapshot.stats, seconds_of(snapshot.notes) or span / 1e9
     # Unlike the ring buffer, the statistics drop nothing; without a history they are the only source.
     allocations = max(int(counts[Action.ALLOC]), stats.get("allocation.all.allocated", 0))
     recorded = len(snapshot.trace) > 0

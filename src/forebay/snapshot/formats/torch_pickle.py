@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from forebay.snapshot.formats import safe_pickle
 from forebay.snapshot.formats.budget import BadSnapshot, Budget
+from forebay.snapshot.formats.known_notes import known_settings
 from forebay.snapshot.formats.native import check
 from forebay.snapshot.formats.torch_values import (
     Rows,
@@ -29,7 +30,6 @@ from forebay.snapshot.formats.torch_values import (
     codes_of,
     column_of,
     flags_of,
-    is_of,
     require,
     values_of,
 )
@@ -63,10 +63,6 @@ _STATES = {
     "active_awaiting_free": State.PENDING_FREE,  # older versions
 }
 _SEGMENT_TYPES = {"small": 1, "large": 0}
-_SETTINGS = {
-    "PYTORCH_CUDA_ALLOC_CONF": str, "max_split_size": int, "garbage_collection_threshold": float,
-    "expandable_segments": bool, "roundup_power2_divisions": dict, "heaps": dict, "watermarks": str,
-}  # fmt: skip
 _MAX_DEVICES = 1024
 _MAX_LINE = (1 << 32) - 1
 _SEGMENT_COST, _ROW_COST, _NODE_COST = 400, 200, 250  # bytes of memory while a row of a table is made
@@ -123,7 +119,7 @@ def snapshots(value: Any, budget: Budget | None = None, columns: Columns | None 
     for segment, device in zip(segments, owner, strict=True):
         by_device[device].append(segment)
     devices = sorted({*by_device, *(device for device, trace in enumerate(traces) if len(trace))}) or [0]
-    settings = _settings(value.get("allocator_settings"))
+    settings = known_settings(value.get("allocator_settings"))
     result = []
     for device in devices:
         trace = traces[device] if device < len(traces) else []
@@ -362,13 +358,3 @@ class _StackTable:
         strings.numbers.clear()
         rows = [(strings.number(file), strings.number(name), line) for file, name, line in self._frames]
         return np.array([(0, 0), *self._nodes], STACK), np.array(rows, FRAME), tuple(strings.numbers)
-
-
-def _settings(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        return {}
-    found = {key: value[key] for key, kind in _SETTINGS.items() if is_of(value.get(key), kind)}
-    for name, kinds in (("roundup_power2_divisions", {int}), ("heaps", {int, bool})):
-        if not all(type(key) is str and type(number) in kinds for key, number in found.get(name, {}).items()):
-            del found[name]
-    return found

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from forebay.atomic_write import atomic_write
 from forebay.snapshot.formats.budget import BadSnapshot
 from forebay.snapshot.formats.byte_source import Progress
+from forebay.snapshot.formats.known_notes import all_settings, pool_ids
 from forebay.snapshot.formats.native import check
 from forebay.snapshot.formats.torch_pickle import PINNED, pools_by_address
-from forebay.snapshot.model import HEAP_NOTES, Action, Snapshot, State
+from forebay.snapshot.model import Action, Snapshot, State
 
 __all__ = ["write"]
 
@@ -138,11 +139,11 @@ class _Writer:
         sums = {"total_size": rows["nbytes"], **_sums(snapshot)}
         begin = 0
         for at, row in enumerate(rows):
-            home, kind = int(row["home"]), "small" if row["small"] else "large"
+            kind = "small" if row["small"] else "large"
             self._write(b"}(" + key("device") + _number(index) + key("address") + _number(int(row["address"])))
             self._write(b"".join(key(name) + _number(int(column[at])) for name, column in sums.items()))
             self._write(key("stream") + _number(int(row["queue"])) + key("segment_type") + self._text(kind))
-            self._write(key("segment_pool_id") + _reference(int(shared.pools[home])))
+            self._write(key("segment_pool_id") + _reference(int(shared.pools(row["home"]))))
             self._write(key("is_expandable") + self._value(bool(row["growing"])))
             self._write(key("frames") + _reference(int(shared.stacks[row["stack"]])) + key("blocks") + b"](")
             self._write(block_rows[begin : ends[at]].tobytes() + b"eu")
@@ -163,7 +164,7 @@ class _Writer:
                 key("frames"), b"j", shared.stacks[rows["stack"]],
             ]  # fmt: skip
             if with_pools:
-                parts += [key("pool_id"), b"j", shared.pools[rows["home"]]]
+                parts += [key("pool_id"), b"j", shared.pools(rows["home"])]
             if snapshot.labels:
                 for name, texts in zip(("compile_context", "user_metadata"), shared.labels.T, strict=True):
                     parts += [key(name), b"j", texts[rows["note"]]]
@@ -184,13 +185,13 @@ class _Shared:
 
     def __init__(self, memo: dict[Any, int], snapshot: Snapshot, write: Callable[[bytes], object]) -> None:
         self._memo = memo
-        pools = snapshot.notes.get("pools", {})
-        homes = range(int(max(table["home"].max(initial=0) for table in (snapshot.segments, snapshot.trace))) + 1)
-        self.pools = np.zeros(len(homes), "<u4")
-        for home in homes:
-            pool = tuple(pools.get(str(home), (0, home)))
+        known = pool_ids(snapshot.notes)
+        self._homes = np.union1d(snapshot.segments["home"], snapshot.trace["home"])
+        self._pools = np.zeros(len(self._homes), "<u4")
+        for at, home in enumerate(self._homes.tolist()):
+            pool = known.get(home, (0, home))
             write(self._once(("pool", pool), _number(pool[0]) + _number(pool[1]) + b"\x86"))
-            self.pools[home] = memo["pool", pool]
+            self._pools[at] = memo["pool", pool]
         self.labels = np.zeros((len(snapshot.labels) + 1, 2), "<u4")
         for row, label in enumerate([("", ""), *snapshot.labels]):
             write(b"".join(_text(memo, text) for text in label))
@@ -206,6 +207,11 @@ class _Shared:
                 content = b"".join(_reference(memo[frame]) for frame in frames)
                 write(self._once(key, b"](" + content + b"e" if content else b"]"))
             self.stacks[row] = memo[key]
+
+    def pools(self, homes: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Return the number of each pool's id."""
+        found: NDArray[np.uint32] = self._pools[np.searchsorted(self._homes, homes)]
+        return found
 
     def _frame(self, frame: tuple[str, str, str, int]) -> bytes:
         if frame in self._memo:
@@ -287,7 +293,5 @@ def _has_pools(snapshot: Snapshot) -> bool:
 def _settings(snapshots: Iterable[Snapshot]) -> dict[str, Any]:
     found: dict[str, Any] = {"PYTORCH_CUDA_ALLOC_CONF": ""}
     for each in snapshots:
-        settings = each.notes.get("allocator_settings")
-        found |= settings if isinstance(settings, dict) else {}
-        found |= {key: each.notes[key] for key in HEAP_NOTES if key in each.notes}
+        found |= all_settings(each.notes)
     return found

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay.simulate import Device
+from forebay.snapshot.formats.known_notes import settings_of
 from forebay.snapshot.model import Action, Snapshot
 from forebay.snapshot.replay.ordered import FlaggedRanges, NewestInRange
 
@@ -42,17 +43,17 @@ class RecordedSettings:
 
     def __init__(self, snapshot: Snapshot) -> None:
         notes = snapshot.notes
-        noted = notes.get("allocator_settings")
-        self.known: bool = isinstance(noted, Mapping)
+        noted = settings_of(notes)
+        self.known: bool = noted is not None
         expandable = bool((snapshot.segments["growing"] != 0).any() or (snapshot.trace["action"] == Action.MAP).any())
-        self.text: str = _text(noted if isinstance(noted, Mapping) else {}, expandable)
+        self.text: str = _text(noted or {}, expandable)
         try:
             self._pool = Device(_CAPACITY, self.text).allocator
         except ValueError:  # a number out of range
             self.known, self.text = False, _text({}, expandable)
             self._pool = Device(_CAPACITY, self.text).allocator
-        if isinstance(noted, Mapping):
-            self.text = self._as_written(str(noted.get("PYTORCH_CUDA_ALLOC_CONF", "")))
+        if noted is not None:
+            self.text = self._as_written(noted.get("PYTORCH_CUDA_ALLOC_CONF", ""))
         self.expandable: bool = self._pool.settings.expandable_segments
         self.max_split: int = self._pool.settings.max_split_size
         self.large_segment: int = self._pool.settings.large_segment_size
@@ -142,7 +143,7 @@ def _variable(notes: Mapping[str, Any]) -> str:
 
 
 def _text(noted: Mapping[str, Any], expandable: bool) -> str:
-    words = _IN_TEXT.findall(str(noted.get("PYTORCH_CUDA_ALLOC_CONF", "")))
+    words = _IN_TEXT.findall(noted.get("PYTORCH_CUDA_ALLOC_CONF", ""))
     words.sort()  # large_segment_size_mb is the limit of the others and must be parsed first
     split = noted.get("max_split_size", -1)
     if 0 < split < 1 << 62:
@@ -150,8 +151,8 @@ def _text(noted: Mapping[str, Any], expandable: bool) -> str:
     threshold = noted.get("garbage_collection_threshold", 0)
     if 0 < threshold < 1:
         words.append(f"garbage_collection_threshold:{threshold:.12f}")
-    divisions = noted.get("roundup_power2_divisions")
-    if isinstance(divisions, Mapping) and any(number > 1 for number in divisions.values()):
+    divisions = noted.get("roundup_power2_divisions", {})
+    if any(number > 1 for number in divisions.values()):
         words.append(f"roundup_power2_divisions:[{','.join(f'{size}:{max(n, 1)}' for size, n in divisions.items())}]")
     if noted.get("expandable_segments", expandable):
         words.append("expandable_segments:True")

@@ -19,6 +19,7 @@ from typing import TextIO
 
 from forebay.byte_sizes import format_bytes
 from forebay.html_repr import escape_text
+from forebay.snapshot.formats.known_notes import program_of
 from forebay.snapshot.model import Snapshot
 from forebay.snapshot.report.page import alarms, explorer, settings
 from forebay.snapshot.report.page.view import View, make_view, percentage
@@ -132,5 +133,5 @@ def _footer() -> str:
 
 def _command(snapshot: Snapshot) -> str:
     """Return the command line of the program."""
-    program = snapshot.notes.get("program", "")
-    return program if isinstance(program, str) else shlex.join(str(word) for word in program)
+    program = program_of(snapshot.notes)
+    return program if isinstance(program, str) else shlex.join(program)

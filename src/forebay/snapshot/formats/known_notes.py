@@ -1,0 +1,90 @@
+"""The notes of a snapshot that this package interprets. Programs and files may hold any JSON values in their place.
+
+A value of another type, or out of range, is ignored, as the settings in a PyTorch pickle are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from forebay.snapshot.formats.torch_values import is_of
+from forebay.snapshot.model import HEAP_NOTES
+
+__all__ = ["all_settings", "known_settings", "pool_ids", "program_of", "seconds_of", "settings_of", "truncation_of"]
+
+_SETTINGS = {
+    "PYTORCH_CUDA_ALLOC_CONF": str, "max_split_size": int, "garbage_collection_threshold": float,
+    "expandable_segments": bool, "roundup_power2_divisions": dict, "heaps": dict, "watermarks": str,
+}  # fmt: skip
+_MAX_TEXT = 10_000  # characters of settings
+_MAX_SECONDS = 1e12
+
+
+def known_settings(value: Any) -> dict[str, Any]:
+    """Return the allocator settings, and the heap notes, that have the right types."""
+    if not isinstance(value, Mapping):
+        return {}
+    found = {key: value[key] for key, kind in _SETTINGS.items() if is_of(value.get(key), kind)}
+    for name, kinds in (("roundup_power2_divisions", {int}), ("heaps", {int, bool})):
+        if not all(type(key) is str and type(number) in kinds for key, number in found.get(name, {}).items()):
+            del found[name]
+    return {key: each for key, each in found.items() if not isinstance(each, str) or len(each) <= _MAX_TEXT}
+
+
+def settings_of(notes: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the allocator settings of a recording with segments; None if the notes do not contain them."""
+    noted = notes.get("allocator_settings")
+    return known_settings(noted) if isinstance(noted, Mapping) else None
+
+
+def all_settings(notes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all settings that PyTorch's schema can hold: numbers of 64 bits, texts, and flat dicts of them."""
+    noted = notes.get("allocator_settings")
+    found = dict(noted) if isinstance(noted, Mapping) else {}
+    found |= {key: notes[key] for key in HEAP_NOTES if key in notes}
+    return {key: each for key, each in found.items() if _is_plain(each) or _is_flat(each)}
+
+
+def pool_ids(notes: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
+    """Return the ids that PyTorch gave to the private pools, by number."""
+    noted = notes.get("pools")
+    return {
+        int(number): (pair[0], pair[1])
+        for number, pair in (noted.items() if isinstance(noted, Mapping) else ())
+        if number.isascii() and number.isdecimal() and len(number) < 11 and _is_id(pair)
+    }
+
+
+def program_of(notes: Mapping[str, Any]) -> str | list[str]:
+    """Return the command line of the program, as text or as words; "" if the notes do not contain it."""
+    noted = notes.get("program", "")
+    return noted if isinstance(noted, str) else [*map(str, noted)] if isinstance(noted, list | tuple) else ""
+
+
+def seconds_of(notes: Mapping[str, Any]) -> float | None:
+    """Return the run time of the program; None if the notes do not contain it."""
+    noted: Any = notes.get("seconds")
+    return float(noted) if type(noted) in (int, float) and 0 < noted < _MAX_SECONDS else None
+
+
+def truncation_of(notes: Mapping[str, Any]) -> str:
+    """Return where the file ends early; "" if it is complete."""
+    noted = notes.get("truncated")
+    return noted if isinstance(noted, str) else ""
+
+
+def _is_id(value: Any) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and all(type(each) is int and 0 <= each < 1 << 64 for each in value)
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in (str, bool, float) or (type(value) is int and -(1 << 63) <= value < 1 << 64)
+
+
+def _is_flat(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(type(key) is str and _is_plain(each) for key, each in value.items())

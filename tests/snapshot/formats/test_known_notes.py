@@ -1,0 +1,74 @@
+"""Notes of any JSON type: they are read with their known types or ignored, and no report or writer fails."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import pickle
+from dataclasses import replace
+
+import pytest
+from support.snapshot_scenes import training
+
+from forebay.commands import convert
+from forebay.snapshot.analysis.summary import summary
+from forebay.snapshot.formats import known_notes, torch_writer
+from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
+from forebay.snapshot.report import html
+
+NAMES = ("allocator_settings", "heaps", "order", "pools", "program", "seconds", "truncated", "watermarks")
+SETTINGS = ("max_split_size", "garbage_collection_threshold", "roundup_power2_divisions", "PYTORCH_CUDA_ALLOC_CONF")
+VALUES = (
+    None, True, -1, 1.5, float("nan"), 10**400, "text", [], [[]], {}, {"0": "ab"}, {"0": [1, 2, 3]}, {"1": {"2": None}},
+)  # fmt: skip
+
+
+def notes():
+    for value in VALUES:
+        yield from ({name: value} for name in NAMES)
+        yield from ({"allocator_settings": {name: value}} for name in SETTINGS)
+
+
+@pytest.mark.parametrize("own", [*notes()], ids=str)
+def test_notes_of_any_type_are_reported_and_written(tmp_path, own):
+    snapshot = replace(training(steps=3), notes=own)
+    recorded_settings_of(snapshot)
+    assert summary(snapshot).per_second >= 0
+    html.write(snapshot, io.StringIO())
+    torch_writer.write([snapshot], tmp_path / "torch.pickle")
+    pickle.loads((tmp_path / "torch.pickle").read_bytes())
+
+
+@pytest.mark.parametrize("value", VALUES, ids=str)
+def test_convert_names_only_text_as_the_reason_of_truncation(monkeypatch, tmp_path, capsys, value):
+    snapshot = replace(training(steps=3), notes={"truncated": value})
+    monkeypatch.setattr(convert, "load_snapshots", lambda _: (snapshot,))
+    arguments = {"snapshot": tmp_path / "a", "output": tmp_path / "b.folded", "to": None, "device": None}
+    assert convert.run(argparse.Namespace(**arguments)) == 0
+    assert ("truncated" in capsys.readouterr().out) == (value == "text")
+
+
+def test_known_values_are_returned():
+    settings = {"max_split_size": 1, "expandable_segments": True, "other": 2}
+    found = {
+        "allocator_settings": settings, "heaps": {"longest": 4}, "pools": {"3": [5, 6], "x": [1, 2], "4": [-1, 0]},
+        "program": ["a.py", "-x"], "seconds": 2, "truncated": "at the end",
+    }  # fmt: skip
+    assert known_notes.settings_of(found) == {"max_split_size": 1, "expandable_segments": True}
+    assert known_notes.all_settings(found) == {**settings, "heaps": {"longest": 4}}
+    assert known_notes.pool_ids(found) == {3: (5, 6)}
+    assert known_notes.program_of(found) == ["a.py", "-x"]
+    assert known_notes.seconds_of(found) == 2
+    assert known_notes.truncation_of(found) == "at the end"
+
+
+def test_settings_of_megabytes_are_ignored():
+    assert known_notes.settings_of({"allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "a:b," * 10_000}}) == {}
+
+
+def test_number_of_a_pool_takes_no_table_of_that_size(tmp_path):
+    snapshot = training(steps=3)
+    snapshot.trace["home"][:] = (1 << 32) - 1
+    torch_writer.write([snapshot], tmp_path / "torch.pickle")
+    value = pickle.loads((tmp_path / "torch.pickle").read_bytes())
+    assert value["device_traces"][0][0]["pool_id"] == (0, (1 << 32) - 1)
