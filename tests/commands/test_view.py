@@ -15,13 +15,13 @@ pytest.importorskip("textual", reason="the extra top is not installed")
 LIMIT = 20.0  # seconds
 
 
-def show(snapshots, use, size=(120, 40)):
+def show(snapshots, use, size=(120, 40), path="memory.pickle"):
     """Run the interface, and `use(app, pilot)` in it."""
     from forebay.commands.view_app import ViewApp
 
     async def run():
-        app = ViewApp(snapshots, "memory.pickle")
-        async with app.run_test(size=size) as pilot:
+        app = ViewApp(snapshots, path)
+        async with app.run_test(size=size, notifications=True) as pilot:
             await pilot.pause()
             await use(app, pilot)
 
@@ -55,6 +55,18 @@ def test_shows_peak_and_moves():
         assert app.is_running
 
     show([training_run().snapshot()], use)
+
+
+def test_texts_are_neither_markup_nor_control_characters():
+    async def use(app, pilot):
+        assert text_of(app, "#title").startswith(r"\x1b]0;title\x07.pickle: cpu")
+        await pilot.press("slash")
+        app.query_one("#search").value = "[/x]"
+        await pilot.press("enter")
+        await pilot.pause()
+        assert [str(toast.render()) for toast in app.screen.query("Toast")] == ["No entry matches '[/x]'."]
+
+    show([training_run().snapshot()], use, path="\x1b]0;title\x07.pickle")
 
 
 def test_search_marks_and_finds():

@@ -20,6 +20,7 @@ from forebay.byte_sizes import format_bytes
 from forebay.commands.view_model import SiteRow, ViewModel
 from forebay.snapshot.model import Snapshot
 from forebay.snapshot.report.terminal_chart import COLORS
+from forebay.untrusted import printable
 
 __all__ = ["ViewApp"]
 
@@ -103,7 +104,7 @@ class ViewApp(App[None]):
 
     def __init__(self, snapshots: Sequence[Snapshot], path: str) -> None:
         super().__init__()
-        self._snapshots, self._path = [*snapshots], path
+        self._snapshots, self._path = [*snapshots], printable(path)
         self._models: dict[int, ViewModel] = {}
         self._at = 0
         self._rows: list[SiteRow] = []
@@ -230,7 +231,7 @@ class ViewApp(App[None]):
         if found:
             self.model.next_match()
         elif event.value.strip():
-            self.notify(f"No entry matches {event.value.strip()!r}.")
+            self.notify(f"No entry matches {event.value.strip()!r}.", markup=False)
         self._show()
 
     def action_match(self, backwards: bool) -> None:
@@ -241,7 +242,7 @@ class ViewApp(App[None]):
             self._show()
             self.action_entry()
         else:
-            self.notify(f"No entry matches {self.model.pattern!r}.")
+            self.notify(f"No entry matches {self.model.pattern!r}.", markup=False)
 
     def action_entry(self) -> None:
         """Show the stack of the entry at the cursor."""

@@ -46,7 +46,7 @@ def _cause(found: Explanation) -> Paragraph:
         )
         return Paragraph(f"{device} at the end", (text,))
     sentences = [
-        f"Memory did not run out in this history of {found.entries:,} entries.",
+        f"Memory did not run out in this history of {count(found.entries, 'entry', 'entries')}.",
         f"The most memory was live after entry {found.moment:,}: {format_bytes(use.live)}. {reserved}{share}.",
     ]
     return Paragraph(f"Peak of {device}", tuple(sentences))
