@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -119,10 +120,14 @@ class ViewModel:
         if not wanted or self._address() is not None:
             return bool(len(self._matches()))
         snapshot = self.snapshot
-        texts = np.array([wanted in text.casefold() for text in snapshot.strings] or [False])
-        lines = np.array([wanted in f"{snapshot.strings[f['file']]}:{f['line']}".casefold() for f in snapshot.frames])
+        words = [text.casefold() for text in snapshot.strings] or [""]
+        texts = np.array([wanted in word for word in words])
         if len(snapshot.frames):
-            frames = texts[snapshot.frames["file"]] | texts[snapshot.frames["name"]] | lines
+            frames = texts[snapshot.frames["file"]] | texts[snapshot.frames["name"]]
+            file, colon, line = wanted.rpartition(":")
+            if colon and (not line or line.isdecimal()):
+                ends = np.array([word.endswith(file) for word in words])
+                frames |= ends[snapshot.frames["file"]] & np.char.startswith(snapshot.frames["line"].astype(str), line)
             found = frames[snapshot.stacks["frame"]]
             found[0] = False  # no stack
             parent = snapshot.stacks["parent"]
@@ -218,9 +223,10 @@ class ViewModel:
     def _frames(self, stack: int) -> list[str]:
         if stack == NEVER_SEEN:
             return ["allocated before the history begins"]
-        frames = [label_of(frame).removeprefix(self.folder) for frame in self.snapshot.stack(stack)]
-        if len(frames) > _FRAMES:
-            frames[_FRAMES:] = [f"({len(frames) - _FRAMES:,} more)"]
+        rest = self.snapshot.stack(stack)
+        frames = [label_of(frame).removeprefix(self.folder) for frame in islice(rest, _FRAMES)]
+        if more := sum(1 for _ in rest):
+            frames.append(f"({more:,} more)")
         return frames or ["no stack was recorded"]
 
     def status(self) -> str:

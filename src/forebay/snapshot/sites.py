@@ -27,6 +27,7 @@ _ALLOCATOR_NAME = re.compile(
 _BEFORE_RECORDING, _NO_STACK = Frame("(before recording)", "", 0), Frame("(no stack)", "", 0)
 _FOLDER_END = re.compile(r"(?<=[/\\])(?!(?<=\\)(?:x[0-9a-f]{2}|u[0-9a-f]{4}))")  # not in an escape of `printable`
 _MAX_FILE, _MAX_NAME = 300, 200  # characters of a label
+_MAX_PATH = 1 << 13  # of a library's file; a longer text is no path, and files of others may hold any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +118,7 @@ def find_sites(snapshot: Snapshot) -> Sites:
     """
     stacks, frames = snapshot.stacks, snapshot.frames
     in_library, in_allocator = (
-        np.array([bool(pattern(text)) for text in snapshot.strings] or [False])
+        np.array([len(text) <= _MAX_PATH and bool(pattern(text)) for text in snapshot.strings] or [False])
         for pattern in (_LIBRARY_FILE.search, _ALLOCATOR_NAME.match)
     )
     site = np.arange(max(1, len(stacks)))

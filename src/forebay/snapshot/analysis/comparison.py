@@ -6,7 +6,6 @@ again without line numbers and folders, as a program may have been edited or mov
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,8 +19,6 @@ from forebay.snapshot.model import Action, Snapshot
 from forebay.snapshot.sites import find_sites, label_of
 
 __all__ = ["Comparison", "Held", "SiteChange", "Totals", "compare"]
-
-_FOLDER = re.compile(r".*[/\\]", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +227,11 @@ class _Side:
 def _numbers(snapshot: Snapshot, names: _Names) -> tuple[list[int], list[int]]:
     """Return the numbers of all stacks, exactly and without lines and folders; the last element is `NEVER_SEEN`'s."""
     strings = snapshot.strings
+    without_folder = [text[max(text.rfind("/"), text.rfind("\\")) + 1 :] for text in strings]
     frames = [
         (
             names.number("frame", strings[file], strings[name], line),
-            names.number("place", _FOLDER.sub("", strings[file]), strings[name]),
+            names.number("place", without_folder[file], strings[name]),
         )
         for file, name, line in snapshot.frames.tolist()
     ]

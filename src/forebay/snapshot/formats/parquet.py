@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -98,25 +97,40 @@ def _array(pa: Any, column: NDArray[Any] | _Words) -> Any:
 
 
 class _StackTexts:
-    """Texts of the stacks of one snapshot, each made once."""
+    """Texts of the stacks of one snapshot. That of a frame, which many stacks may share, is made once."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
+        self._stacks: list[tuple[int, int]] = snapshot.stacks.tolist()  # parent and frame
+        self._texts: dict[int, str] = {}  # of the frames
 
     def of(self, columns: dict[str, Any]) -> dict[str, _Words]:
         stacks, numbers = np.unique(columns.pop("stack_row"), return_inverse=True)
-        frames = [[*islice(self._snapshot.stack(stack), _MAX_FRAMES)] for stack in stacks.tolist()]
-        texts = [
-            [_text(f"{each.name} ({each.file}:{each.line})").replace(";", ":") for each in stack] for stack in frames
-        ]
+        found = [*map(self._frames, stacks.tolist())]
         return {
-            "site": _Words(numbers, [stack[0] if stack else "" for stack in texts]),
-            "stack": _Words(numbers, [";".join(reversed(stack)) for stack in texts]),
+            "site": _Words(numbers, [frames[0] if frames else "" for frames in found]),
+            "stack": _Words(numbers, [";".join(reversed(frames)) for frames in found]),
         }
+
+    def _frames(self, stack: int) -> list[str]:
+        """Return the texts of the innermost frames of a stack."""
+        found: list[str] = []
+        while stack and len(found) < _MAX_FRAMES:
+            stack, frame = self._stacks[stack]
+            found.append(self._frame(frame))
+        return found
+
+    def _frame(self, row: int) -> str:
+        if (known := self._texts.get(row)) is None:
+            file, name, line = self._snapshot.frames[row].tolist()
+            strings = self._snapshot.strings
+            known = f"{_text(strings[name])} ({_text(strings[file])}:{line})".replace(";", ":")
+            self._texts[row] = known
+        return known
 
 
 def _text(text: str) -> str:
-    return shortened(printable(text), _MAX_NAME)
+    return printable(shortened(text, _MAX_NAME))
 
 
 def _common(snapshot: Snapshot, rows: NDArray[np.void]) -> dict[str, Any]:

@@ -107,4 +107,4 @@ def _name(frame: Frame) -> str:
 
 
 def _text(text: str) -> str:
-    return shortened(printable(text), _MAX_NAME)
+    return printable(shortened(text, _MAX_NAME))  # in this order: a million frames may have a name of a megabyte
