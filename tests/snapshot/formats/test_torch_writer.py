@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import subprocess
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +20,7 @@ from support.synthetic_history import synthetic
 from forebay import simulate, snapshot
 from forebay.snapshot.formats import native, torch_pickle, torch_writer
 from forebay.snapshot.formats.native import BadSnapshot
-from forebay.snapshot.model import ENTRY, Action
+from forebay.snapshot.model import ENTRY, STACK, Action
 
 
 @settings(max_examples=15, deadline=None)
@@ -107,3 +108,34 @@ def test_tools_of_pytorch_open_the_file(tmp_path):
         "assert viz.segsum(data) and viz.trace(data) and len(viz.segments(data, lambda text: text)) > 100\n"
     )
     subprocess.run(["bash", ORACLE, script, path], check=True, timeout=100, capture_output=True)
+
+
+def deep(stacks):
+    """A history whose stacks are one chain, each the caller of the next: a small file with many frames."""
+    trace = np.zeros(stacks, ENTRY)
+    trace["action"], trace["nbytes"], trace["stack"] = Action.ALLOC, 512, np.arange(1, stacks + 1)
+    chain = np.zeros(stacks + 1, STACK)
+    chain["parent"][1:] = np.arange(stacks)
+    given = synthetic(1000)
+    return replace(given, trace=trace, stacks=chain, segments=given.segments[:0], blocks=given.blocks[:0])
+
+
+def test_shared_callers_are_written_in_a_second(tmp_path):
+    given, began = deep(1500), time.process_time()
+    torch_writer.write([given], tmp_path / "file")
+    assert time.process_time() - began < 3.0
+    (found,) = snapshot.load(tmp_path / "file")
+    assert [*found.stack(found.trace["stack"][-1])] == [*given.stack(1500)]
+
+
+def test_devices_share_equal_stacks(tmp_path):
+    torch_writer.write([deep(300)], tmp_path / "one")
+    torch_writer.write([deep(300), replace(deep(300), device="cuda:1")], tmp_path / "two")
+    frames = 5 * 300 * 301 // 2  # bytes of the references to them
+    assert (tmp_path / "two").stat().st_size - (tmp_path / "one").stat().st_size < frames / 2
+
+
+def test_more_frames_than_a_pickle_can_list_are_refused(tmp_path):
+    with pytest.raises(BadSnapshot, match="more than 100,000,000 frames"):
+        torch_writer.write([deep(20_000)], tmp_path / "file")
+    assert not (tmp_path / "file").exists()

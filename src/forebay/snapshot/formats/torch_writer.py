@@ -37,6 +37,7 @@ _KEYS = (
     "pool_id", "compile_context", "user_metadata", "filename", "line", "name",
 )  # fmt: skip
 _CHUNK = 1 << 16  # rows
+_MAX_FRAMES = 100_000_000  # of all stacks: half a gigabyte of the file
 _SIGNED = 1 << 63
 
 
@@ -198,15 +199,33 @@ class _Shared:
             self.labels[row] = [memo[text] for text in label]
         self.stacks = np.zeros(max(len(snapshot.stacks), 1), "<u4")
         used = [np.unique(table["stack"]) for table in (snapshot.segments, snapshot.blocks, snapshot.trace)]
-        for row in [0, *np.unique(np.concatenate(used)).tolist()]:
-            key = "stack", tuple(snapshot.stack(row))
-            if key not in memo:
-                frames = [("frame", *frame) for frame in key[1]]
-                new = [self._frame(frame) for frame in frames]
-                write(b"".join(new))
-                content = b"".join(_reference(memo[frame]) for frame in frames)
-                write(self._once(key, b"](" + content + b"e" if content else b"]"))
-            self.stacks[row] = memo[key]
+        self._write_stacks(snapshot, [0, *np.unique(np.concatenate(used)).tolist()], write)
+
+    def _write_stacks(self, snapshot: Snapshot, rows: list[int], write: Callable[[bytes], object]) -> None:
+        """Write the lists of frames. A list has all frames of its stack, also those that it shares with others."""
+        table: list[tuple[int, int]] = snapshot.stacks.tolist() or [(0, 0)]  # caller and frame
+        depths = [0] * len(table)
+        for row, (parent, _) in enumerate(table[1:], 1):  # callers come first
+            depths[row] = depths[parent] + 1
+        if sum(depths[row] for row in rows) > _MAX_FRAMES:
+            raise BadSnapshot(f"its stacks have more than {_MAX_FRAMES:,} frames, each of which the pickle would list")
+        references: dict[int, bytes] = {}
+        for row in rows:
+            parts, at = [], row
+            while at:
+                at, frame = table[at]
+                if (known := references.get(frame)) is None:
+                    write(self._frame(key := self._frame_key(snapshot, frame)))
+                    known = references[frame] = _reference(self._memo[key])
+                parts.append(known)
+            content = b"".join(parts)
+            write(self._once(("stack", content), b"](" + content + b"e" if parts else b"]"))
+            self.stacks[row] = self._memo["stack", content]
+
+    @staticmethod
+    def _frame_key(snapshot: Snapshot, row: int) -> tuple[str, str, str, int]:
+        file, name, line = snapshot.frames[row].tolist()
+        return "frame", snapshot.strings[file], snapshot.strings[name], line
 
     def pools(self, homes: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """Return the number of each pool's id."""
