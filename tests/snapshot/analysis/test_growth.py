@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +14,7 @@ from support.snapshot_scenes import MIB, Scene, long_run, training
 from forebay.snapshot.analysis.growth import growth
 from forebay.snapshot.analysis.periods import find_steps
 from forebay.snapshot.analysis.timeline import reconstruct
+from forebay.snapshot.model import ENTRY, FRAME, STACK, Action
 
 
 def loop(steps: int, *, layers: int = 4, leak: int = 0, temporary: int = 0, before: int = 0) -> Scene:
@@ -90,3 +95,24 @@ def test_alike_allocations_have_no_period():
     for _ in range(40):
         scene.free(scene.allocate(MIB))
     assert growth(scene.snapshot()) is None
+
+
+def test_memory_does_not_depend_on_sites_times_steps():
+    entries, sites = 60_000, 30_000
+    given = loop(3).snapshot()
+    trace = np.zeros(entries, ENTRY)
+    trace["action"], trace["nbytes"], trace["address"] = Action.ALLOC, 512, (1 << 45) + 512 * np.arange(entries)
+    trace["stack"] = 1 + np.arange(entries) % (entries // 300)  # 300 steps
+    stacks, frames = np.zeros(sites + 1, STACK), np.zeros(sites, FRAME)
+    stacks["frame"][1:] = frames["line"] = np.arange(sites)
+    wide = replace(
+        given, trace=trace, stacks=stacks, frames=frames, segments=given.segments[:0], blocks=given.blocks[:0]
+    )
+    timeline = reconstruct(wide)
+    tracemalloc.start()
+    try:
+        found = growth(wide, timeline=timeline)
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20  # a table of 200 numbers for each site takes 48 MB
+    finally:
+        tracemalloc.stop()
+    assert len(found.sites) == entries // 300

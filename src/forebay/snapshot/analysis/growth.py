@@ -142,21 +142,25 @@ def _growing_sites(
     site = sites.of_stack[held.stack]
     begin, end = np.searchsorted(moments, held.start, "left"), np.searchsorted(moments, held.end, "left")
     seen = begin < end  # live at one of the moments
-    changes = np.zeros((len(moments) + 1, len(sites.frames)), np.int64)
-    np.add.at(changes, (begin[seen], site[seen]), held.nbytes[seen])
-    np.subtract.at(changes, (end[seen], site[seen]), held.nbytes[seen])
-    levels = np.cumsum(changes, axis=0)[:-1]
+    # A site that grows in each step allocates in each: the others need no row of the table, which would be huge.
+    chosen = np.flatnonzero(np.bincount(site[seen], minlength=len(sites.frames)) >= len(moments) - 1)
+    row = np.full(len(sites.frames), -1)
+    row[chosen] = np.arange(len(chosen))
+    seen &= row[site] >= 0
+    changes = np.zeros((len(chosen), len(moments) + 1), np.int64)
+    np.add.at(changes, (row[site[seen]], begin[seen]), held.nbytes[seen])
+    np.subtract.at(changes, (row[site[seen]], end[seen]), held.nbytes[seen])
+    levels = np.cumsum(changes, axis=1)[:, :-1]
     during = (held.start > moments[0]) & (held.start <= moments[-1])
     freed = during & (held.end < timeline.moments)
     allocations = np.bincount(site[during], minlength=len(sites.frames))
     frees = np.bincount(site[freed], minlength=len(sites.frames))
-    grows = np.all(np.diff(levels, axis=0) > 0, axis=0).tolist()
-    found = [
-        SiteGrowth(
-            label_of(frame), frame, float(levels[-1, at] - levels[0, at]) / count, int(levels[0, at]),
-            int(levels[-1, at]), int(allocations[at]), int(frees[at]),
+    grows = np.flatnonzero(np.all(np.diff(levels, axis=1) > 0, axis=1))
+    found = []
+    for at, level in zip(chosen[grows].tolist(), levels[grows], strict=True):
+        first, last, frame = int(level[0]), int(level[-1]), sites.frames[at]
+        growing = SiteGrowth(
+            label_of(frame), frame, (last - first) / count, first, last, int(allocations[at]), int(frees[at])
         )
-        for at, frame in enumerate(sites.frames)
-        if grows[at]
-    ]  # fmt: skip
+        found.append(growing)
     return tuple(sorted(found, key=lambda growing: (-growing.per_step, growing.label)))
