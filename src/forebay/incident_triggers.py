@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Any
 
+from forebay.errors import warn_unraisable
+
 __all__ = ["IncidentTriggers", "check_reasons"]
 
 _STOP_SECONDS = 60.0  # time for a file that is being written
@@ -28,7 +30,8 @@ class IncidentTriggers:
     """Calls of `act("exit")` when the interpreter exits and of `act("signal")` after SIGUSR1.
 
     A thread of its own acts after a signal, as the signal handler may run while the main thread holds a lock. The
-    handler that SIGUSR1 had runs, too. A forked child does not act.
+    handler that SIGUSR1 had runs, too. A forked child does not act. An Exception of `act` is a warning: the process may
+    exit because its devices failed, and the next signal must have an effect.
     """
 
     def __init__(self, act: Callable[[str], object], on: Collection[str]) -> None:
@@ -77,7 +80,7 @@ class IncidentTriggers:
 
     def _at_exit(self) -> None:
         if os.getpid() == self._process:
-            self._act("exit")
+            self._try("exit")
             self.stop()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -88,4 +91,10 @@ class IncidentTriggers:
 
     def _serve(self) -> None:
         while self._requests.get() != "stop":
-            self._act("signal")
+            self._try("signal")
+
+    def _try(self, reason: str) -> None:
+        try:
+            self._act(reason)
+        except Exception as error:  # noqa: BLE001 -- nothing can handle it
+            warn_unraisable(f"no files were written ({reason}): {type(error).__name__}: {error}")

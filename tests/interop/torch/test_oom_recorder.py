@@ -15,10 +15,14 @@ import forebay
 from forebay import snapshot
 from forebay.errors import ForebayWarning
 from forebay.interop.torch import record_oom
+from forebay.interop.torch.oom_recorder import OomRecorder
+from forebay.snapshot.report.incident_files import IncidentFiles
 
 PROGRAM = """
 import sys, torch
 from forebay.interop.torch import record_oom
+from forebay.interop.torch.oom_recorder import OomRecorder
+from forebay.snapshot.report.incident_files import IncidentFiles
 
 recorder = record_oom(sys.argv[1], entries=1000)
 assert recorder.why_not == ""
@@ -87,6 +91,21 @@ def test_reason_without_usable_pytorch(tmp_path, monkeypatch, torch, reason):
     assert reason in recorder.why_not
     assert recorder.write() is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_device_that_failed_is_no_obstacle(tmp_path):
+    def current_device():
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    memory = types.SimpleNamespace(_snapshot=lambda: {"segments": [], "device_traces": []})
+    torch = torch_module(cuda=types.SimpleNamespace(current_device=current_device, memory=memory))
+    recorder = OomRecorder(IncidentFiles(tmp_path, ".pickle", 1, False), (), "", torch)
+    try:
+        path = recorder.write("exit")
+    finally:
+        recorder.stop()
+    assert path.name == f"exit-{os.getpid()}-1-cuda-0.pickle"
+    assert "cuda:0" in path.with_suffix(".txt").read_text()
 
 
 @pytest.mark.parametrize("named", [{"on": ["always"]}, {"entries": 0}, {"limit": -1}])

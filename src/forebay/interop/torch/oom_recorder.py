@@ -81,8 +81,14 @@ class OomRecorder:
         """
         if self._why_not:
             return None
-        index = self._torch.cuda.current_device() if device is None else device
+        index = self._current_device() if device is None else device
         return self._files.write(reason, f"cuda:{index}", partial(self._write, index))
+
+    def _current_device(self) -> int:
+        try:
+            return int(self._torch.cuda.current_device())
+        except RuntimeError:  # after an error of the device; PyTorch's tables can still be read
+            return 0
 
     def _on_oom(self, device: int, *sizes: int) -> None:  # noqa: ARG002 -- the arguments of an observer
         """Write a snapshot: PyTorch's observer."""
