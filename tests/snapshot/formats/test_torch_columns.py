@@ -167,6 +167,18 @@ def test_decompression_bomb_is_refused(tmp_path, compress):
         snapshot.load(path)
 
 
+def test_small_compressed_file_takes_little_memory(tmp_path):
+    entry = b"}(h\x00h\x02h\x01K\x00u"
+    for count, readable in ((1_000_000, True), (3_100_000, False)):  # 11 MB, and 34 MB, of the same few kilobytes
+        head = b"\x80\x04}(\x8c\x01x](\x8c\x06actionq\x00\x8c\x04sizeq\x01\x8c\x05allocq\x02e\x8c\x08segments]"
+        (tmp_path / "file").write_bytes(gzip.compress(head + b"\x8c\x0ddevice_traces](](" + entry * count + b"eeu."))
+        if readable:
+            assert len(snapshot.load(tmp_path / "file")[0].trace) == count
+            continue
+        with pytest.raises(BadSnapshot, match=r"more than [\d,]+ bytes"):
+            snapshot.load(tmp_path / "file")
+
+
 @pytest.mark.parametrize("damage", [b"\x1f\x8b nonsense", b"\x28\xb5\x2f\xfd nonsense"])
 def test_invalid_compressed_data_is_refused(tmp_path, damage):
     (tmp_path / "file").write_bytes(damage)

@@ -1,4 +1,4 @@
-"""Memory that reading an untrusted file may use: in proportion to the size of the file."""
+"""Memory that reading an untrusted file may use: in proportion to the size of its content."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from forebay.errors import ForebayError
 
 __all__ = ["BadSnapshot", "Budget"]
 
-_PER_BYTE, _FIXED = 20, 64 << 20
+_PER_BYTE, _PER_DECOMPRESSED, _FIXED = 20, 8, 64 << 20
 _OVERHEAD = 12 << 20  # of the interpreter and the libraries: buffers, arrays of a fixed size
 
 
@@ -37,9 +37,12 @@ class Budget:
         self.left: int = 1 << 62 if limit is None else limit
 
     @classmethod
-    def of_file(cls, size: int) -> Budget:
-        """Return the budget of a file of `size` bytes, without those of its content."""
-        return cls((_PER_BYTE - 1) * size + _FIXED - _OVERHEAD)
+    def of_file(cls, size: int, *, compressed: bool = False) -> Budget:
+        """Return the budget of a file with `size` bytes of content, without those of the content itself.
+
+        The content of a compressed file gets less for each byte: kilobytes can contain megabytes.
+        """
+        return cls(((_PER_DECOMPRESSED if compressed else _PER_BYTE) - 1) * size + _FIXED - _OVERHEAD)
 
     def charge(self, nbytes: int) -> None:
         """Subtract bytes. Raises BadSnapshot if fewer are left."""

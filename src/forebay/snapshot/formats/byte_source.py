@@ -8,14 +8,14 @@ import zlib
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from forebay.snapshot.formats.budget import BadSnapshot
+from forebay.snapshot.formats.budget import BadSnapshot, Budget
 
 __all__ = ["ByteSource", "Progress"]
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in total
 
 _WINDOW = 1 << 20
-_MAX_RATIO, _ALWAYS = 256, 64 << 20
+_MAX_RATIO, _ALWAYS = 256, 32 << 20
 _UNKNOWN = 1 << 62
 _WINDOW_LOG = 25  # memory that decompression may take: 32 MiB
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -33,7 +33,8 @@ class ByteSource:
 
     Notes
     -----
-    A compressed file may have 256 times its size, and at least 64 MiB; more raises BadSnapshot.
+    The content of a compressed file may be 256 times as large as the file, and at least 32 MiB; more raises
+    BadSnapshot.
     """
 
     def __init__(self, file: BinaryIO, progress: Progress | None = None) -> None:
@@ -56,12 +57,16 @@ class ByteSource:
         elif magic == _ZSTD:
             self._stream = _zstd_stream(self.file)
         self.position: int = 0  # bytes of the content that were read so far
-        self.limit: int = _MAX_RATIO * self.size + _ALWAYS if self.compressed else self.size
+        self.limit: int = max(_MAX_RATIO * self.size, _ALWAYS) if self.compressed else self.size
 
     @property
     def beyond(self) -> int:
         """The bytes of the content that were not read yet; huge if they are unknown."""
         return _UNKNOWN if self.compressed else max(self.size - self.position, 0)
+
+    def budget(self) -> Budget:
+        """Return the budget for what was read so far."""
+        return Budget.of_file(self.position, compressed=self.compressed)
 
     def read(self, nbytes: int) -> bytes:
         """Return the next bytes of the content; fewer only at its end. Raises BadSnapshot if it is invalid."""

@@ -47,7 +47,7 @@ class Columns:
             self.value: Any = reader.value()  # with Rows and StackRow
         except TooLarge as error:
             raise BadSnapshot(f"invalid pickle: {error}") from None
-        self.budget: Budget = Budget(Budget.of_file(source.position).left)
+        self.budget: Budget = source.budget()
         self._entries = np.frombuffer(memoryview(reader), ENTRY)
         self._pools = _pairs(reader.pairs())
         self._notes = _pairs(reader.notes())
@@ -121,7 +121,7 @@ def _execute(reader: HistoryReader, source: ByteSource) -> bool:
     while not reader.done:
         fresh = source.read(window)
         data = rest + fresh if rest else fresh
-        done = reader.read(data, source.beyond, Budget.of_file(source.position).left)
+        done = reader.read(data, source.beyond, source.budget().left)
         if reader.done:
             break
         if len(fresh) < window:

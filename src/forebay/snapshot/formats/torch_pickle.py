@@ -89,7 +89,7 @@ def read(source: ByteSource) -> tuple[Snapshot, ...]:
     except Odd:
         source.rewind()
         data = source.read_all()
-        budget = Budget.of_file(len(data))
+        budget = source.budget()
         return snapshots(safe_pickle.load(data, budget), budget)
     if columns.truncated:
         note = f"the file ends after {source.position:,} bytes, inside the pickle: entries and settings may be missing"
