@@ -113,6 +113,7 @@ def test_workers_of_a_scheduler_give_the_same_results(capsys, full, scheduler):
         (["--search", "0"], "'0' is not a positive integer"),
         (["--search", "3", "--settings", "x:1"], "--search tries settings of its own"),
         (["--scheduler", "nonsense://"], "cannot connect to the scheduler 'nonsense://': "),
+        (["--scheduler", "host"], "cannot connect to the scheduler 'host': missing port number"),
         (["--jobs", "many"], "'many' is not a positive integer"),
     ],
 )
@@ -134,3 +135,9 @@ def test_missing_dask_and_missing_history_are_reported(capsys, monkeypatch, full
     path.write_bytes(dumped(simulate.Device(1 << 30).snapshot()))
     assert main(["tune", str(path)]) == 2
     assert "the files contain no history to replay" in capsys.readouterr().err
+
+
+def test_address_that_is_none_starts_no_client(full, monkeypatch):
+    distributed = pytest.importorskip("distributed", reason="the extra tune is not installed")
+    monkeypatch.setattr(distributed, "Client", lambda *_, **__: pytest.fail("its destructor would wait for 20 s"))
+    assert main(["tune", str(full), "--scheduler", "host"]) == 2

@@ -132,9 +132,11 @@ def _executor(args: argparse.Namespace, entries: int, trials: int) -> Iterator[E
 def _dask_client(address: str) -> Iterator[Any]:
     try:
         from distributed import Client
+        from distributed.comm.addressing import get_address_host_port
     except ImportError as error:
         raise CommandError("--scheduler needs the package distributed: pip install 'forebay[tune]'") from error
     try:
+        get_address_host_port(address)  # a client that cannot parse it waits 20 s when the interpreter exits
         client: Any = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]  # has no annotations
     except (OSError, ValueError, TypeError) as error:
         raise CommandError(f"cannot connect to the scheduler {address!r}: {error}") from error
