@@ -114,7 +114,7 @@ def test_truncated_snapshot_is_stated(two, tmp_path, capsys):
     content = two.read_bytes()
     (tmp_path / "cut").write_bytes(content[: len(content) // 3])
     assert run(tmp_path / "cut", tmp_path / "a.pickle") == 0
-    assert "The snapshot is truncated: the file ends after" in capsys.readouterr().out
+    assert "cut is truncated: the file ends after" in capsys.readouterr().err
 
 
 def test_every_format_has_a_writer():

@@ -66,6 +66,16 @@ def test_each_used_device_is_explained(capsys, tmp_path):
     assert "has no device 'cuda:7'; its devices: cuda:0, cuda:1" in capsys.readouterr().err
 
 
+def test_truncated_file_is_stated(capsys, full):
+    content = full.read_bytes()
+    full.write_bytes(content[: len(content) * 2 // 3])
+    assert main(["explain", str(full), "--no-replay"]) == 0
+    out, err = capsys.readouterr()
+    assert "The snapshot is truncated: the file ends after" in " ".join(out.split())
+    assert err.startswith(f"forebay: {full} is truncated: the file ends after")
+    assert err.count("\n") == 1
+
+
 def test_forebay_snapshot_is_explained(capsys, tmp_path):
     native.write(training(), tmp_path / "run.forebay")
     out = explain(capsys, tmp_path / "run.forebay")

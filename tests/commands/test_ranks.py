@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.snapshot_programs import dumped, fragmented
 from support.snapshot_scenes import MIB, Scene
 
 from forebay.cli import main
@@ -36,6 +37,15 @@ def test_ranks_are_compared(capsys, folder):
     assert "1 file could not be read" in out
     assert "notes.txt" not in out
     assert all(len(line) <= 100 for line in out.splitlines())
+
+
+def test_truncated_ranks_are_marked(capsys, folder):
+    content = dumped(fragmented(70, 60).snapshot())
+    (folder / "rank6.pickle").write_bytes(content[: len(content) * 2 // 3])
+    out = ranks(capsys, folder)
+    assert "A file marked “*” is truncated: its newest entries are missing." in out
+    rows = [line.split() for line in out.partition("All ranks")[2].splitlines()]
+    assert [row[0] for row in rows if row and row[-1].endswith("*")] == ["rank6.pickle"]
 
 
 def test_comparison_is_printed_as_json(capsys, folder):

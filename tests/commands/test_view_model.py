@@ -23,6 +23,11 @@ def test_begins_at_the_peak_with_the_whole_history(model):
     assert model.title() == "cpu with 256.00 MiB · peak 48.00 MiB · out of memory 1 time"
 
 
+def test_truncated_file_is_named():
+    title = ViewModel(Scene().snapshot(notes={"truncated": "it ends"})).title()
+    assert title.split(" · ")[2] == "the file is truncated"
+
+
 def test_sites_equal_the_analysis(model):
     for moment in range(model.timeline.moments):
         model.move_to(moment)

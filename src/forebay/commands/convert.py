@@ -59,8 +59,6 @@ def run(args: argparse.Namespace) -> int:
         entries = sum(len(each.trace) for each in snapshots)
         devices = ", ".join(printable(each.device) for each in snapshots)
         print(f"wrote {args.output} ({chosen}): {entries:,} entries of {devices}")
-        for truncated in {truncation_of(each.notes) for each in snapshots} - {""}:
-            print(f"The snapshot is truncated: {printable(truncated)}.")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,13 +23,13 @@ Progress = Callable[[int, int], None]
 
 
 def load_snapshots(path: Path) -> tuple[Snapshot, ...]:
-    """Return the snapshots in a file, one for each device."""
+    """Return the snapshots in a file, one for each device. A truncated file is stated on standard error."""
     from forebay import snapshot
     from forebay.snapshot.formats.native import BadSnapshot
 
     try:
         with progress_bar("reading", path.stat().st_size >> 6) as progress:
-            return snapshot.load(path, progress)
+            found = snapshot.load(path, progress)
     except BadSnapshot as error:
         raise CommandError(str(error)) from error
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
@@ -37,6 +38,9 @@ def load_snapshots(path: Path) -> tuple[Snapshot, ...]:
         ) from error
     except MemoryError as error:
         raise CommandError(f"cannot read the snapshot {str(path)!r}: not enough memory") from error
+    for text in {each.notes.get("truncated") for each in found} - {None}:
+        print(f"forebay: {printable(f'{path} is truncated: {text}')}", file=sys.stderr)
+    return found
 
 
 def snapshot_console() -> Console:

@@ -250,6 +250,8 @@ class ViewModel:
             parts.append(f"out of memory {found:,} time{'s' * (found > 1)}")
         if self.snapshot.lost:
             parts.append(f"the first {self.snapshot.lost:,} entries were dropped")
+        if "truncated" in self.snapshot.notes:
+            parts.append("the file is truncated")
         if not self.last:
             parts.append("no history was recorded")
         return " · ".join(parts)

@@ -130,7 +130,7 @@ def test_figures_of_a_rank_are_those_of_its_timeline():
 def test_skew_is_at_least_one_and_outliers_are_ranks(peaks):
     from forebay.snapshot.analysis.ranks import Ranks, _outliers
 
-    ranks = tuple(Rank(str(n), "cuda:0", peak, 0, 0, 0, 0, "", 0, 0, ()) for n, peak in enumerate(peaks))
+    ranks = tuple(Rank(str(n), "cuda:0", peak, 0, 0, 0, 0, "", 0, 0, False, ()) for n, peak in enumerate(peaks))
     found = Ranks(ranks, (), 0, ())
     assert 1 - 1e-9 <= found.skew <= max(1, len(peaks)) + 1e-9
     middle = sorted(peaks)[len(peaks) // 2] if peaks else 0

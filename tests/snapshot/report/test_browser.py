@@ -330,6 +330,17 @@ def test_page_fits_its_window(show, width, scheme):
     assert report.page.evaluate(background) != chosen
 
 
+def test_narrow_table_shows_whole_names(show):
+    """Names in buttons are not shortened: a browser replaces a whole button by an ellipsis."""
+    long = "/home/ada/projects/transformers/models/llama/modeling_llama_with_a_long_name.py:1234 LlamaAttention.forward"
+    scene = Scene()
+    scene.allocate(MIB, scene.stack(long))
+    report = show(scene.snapshot(), viewport={"width": 400, "height": 900})
+    name, cell = (report.page.query_selector(f".sites {part}").bounding_box() for part in ("td button", "tbody td"))
+    assert name["x"] + name["width"] <= cell["x"] + cell["width"]
+    assert 140 <= cell["width"] <= 260
+
+
 def test_damaged_page_says_so(browser, tmp_path):
     path = tmp_path / "report.html"
     path.write_text(render(training()).replace('"packed":"', '"packed":"!'), "utf-8")

@@ -114,10 +114,20 @@ def test_contradicting_history_is_named_and_its_peak_limited():
 
 def test_settings_are_shown():
     settings = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "max_split_size": -1, "divisions": {"1": 0}}
-    snapshot = Scene().snapshot(notes={"allocator_settings": settings, "python": "3.13"})
+    notes = {"allocator_settings": settings, "python": "3.13", "pools": {"1": [0, 1]}, "order": "arrival"}
+    snapshot = Scene().snapshot(notes=notes)
     text = re.sub("<[^>]+>", " ", render(snapshot))
     assert re.search(r"PYTORCH_CUDA_ALLOC_CONF\s+expandable_segments:True", text)
     assert re.search(r"max_split_size\s+not set\s+divisions\s+not set", text)
+    assert " python 3.13 \n" in text
+    assert "arrival" not in text
+    settings["max_split_size"] = 64 * MIB
+    assert re.search(r"max_split_size\s+64.00 MiB", re.sub("<[^>]+>", " ", render(snapshot)))
+
+
+def test_truncated_file_is_stated():
+    snapshot = Scene().snapshot(notes={"truncated": "the <file> ends"})
+    assert '<p class="remark">The snapshot is truncated: the &lt;file&gt; ends.</p>' in render(snapshot)
 
 
 def test_several_devices_are_on_one_page():

@@ -53,6 +53,8 @@ class Rank:
         Length of the history.
     lost : int
         Entries that the ring buffer dropped.
+    truncated : bool
+        Whether the file is truncated.
     sites : tuple of tuple of str and int
         Sites and their live bytes at the peak, most first; at most 200.
     """
@@ -67,6 +69,7 @@ class Rank:
     oom_label: str
     entries: int
     lost: int
+    truncated: bool
     sites: tuple[tuple[str, int], ...]
 
 
@@ -168,6 +171,7 @@ def rank_of(snapshot: Snapshot, name: str) -> Rank:
         oom_label=errors[-1].label if errors else "",
         entries=len(snapshot.trace),
         lost=snapshot.lost,
+        truncated="truncated" in snapshot.notes,
         sites=tuple((use.label, use.live_bytes) for use in sites(snapshot, timeline=timeline)[:_SITES]),
     )
 

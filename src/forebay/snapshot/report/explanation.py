@@ -111,6 +111,8 @@ class Explanation:
         Length of the history.
     lost : int
         Entries that the ring buffer dropped.
+    truncated : str
+        What is missing in a truncated file; "" for a complete one.
     settings : str or None
         Allocator settings of the recording; None if the file does not contain them.
     cause : Cause
@@ -143,6 +145,7 @@ class Explanation:
     capacity: int
     entries: int
     lost: int
+    truncated: str
     settings: str | None
     cause: Cause
     moment: int
@@ -167,8 +170,8 @@ class Explanation:
         """
         fields = {
             name: getattr(self, name)
-            for name in ("device", "capacity", "entries", "lost", "settings", "cause", "moment", "counted_errors",
-                         "available", "peak_ever")
+            for name in ("device", "capacity", "entries", "lost", "truncated", "settings", "cause", "moment",
+                         "counted_errors", "available", "peak_ever")
         }  # fmt: skip
         grown = self.growth
         return {
@@ -266,6 +269,7 @@ def explanation(
         capacity=snapshot.capacity,
         entries=len(snapshot.trace),
         lost=snapshot.lost,
+        truncated=str(snapshot.notes.get("truncated", "")),
         settings=recorded.text if recorded.known else None,
         cause=cause,
         moment=moment,

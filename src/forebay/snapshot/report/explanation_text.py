@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from forebay.byte_sizes import format_bytes
 from forebay.snapshot.report.explanation import Cause, Explanation, OomRequest
 from forebay.snapshot.report.paragraph import Paragraph, count, short_labels
-from forebay.untrusted import printable
+from forebay.untrusted import printable, shortened
 
 __all__ = ["paragraphs"]
 
 _SITES, _PINS, _GROWING, _ERRORS, _TRIED = 6, 4, 5, 5, 5  # rows of the tables
+_TEXT = 300  # characters of a text from the file
 
 
 def paragraphs(found: Explanation) -> list[Paragraph]:
@@ -306,6 +307,8 @@ def _other_errors(found: Explanation) -> Paragraph:
 
 def _remarks(found: Explanation) -> Paragraph:
     sentences = []
+    if found.truncated:
+        sentences.append(f"The snapshot is truncated: {printable(shortened(found.truncated, _TEXT))}.")
     if found.lost:
         sentences.append(f"The ring buffer dropped the first {found.lost:,} entries, so the history begins later.")
     if found.counted_errors > len(found.errors):

@@ -115,8 +115,9 @@ def _unit(value: str) -> str:
 
 
 def _metadata(view: View) -> str:
-    """Return the notes of a snapshot that no other part of the page shows."""
-    notes = {name: value for name, value in view.snapshot.notes.items() if name not in ("program", *settings.NOTES)}
+    """Return the notes of a snapshot that no other part of the page shows, and that are no internals of its format."""
+    elsewhere = {"program", "order", "pools", "truncated", *settings.NOTES}
+    notes = {name: value for name, value in view.snapshot.notes.items() if name not in elsewhere}
     text = " · ".join(f"{name} {value}" for name, value in sorted(notes.items()))
     return f'<p class="metadata">{escape_text(text)}</p>\n' if text else ""
 

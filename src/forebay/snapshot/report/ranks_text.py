@@ -88,7 +88,8 @@ def _table(found: Ranks, rows: int) -> Paragraph:
     highest = max((rank.peak for rank in shown), default=0) or 1
     table = tuple(
         (printable(rank.name), format_bytes(rank.peak), change(rank.peak - found.median_peak), format_bytes(rank.end),
-         format_bytes(rank.reserved), f"{rank.ooms:,}", f"{rank.entries:,}" + ("+" if rank.lost else ""))
+         format_bytes(rank.reserved), f"{rank.ooms:,}",
+         f"{rank.entries:,}" + "+" * (rank.lost > 0) + "*" * rank.truncated)
         for rank in shown
     )  # fmt: skip
     sentences = []
@@ -96,6 +97,8 @@ def _table(found: Ranks, rows: int) -> Paragraph:
         sentences.append(f"The first {len(shown):,} of {len(found.ranks):,} ranks.")
     if any(rank.lost for rank in shown):
         sentences.append("Of a history marked “+” the ring buffer dropped the oldest entries.")
+    if any(rank.truncated for rank in shown):
+        sentences.append("A file marked “*” is truncated: its newest entries are missing.")
     columns = ("rank", "peak", "from the median", "at the end", "reserved", "out of memory", "history")
     shares = tuple(rank.peak / highest for rank in shown)
     return Paragraph("All ranks", tuple(sentences), columns if table else (), table, shares=shares)

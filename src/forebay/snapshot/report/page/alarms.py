@@ -12,6 +12,7 @@ from forebay.snapshot.report.explanation import explanation
 from forebay.snapshot.report.explanation_text import paragraphs
 from forebay.snapshot.report.page.view import View
 from forebay.snapshot.report.paragraph import Paragraph
+from forebay.untrusted import printable, shortened
 
 __all__ = ["section"]
 
@@ -63,7 +64,8 @@ def _details(found: list[Paragraph]) -> str:
 def _remarks(view: View) -> list[str]:
     """Return what the history does not contain."""
     numbers, timeline = view.numbers, view.timeline
-    remarks = []
+    truncated = view.snapshot.notes.get("truncated")
+    remarks = [f"The snapshot is truncated: {printable(shortened(str(truncated), 300))}."] if truncated else []
     held = timeline.allocations
     older = held.start == 0
     if numbers.lost:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from forebay.byte_sizes import format_bytes
 from forebay.html_repr import escape_text
 from forebay.snapshot.model import HEAP_NOTES
 from forebay.snapshot.report.page.view import View
@@ -12,6 +13,7 @@ from forebay.snapshot.report.page.view import View
 __all__ = ["NOTES", "section"]
 
 NOTES = ("allocator_settings", *HEAP_NOTES)  # notes of a snapshot that this section shows
+_SIZES = (".max_split_size",)  # settings in bytes
 
 
 def section(view: View) -> str:
@@ -34,7 +36,7 @@ def section(view: View) -> str:
 def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield the names and values of nested settings. Tables of zeros, such as unset divisions, are one value."""
     if not isinstance(value, Mapping):
-        yield name.removeprefix("allocator_settings."), _text(value)
+        yield name.removeprefix("allocator_settings."), _text(name, value)
     elif value and not any(value.values()):
         yield name.removeprefix("allocator_settings."), "not set"
     else:
@@ -42,7 +44,9 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
             yield from _flat(f"{name}.{key}", each)
 
 
-def _text(value: object) -> str:
+def _text(name: str, value: object) -> str:
     if value in (-1, "", None):
         return "not set"
+    if name.endswith(_SIZES) and type(value) is int:
+        return format_bytes(value)
     return str(value)
