@@ -10,7 +10,9 @@ from support.transcripts import updated
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 
 
-@pytest.mark.parametrize("name", ["tune-the-allocator", "compare-snapshots", "explain-out-of-memory", "convert-snapshots"])
+@pytest.mark.parametrize(
+    "name", ["tune-the-allocator", "compare-snapshots", "explain-out-of-memory", "convert-snapshots"]
+)
 def test_transcripts_are_the_output_of_the_commands(monkeypatch, name):
     monkeypatch.setenv("COLUMNS", "100")
     page = (PAGES / f"{name}.md").read_text()

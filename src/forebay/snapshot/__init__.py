@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from forebay.snapshot import model
 from forebay.snapshot.model import Action, Frame, Snapshot, State
+
+if TYPE_CHECKING:
+    from forebay.snapshot.analysis.timeline import Timeline
 
 __all__ = ["Action", "Frame", "Snapshot", "State", "load"]
 
@@ -61,4 +65,11 @@ def _html(snapshot: Snapshot) -> str:
     return snapshot_html(snapshot)
 
 
+def _timeline_html(timeline: Timeline) -> str:
+    from forebay.snapshot.report.notebook import timeline_html
+
+    return timeline_html(timeline)
+
+
 model._hooks.html = _html  # noqa: SLF001 - the model has no access to the analysis
+model._hooks.timeline_html = _timeline_html  # noqa: SLF001 - the same

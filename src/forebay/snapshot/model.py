@@ -178,9 +178,10 @@ class Snapshot:
 
 
 class _Hooks:
-    """Functions of the packages above: the display of a snapshot in a notebook."""
+    """Functions of the packages above: the display of a snapshot and of a timeline in a notebook."""
 
     html: Callable[[Snapshot], str] = staticmethod(repr)
+    timeline_html: Callable[[Any], str] = staticmethod(repr)
 
 
 _hooks = _Hooks

@@ -10,6 +10,7 @@ from support.markup import check_markup
 from support.report_pages import EVIL, SCENARIOS, snapshot_of
 
 from forebay.snapshot.analysis.summary import summary
+from forebay.snapshot.analysis.timeline import reconstruct
 from forebay.snapshot.report.cell import CellMeasurement, CellReport
 
 MIB = 1 << 20
@@ -25,6 +26,7 @@ def test_snapshot_of_every_scenario(scenario):
     snapshot = snapshot_of(scenario)
     check_markup(snapshot._repr_html_())
     check_markup(summary(snapshot)._repr_html_())
+    check_markup(reconstruct(snapshot)._repr_html_())
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -33,6 +35,16 @@ def test_cell_report_of_every_scenario(scenario):
         report = report_of(snapshot_of(scenario), rows=rows)
         check_markup(report._repr_html_())
         assert "Memory of" in repr(report)
+
+
+def test_timeline_shows_its_peak():
+    timeline = reconstruct(snapshot_of("training"))
+    markup = timeline._repr_html_()
+    assert f"after entry {timeline.peak:,}" in markup
+    assert "<svg" in markup
+    assert repr(timeline).startswith(f"Timeline(moments={timeline.moments}, ")
+    broken = replace(timeline, time_ns=np.empty(0, np.int64))
+    assert "cannot be drawn: " in broken._repr_html_()
 
 
 def test_hostile_names_are_escaped():

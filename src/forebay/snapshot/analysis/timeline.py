@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay.snapshot import model
 from forebay.snapshot.model import Action, Snapshot, State
 
 __all__ = ["NEVER_SEEN", "Allocations", "Timeline", "reconstruct"]
@@ -65,7 +66,7 @@ class Allocations:
         return np.flatnonzero((self.start <= moment) & (moment < self.end))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Timeline:
     """Allocated and reserved bytes at every moment.
 
@@ -106,6 +107,13 @@ class Timeline:
         seen = (held.start > 0) & (held.end < self.moments)
         ends = np.minimum(held.end, self.moments - 1)
         return np.where(seen, self.time_ns[ends] - self.time_ns[held.start], -1)
+
+    def __repr__(self) -> str:
+        peak, count = int(self.allocated[self.peak]), len(self.allocations.start)
+        return f"Timeline(moments={self.moments}, allocations={count}, peak={peak} bytes at {self.peak})"
+
+    def _repr_html_(self) -> str:
+        return model._hooks.timeline_html(self)  # noqa: SLF001 - set by the package above
 
 
 def reconstruct(snapshot: Snapshot) -> Timeline:

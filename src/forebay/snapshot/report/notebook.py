@@ -16,7 +16,7 @@ from forebay.snapshot.report.page import axes, chart
 from forebay.snapshot.report.text import NO_ALLOCATIONS, format_duration
 from forebay.snapshot.sites import label_of, strip_common_folder
 
-__all__ = ["site_table", "snapshot_html", "timeline_figure"]
+__all__ = ["site_table", "snapshot_html", "timeline_figure", "timeline_html"]
 
 _WIDTH, _HEIGHT = 720, 210
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 12, 20, 24  # around the field of the plot
@@ -49,6 +49,23 @@ def _parts(snapshot: Snapshot) -> list[Html]:
     heading = "allocated at the peak, by site" if len(snapshot.trace) else "allocated, by site"
     parts.append(site_table(uses, heading, _SITES) if uses else note(NO_ALLOCATIONS))
     return parts
+
+
+def timeline_html(timeline: Timeline) -> Html:
+    """Return the display of a timeline. Never raises."""
+    title = "Memory over time"
+    try:
+        count = len(timeline.allocations.start)
+        head = [
+            ("moments", f"{timeline.moments:,}"),
+            ("allocations", f"{count:,}"),
+            ("peak", f"{format_bytes(int(timeline.allocated[timeline.peak]))} after entry {timeline.peak:,}"),
+        ]
+        if timeline.moments < 2:
+            return box(title, facts(head), note("No history was recorded."))
+        return box(title, facts(head), timeline_figure(timeline, int(timeline.time_ns[0]), int(timeline.time_ns.max())))
+    except Exception as error:  # noqa: BLE001 - a timeline that a program has put together may be inconsistent
+        return box(title, note(f"The timeline cannot be drawn: {type(error).__name__}: {error}"))
 
 
 def site_table(
