@@ -78,7 +78,7 @@ def _errors(found: Ranks) -> Paragraph:
     ]  # fmt: skip
     text = f"The first {_ERRORS} of {len(failed):,} ranks that ran out of memory." if len(failed) > _ERRORS else ""
     columns = ("rank", "errors", "last request", "site")
-    explain = "`forebay explain` tells the cause for one of these files."
+    explain = "The command “forebay explain” tells the cause for one of these files."
     sentences = tuple(filter(None, (text, explain))) if failed else ()
     return Paragraph("Out of memory", sentences, columns if rows else (), tuple(rows), text_columns=(0, 3))
 
