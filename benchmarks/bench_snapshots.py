@@ -146,7 +146,7 @@ def main() -> None:
         rows(result, "write the page", pages, {"forebay": ours, "_memory_viz": theirs})
         if shutil.which("chromium"):
             rows(result, "open the page", {"forebay": lambda: opened(ours)})
-        screens = {"forebay": lambda: drawn([*FOREBAY, "view", path], b"Search")}
+        screens = {"forebay": lambda: drawn([*FOREBAY, "view", path], b"Find")}
         if ptmem:
             cache = path.with_name(f".{path.name}.memcache")
 

@@ -82,20 +82,20 @@ class ViewApp(App[None]):
     #frames { width: 2fr; padding: 0 1; border-left: solid $primary; }
     """
     BINDINGS: ClassVar[list[Binding | tuple[str, str] | tuple[str, str, str]]] = [
-        Binding("q", "quit", "Quit"),
+        Binding("q", "quit", "Quit"),  # the footer has these in order, and fits 80 columns
         Binding("ctrl+c", "quit", show=False, priority=True),
-        Binding("left", "columns(-1)", "", priority=True),
-        Binding("right", "columns(1)", "Move", priority=True),
-        Binding("shift+left,comma", "entries(-1)", "entry ◀"),
-        Binding("shift+right,full_stop", "entries(1)", "entry ▶"),
-        Binding("plus,equals_sign", "zoom(0.5)", "Zoom in"),
-        Binding("minus", "zoom(2.0)", "out"),
-        Binding("0", "zoom(1e18)", "all"),
+        Binding("left", "columns(-1)", show=False, priority=True),
+        Binding("right", "columns(1)", "Move", key_display="←→", priority=True),
+        Binding("shift+left,comma", "entries(-1)", show=False),
+        Binding("shift+right,full_stop", "entries(1)", "Step", key_display=",."),
+        Binding("plus,equals_sign", "zoom(0.5)", "Zoom", key_display="+-"),
+        Binding("minus", "zoom(2.0)", show=False),
+        Binding("0", "zoom(1e18)", "All"),
         Binding("home", "move(0)", show=False, priority=True),
         Binding("end", "move(-1)", show=False, priority=True),
         Binding("p", "peak", "Peak"),
         Binding("o", "oom", "OOM"),
-        Binding("slash", "search", "Search"),
+        Binding("slash", "search", "Find"),
         Binding("n", "match(False)", "Next"),
         Binding("N", "match(True)", "previous", show=False),
         Binding("e", "entry", "Stack"),
@@ -133,7 +133,7 @@ class ViewApp(App[None]):
             yield DataTable(id="sites", cursor_type="row", zebra_stripes=True)
             with VerticalScroll(id="frames"):
                 yield Static(id="stack")
-        yield Footer()
+        yield Footer(compact=True)
 
     def on_mount(self) -> None:
         """Create the columns of the table, and show the peak."""

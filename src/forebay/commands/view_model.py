@@ -230,17 +230,17 @@ class ViewModel:
         return frames or ["no stack was recorded"]
 
     def status(self) -> str:
-        """Return the sentence about the cursor: the entry, the time, and the bytes."""
+        """Return the line about the cursor: the bytes, the entry, the time, and what it did."""
         timeline, at = self.timeline, self.cursor
         allocated, reserved = int(timeline.allocated[at]), int(timeline.reserved[at])
         sizes = f"allocated {format_bytes(allocated)}, reserved {format_bytes(reserved)}"
         if not at:
-            return f"before the first of {self.last:,} entries: {sizes}"
+            return f"{sizes} · before the first of {self.last:,} entries"
         entry = self.snapshot.trace[at - 1]
         since = format_duration(max(int(timeline.time_ns[at]) - int(timeline.time_ns[0]), 0))
         address = "" if entry["action"] == Action.OOM else f" at {int(entry['address']):#x}"
         done = f"{_WORDS[Action(entry['action'])]} {format_bytes(int(entry['nbytes']))}{address}"
-        return f"entry {at:,} of {self.last:,}, {since}: {done} · {sizes}"
+        return f"{sizes} · entry {at:,} of {self.last:,}, {since}: {done}"
 
     def title(self) -> str:
         """Return the device, its memory, the peak and the losses of the history."""
