@@ -22,6 +22,7 @@ from forebay.snapshot.formats import safe_pickle
 from forebay.snapshot.formats.budget import BadSnapshot, Budget
 from forebay.snapshot.formats.known_notes import known_settings
 from forebay.snapshot.formats.native import check
+from forebay.snapshot.formats.torch_addresses import pools_by_address, rebase
 from forebay.snapshot.formats.torch_values import (
     Rows,
     as_dicts,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from forebay.snapshot.formats.byte_source import ByteSource
     from forebay.snapshot.formats.torch_columns import Columns
 
-__all__ = ["PINNED", "parse", "pools_by_address", "read", "snapshots"]
+__all__ = ["PINNED", "parse", "read", "snapshots"]
 
 PINNED = "pinned"  # the device that stands for pinned memory
 
@@ -101,8 +102,8 @@ def snapshots(value: Any, budget: Budget | None = None, columns: Columns | None 
     """Convert an unpickled value to one snapshot for each device, by index. Raises BadSnapshot for another schema.
 
     `capacity` is 0, as PyTorch does not record it. The notes hold the settings and the ids of the private pools. Pinned
-    memory follows as the device "pinned". `budget` limits the memory; by default it is unlimited. `columns` has the
-    histories and the stacks if the value was read by it.
+    memory follows as the device "pinned". Addresses from 2^62 are relative to the note "address_base". `budget` limits
+    the memory; by default it is unlimited. `columns` has the histories and the stacks if the value was read by it.
     """
     budget = budget or Budget()
     if isinstance(value, list):  # before 2.0: segments without history
@@ -153,8 +154,9 @@ def _snapshot(
         entries, has_pools = _trace(trace, stacks, pools, labels), any("pool_id" in entry for entry in trace[:1])
     if not has_pools and pools.ids:  # older versions record the pool only for segments
         entries["home"] = pools_by_address(entries, segment_rows)
+    base = rebase(segment_rows, block_rows, entries)
     stack_rows, frames, strings = stacks.compact(segment_rows, block_rows, entries)
-    notes: dict[str, Any] = {"from": "PyTorch"}
+    notes: dict[str, Any] = {"from": "PyTorch"} | ({"address_base": hex(base)} if base else {})
     if settings:
         notes["allocator_settings"] = {key: value for key, value in settings.items() if key not in HEAP_NOTES}
         notes |= {key: settings[key] for key in HEAP_NOTES if key in settings}
@@ -263,16 +265,6 @@ def _trace(trace: Rows, stacks: Columns | _StackTable, pools: _Pools, labels: _I
         require(all(set(map(type, texts)) <= {str} for texts in annotations), "a text is not a string")
         rows["note"] = [labels.number(label) for label in zip(*annotations, strict=True)]
     return rows
-
-
-def pools_by_address(entries: NDArray[np.void], segments: NDArray[np.void]) -> NDArray[np.uint32]:
-    """Return the pool of the segment at each entry's address; 0 outside the segments."""
-    if not len(segments):
-        return np.zeros(len(entries), np.uint32)
-    at = np.searchsorted(segments["address"], entries["address"], "right") - 1
-    inside = (at >= 0) & (entries["address"] < (segments["address"] + segments["nbytes"])[at])
-    found: NDArray[np.uint32] = np.where(inside, segments["home"][at], 0)
-    return found
 
 
 class _Interner:

@@ -1,6 +1,6 @@
 """Writer of PyTorch's snapshot pickles, which PyTorch's viewers open. Rows become opcodes with NumPy, not one by one.
 
-All integers have eight bytes or fewer and the protocol is 4, as PyTorch's viewer in the browser needs.
+The protocol is 4, and integers below 2^63 have at most eight bytes, as PyTorch's viewer in the browser needs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from forebay.snapshot.formats.budget import BadSnapshot
 from forebay.snapshot.formats.byte_source import Progress
 from forebay.snapshot.formats.known_notes import all_settings, pool_ids
 from forebay.snapshot.formats.native import check
-from forebay.snapshot.formats.torch_pickle import PINNED, pools_by_address
+from forebay.snapshot.formats.torch_addresses import pools_by_address, with_base
+from forebay.snapshot.formats.torch_pickle import PINNED
 from forebay.snapshot.model import Action, Snapshot, State
 
 __all__ = ["write"]
@@ -74,7 +75,7 @@ def write(snapshots: Sequence[Snapshot], path: str | os.PathLike[str], progress:
         index = -1 if snapshot.device == PINNED else _index(snapshot.device)
         if index in by_device:
             raise BadSnapshot(f"two snapshots are of the device {snapshot.device!r}")
-        by_device[index] = snapshot
+        by_device[index] = with_base(snapshot)
     with atomic_write(Path(path)) as file:
         _Writer(file, sum(len(each.trace) for each in snapshots), progress).write(by_device)
 
