@@ -2,7 +2,7 @@
 
 import { ABOVE, BELOW, drawMarks, drawPicture, type Largest, LEFT, RIGHT, Sheet } from "./chart-drawing";
 import { make, showTip, tipRow } from "./dom";
-import { bytes, count, duration, percentage } from "./format";
+import { bytes, count, duration, percentage, sourceLine } from "./format";
 import { fragmentation, type Fragments } from "./fragments";
 import type { History } from "./history";
 import { keyActions } from "./keys";
@@ -276,7 +276,7 @@ export class Chart {
     const lifetime = start && freed ? duration(history.time[end] - history.time[start]) : start ? "not freed" : "older";
     const place = `${history.streamName(history.queue[row])}, ${history.poolName(history.home[row])}`;
     const frames = history.framesOf(stack);
-    const lines = frames.slice(0, TIP_FRAMES).map(({ file, name, line }) => frameLine(`${file}:${line} ${name}`));
+    const lines = frames.slice(0, TIP_FRAMES).map(({ file, name, line }) => frameLine(`${sourceLine(file, line)} ${name}`));
     if (frames.length > TIP_FRAMES) lines.push(frameLine(`and ${frames.length - TIP_FRAMES} more`));
     return [
       tipRow(key, history.siteName(history.site(stack)), bytes(history.nbytes[row])),

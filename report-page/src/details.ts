@@ -1,7 +1,7 @@
 /** The chosen moment, and the pinned allocation with its stack. */
 
 import { type Child, facts, figure, make } from "./dom";
-import { bytes, count, duration, hex, percentage } from "./format";
+import { bytes, count, duration, hex, percentage, sourceLine } from "./format";
 import { fragmentation, type Fragments } from "./fragments";
 import type { History } from "./history";
 import type { Layers } from "./layers";
@@ -54,7 +54,7 @@ export class Details {
     const heading = make("h3", {}, make("i", { class: `key k${layers.of[row]}` }));
     heading.append(` ${bytes(history.nbytes[row])} at ${hex(history.address(row))}`);
     const frames = history.framesOf(stack).map(({ file, name, line }) =>
-      make("li", {}, make("span", { class: "path" }, `${file}:${line}`), ` ${name}`),
+      make("li", {}, make("span", { class: "path" }, sourceLine(file, line)), ` ${name}`),
     );
     const none = stack < 0 ? "Allocated before the history began: the stack is unknown." : "No stack was recorded.";
     return [

@@ -1,7 +1,7 @@
 /** The flame graph: which stacks held memory at a moment or over a range. */
 
 import { button, choice, make, section } from "./dom";
-import { bytes, count, percentage } from "./format";
+import { bytes, count, percentage, sourceLine } from "./format";
 import type { History } from "./history";
 import type { State } from "./state";
 
@@ -150,7 +150,7 @@ export class FlameGraph {
   private bar({ stack, depth, from, width }: Bar, totals: Float64Array, tabindex: string): HTMLElement {
     const { file, name, line } = stack ? this.history.frame(stack) : { file: "", name: "all", line: 0 };
     const share = `${bytes(totals[stack])}, ${percentage(totals[stack] / totals[0])}`;
-    const label = `${name} ${file ? `${file}:${line} ` : ""}(${share})`;
+    const label = `${name} ${file ? `${sourceLine(file, line)} ` : ""}(${share})`;
     const attributes = { type: "button", title: label, "aria-label": label, class: `bar f${shade(file)}`, tabindex };
     const element = make("button", attributes, name);
     element.style.cssText = `left:${100 * from}%;width:${100 * width}%;top:${depth * ROW}px;height:${ROW - 1}px`;

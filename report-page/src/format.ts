@@ -64,3 +64,8 @@ export function ticks(low: number, high: number, most: number, binary = false): 
   for (let value = Math.ceil(low / step) * step; value <= high && values.length < 100; value += step) values.push(value);
   return { step, values };
 }
+
+/** Format the place of a frame in the source; C++ frames often have no line. */
+export function sourceLine(file: string, line: number): string {
+  return line ? `${file}:${line}` : file;
+}

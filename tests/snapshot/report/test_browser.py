@@ -130,6 +130,17 @@ def test_tooltip_names_the_allocation_and_its_stack(show):
     assert len(seen) >= 4
 
 
+def test_frame_without_a_line_is_named_by_its_file(show):
+    scene = Scene()
+    scene.allocate(MIB, scene.stack("app.py:1 f"))
+    snapshot = scene.snapshot()
+    snapshot.frames["line"] = 0
+    report = show(snapshot, address="#axis=entry")
+    assert report.hover(0.99, 0.01)["frames"] == ["app.py f"]
+    report.press("p", "ArrowUp")
+    assert report.text(".pinned .stack").strip() == "app.py f"
+
+
 def test_allocations_are_stacked_to_the_allocated_bytes(show):
     """Just below the top of the stack is an allocation, and just above is none."""
     timeline = reconstruct(snapshot := random_scene())
