@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -383,19 +381,3 @@ def test_long_history_stays_usable(show):
     held = timeline.allocations
     row = np.argsort(held.start, kind="stable")[tip["row"]]
     assert held.start[row] <= tip["moment"] < held.end[row]
-
-
-@pytest.mark.slow
-def test_million_entries_reach_the_goals(browser, tmp_path, monkeypatch):
-    """The goals are in seconds and frames per second; here they are in processor time, as the machine may be busy."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "benchmarks")
-    import bench_report
-
-    snapshot, path = synthetic(1_000_000), tmp_path / "report.html"
-    began = time.process_time()
-    path.write_text(render(snapshot), "utf-8")
-    assert time.process_time() - began < 5
-    assert path.stat().st_size < 15e6
-    first, _, cost = bench_report.measure(browser, path)
-    assert first < 2 * 1500  # the goal on a machine of its own is 1.5 s
-    assert max(cost.values()) < 1000 / 30
