@@ -45,8 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from forebay.snapshot.formats.known_notes import truncation_of
-
     with command_output():
         chosen = args.to or _format_of(args.output)
         snapshots = load_snapshots(args.snapshot)

@@ -25,6 +25,7 @@ Progress = Callable[[int, int], None]
 def load_snapshots(path: Path) -> tuple[Snapshot, ...]:
     """Return the snapshots in a file, one for each device. A truncated file is stated on standard error."""
     from forebay import snapshot
+    from forebay.snapshot.formats.known_notes import truncation_of
     from forebay.snapshot.formats.native import BadSnapshot
 
     try:
@@ -38,7 +39,7 @@ def load_snapshots(path: Path) -> tuple[Snapshot, ...]:
         ) from error
     except MemoryError as error:
         raise CommandError(f"cannot read the snapshot {str(path)!r}: not enough memory") from error
-    for text in {each.notes.get("truncated") for each in found} - {None}:
+    for text in {truncation_of(each.notes) for each in found} - {""}:
         print(f"forebay: {printable(f'{path} is truncated: {text}')}", file=sys.stderr)
     return found
 

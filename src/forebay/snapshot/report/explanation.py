@@ -10,6 +10,7 @@ from typing import Any
 from forebay.snapshot.analysis.growth import Growth, growth
 from forebay.snapshot.analysis.summary import Oom, SiteUse, ooms, sites, summary
 from forebay.snapshot.analysis.timeline import reconstruct
+from forebay.snapshot.formats.known_notes import truncation_of
 from forebay.snapshot.model import Snapshot
 from forebay.snapshot.replay.memory_state import MemoryState, memory_state
 from forebay.snapshot.replay.pinning import Pins, find_pins
@@ -269,7 +270,7 @@ def explanation(
         capacity=snapshot.capacity,
         entries=len(snapshot.trace),
         lost=snapshot.lost,
-        truncated=str(snapshot.notes.get("truncated", "")),
+        truncated=truncation_of(snapshot.notes),
         settings=recorded.text if recorded.known else None,
         cause=cause,
         moment=moment,

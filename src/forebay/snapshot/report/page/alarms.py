@@ -8,6 +8,7 @@ from forebay.byte_sizes import format_bytes
 from forebay.errors import Unsupported
 from forebay.html_repr import escape_text
 from forebay.snapshot.analysis import summary
+from forebay.snapshot.formats.known_notes import truncation_of
 from forebay.snapshot.report.explanation import explanation
 from forebay.snapshot.report.explanation_text import paragraphs
 from forebay.snapshot.report.page.view import View
@@ -64,7 +65,7 @@ def _details(found: list[Paragraph]) -> str:
 def _remarks(view: View) -> list[str]:
     """Return what the history does not contain."""
     numbers, timeline = view.numbers, view.timeline
-    truncated = view.snapshot.notes.get("truncated")
+    truncated = truncation_of(view.snapshot.notes)
     remarks = [f"The snapshot is truncated: {printable(shortened(str(truncated), 300))}."] if truncated else []
     held = timeline.allocations
     older = held.start == 0
