@@ -48,14 +48,17 @@ class _Entry(Generic[_T]):
 class KeepAlive(_Entry[tuple[object, ...]]):
     """Context manager: objects stay alive until the work that is queued inside it has completed."""
 
-    tick: int
+    __slots__ = ("ended",)
 
-    __slots__ = ()
+    def __init__(self, objects: tuple[object, ...], queue: Queue) -> None:
+        super().__init__(objects, queue, None, {id(queue)})
+        self.ended: bool = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
+        self.ended = True  # before the signal, which may fail
         self.tick = capture_state.signal(self.queue)
 
 
@@ -105,7 +108,7 @@ class DeferredFrees(Generic[_T]):
 
     def keep_alive(self: DeferredFrees[tuple[object, ...]], queue: Queue, objects: tuple[object, ...]) -> KeepAlive:
         """Return a context manager: the objects wait for the work queued inside it, even if an exception interrupts."""
-        entry = KeepAlive(objects, queue, None, {id(queue)})
+        entry = KeepAlive(objects, queue)
         self._append(entry)
         return entry
 
@@ -119,7 +122,7 @@ class DeferredFrees(Generic[_T]):
         """Drop the items that waited for this queue only and whose tick it has reached."""
         if fifo := self.fifos.get(queue.handle):
             reached = queue.reached()
-            while (entry := _first(fifo)) is not None and entry.tick is not None and entry.tick <= reached:
+            while (entry := _first(fifo)) is not None and (tick := _tick_of(entry)) is not None and tick <= reached:
                 _remove(fifo, entry)
 
     def wait(self, wait: Callable[[Queue, int], bool], partition: int | None = None) -> Iterator[_T]:
@@ -159,7 +162,7 @@ class DeferredFrees(Generic[_T]):
         self._order.add(key)
 
     def _is_reached(self, entry: _Entry[_T]) -> bool:
-        return self._detached or (entry.tick is not None and entry.queue.reached() >= entry.tick)
+        return self._detached or ((tick := _tick_of(entry)) is not None and entry.queue.reached() >= tick)
 
     def _pop_reached(self, key: int) -> Iterator[_T]:
         fifo = self.fifos.get(key, deque())
@@ -187,7 +190,14 @@ class DeferredFrees(Generic[_T]):
 
 
 def _wait_for(entry: _Entry[Any], wait: Callable[[Queue, int], bool]) -> bool:
-    return entry.tick is not None and wait(entry.queue, entry.tick)
+    return (tick := _tick_of(entry)) is not None and wait(entry.queue, tick)
+
+
+def _tick_of(entry: _Entry[Any]) -> int | None:
+    """Return the tick that an entry waits for; a later one if it could not be signalled behind the work."""
+    if entry.tick is None and isinstance(entry, KeepAlive) and entry.ended:
+        entry.tick = _signal(entry.queue)
+    return entry.tick
 
 
 def _first(items: deque[Any]) -> Any:

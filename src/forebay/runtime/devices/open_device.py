@@ -218,7 +218,7 @@ class OpenDevice:
         """
         if capture_state.active and (capture := capture_state.capture_of(queue)) is not None:
             capture.recording.retain(*objects)
-            return nullcontext(KeepAlive(objects, queue, None, set()))
+            return nullcontext(KeepAlive(objects, queue))
         self._kept_alive.discard_reached(queue)
         return self._kept_alive.keep_alive(queue, objects)
 

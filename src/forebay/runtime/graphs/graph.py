@@ -397,7 +397,9 @@ class Graph(GraphHooks, ConditionalNodes):
             return
         if recording is not None and not opened.unusable:
             for stream in self._replayed:
-                with suppress(WrongState):  # at exit the queues are closed
+                # At exit the queues are closed. If a queue cannot be signalled, its next use reports that, and the
+                # recording is kept until then.
+                with suppress(WrongState, DeviceError):
                     if _may_be_busy(stream.queue):  # with a replay
                         with opened.keep_alive(stream.queue, recording):
                             pass
