@@ -26,10 +26,14 @@ class Launch(NamedTuple):
     tick: int | None
 
     def is_executing(self) -> bool:
-        """Return True if the launch may not be complete."""
+        """Return True if the launch may not be complete, as if the driver fails before the queue is closed."""
         with suppress(ForebayError):
-            return not self.queue.closed and (self.tick is None or self.queue.reached() < self.tick)
-        return False
+            if self.queue.closed:
+                return False
+            if self.tick is None:
+                return self.queue.capture is not None or not self.queue.idle()
+            return self.queue.reached() < self.tick
+        return True
 
     def precede(self, queue: CudaQueue) -> None:
         """Make later work of a queue wait for the launch."""
