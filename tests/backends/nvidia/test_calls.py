@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from types import SimpleNamespace
 
 import pytest
+from support.software_driver import header
 
 from forebay.backends.nvidia import calls
 from forebay.errors import DeviceError
@@ -42,3 +44,14 @@ def test_function_that_the_driver_lacks_is_reported(bindings):
     with pytest.raises(DeviceError, match=r'^cuda:1: Function "cuNew" not found$') as caught:
         calls.call("cuNew", device="cuda:1")
     assert caught.value.call == "cuNew"
+
+
+def test_codes_that_end_a_process_are_those_of_nvidias_header():
+    text = header("cuda.h").read_text()
+    comments = re.findall(r"/\*\*((?:(?!\*/).)*)\*/\s*CUDA_ERROR_\w+\s*=\s*(\d+)", text, re.DOTALL)
+    sentences = {int(code): " ".join(comment.replace("*", " ").split()) for comment, code in comments}
+    fatal = {code for code, sentence in sentences.items() if "the process must be terminated" in sentence}
+    assert 721 in fatal
+    # Of these the header states that the memory is invalid, or that an error cannot be corrected.
+    assert calls.FATAL - fatal == {214, 220, 710}
+    assert fatal <= calls.FATAL

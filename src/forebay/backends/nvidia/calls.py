@@ -7,11 +7,14 @@ from typing import Any, Final
 from forebay.backends.common.cuda_errors import ILLEGAL_ADDRESS, INVALID_VALUE, accelerator_error
 from forebay.errors import DeviceError
 
-__all__ = ["FATAL", "call", "check", "driver_api", "error_of", "unknown_address"]
+__all__ = ["FATAL", "call", "check", "driver_api", "error_of", "known_losses", "unknown_address"]
 
 # Codes after which no call of the context succeeds: the process must end, or reset the device. ECC_UNCORRECTABLE,
-# ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, ASSERT, and from HARDWARE_STACK_ERROR to LAUNCH_FAILED.
-FATAL: Final = frozenset({214, ILLEGAL_ADDRESS, 702, 710, *range(714, 720)})
+# NVLINK_UNCORRECTABLE, CONTAINED, ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, ASSERT, from HARDWARE_STACK_ERROR to LAUNCH_FAILED,
+# TENSOR_MEMORY_LEAK, MPS_CLIENT_TERMINATED, EXTERNAL_DEVICE.
+FATAL: Final = frozenset({214, 220, 226, ILLEGAL_ADDRESS, 702, 710, *range(714, 720), 721, 810, 911})
+
+known_losses = set[str]()  # devices for which an error with one of these codes exists: no other place need report it
 
 
 def driver_api() -> Any:
@@ -29,6 +32,8 @@ def error_of(code: int, function: str, device: str = "") -> DeviceError:
     except ValueError:  # the driver is newer than cuda-bindings
         name = None
     shown = name.decode() if name else f"CUDA_ERROR_{code}"
+    if code in FATAL and device:
+        known_losses.add(device)
     remedy = "; the device accepts no more work in this process" if code in FATAL else ""
     return accelerator_error(code, call=function, device=device, note=f"{function} returned {shown} ({code}){remedy}")
 

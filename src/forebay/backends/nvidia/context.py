@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from forebay.backends.common.cuda_errors import DEINITIALIZED
 from forebay.backends.nvidia._stream import FUNCTIONS, Current, load
-from forebay.backends.nvidia.calls import call, driver_api, error_of
+from forebay.backends.nvidia.calls import call, driver_api, error_of, known_losses
 from forebay.backends.nvidia.kernels.modules import Modules
 from forebay.backends.nvidia.peer_access import PeerAccess
 from forebay.errors import ForebayError, Forked, WrongState
@@ -29,6 +29,7 @@ class PrimaryContext:
         _load_functions()
         self.index: int = index
         self.name: str = name
+        known_losses.discard(name)
         self.device: Any = call("cuDeviceGet", index, device=name)
         self._handle: Any = call("cuDevicePrimaryCtxRetain", self.device, device=name)
         self.handle: int = int(self._handle)

@@ -12,7 +12,7 @@ from forebay.backends.common.shared_slots import SharedEvent
 from forebay.backends.nvidia import capture  # noqa: F401 - registers the class of captured graphs
 from forebay.backends.nvidia._stream import ALL_DEVICES, NO_DEVICE
 from forebay.backends.nvidia.address_space import CudaAddressSpaces
-from forebay.backends.nvidia.calls import check, driver_api, error_of, unknown_address
+from forebay.backends.nvidia.calls import FATAL, check, driver_api, error_of, known_losses, unknown_address
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.graph_executables import destroy_all
 from forebay.backends.nvidia.ipc import CudaIpc
@@ -71,11 +71,13 @@ class CudaPort:
         if found is None:
             raise unknown_address(address, "release", "reserve", self.name)
         self._sharing.on_release(found[0])  # before another thread can get the address
+        is_known = self.name in known_losses
         try:
             self._free(found[0])
-        except DeviceError:
-            self._segments[address] = found
-            raise
+        except DeviceError as error:
+            if not (is_known and error.code in FATAL):
+                self._segments[address] = found
+                raise
         self.release_count += 1
 
     def memory(self) -> list[tuple[int, int]]:
@@ -275,8 +277,10 @@ class CudaPort:
         self.context.check_usable()
         if (nbytes := known.pop(address, None)) is None:
             raise unknown_address(address, call, origin, self.name)
+        is_known = self.name in known_losses
         try:
             check(self.context.invoke(getattr(driver_api(), function), address), function, self.name)
-        except DeviceError:
-            known[address] = nbytes
-            raise
+        except DeviceError as error:
+            if not (is_known and error.code in FATAL):  # a lost device has no memory, and destructors release it
+                known[address] = nbytes
+                raise

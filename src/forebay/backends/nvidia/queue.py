@@ -15,7 +15,7 @@ from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.backends.common.shared_slots import ORPHANED
 from forebay.backends.nvidia._stream import Stream
 from forebay.backends.nvidia.blocking_calls import BlockingCalls
-from forebay.backends.nvidia.calls import check
+from forebay.backends.nvidia.calls import FATAL, check, known_losses
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.kernels.queue_work import KernelWork
 from forebay.errors import DeviceError, ForebayError, warn_unraisable
@@ -124,13 +124,15 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
     def _complete(self, seconds: float | None) -> bool:
         """Wait for the queued work, at most for some time. Return False on timeout; warn if the driver fails."""
         limit = math.inf if seconds is None else time.monotonic() + max(seconds, 0.0)
+        is_known = self.name in known_losses
         try:
             while not self._is_done():
                 if time.monotonic() >= limit:
                     return False
                 time.sleep(_POLL)
         except DeviceError as error:
-            warn_unraisable(f"{error}; no wait reported it before the queue was closed")
+            if not (is_known and error.code in FATAL):
+                warn_unraisable(f"{error}; no wait reported it before the queue was closed")
         return True
 
     def _is_done(self) -> bool:

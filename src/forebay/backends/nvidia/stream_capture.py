@@ -12,7 +12,7 @@ from forebay.backends.common.cuda_errors import (
     CAPTURE_UNJOINED,
     ILLEGAL_STATE,
 )
-from forebay.backends.nvidia.calls import check, driver_api, error_of
+from forebay.backends.nvidia.calls import FATAL, check, driver_api, error_of
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.graph_executables import destroy_graphs
 from forebay.backends.nvidia.kernels.condition import launch_set_condition
@@ -164,7 +164,8 @@ class StreamCapture:
             except DeviceError as raised:
                 if error is not None or raised.code == CAPTURE_OF_ANOTHER_THREAD:
                     self._active = False
-                    warn_unraisable(f"the stream of queue {self._first.handle:#x} is still captured: {raised}")
+                    if raised.code not in FATAL:  # `error` reports the lost device
+                        warn_unraisable(f"the stream of queue {self._first.handle:#x} is still captured: {raised}")
                 error = raised
         while self._events:
             with suppress(ForebayError):
