@@ -148,7 +148,7 @@ bool is_unsafe_call(const std::string& call) {
                                               "cuEventSynchronize", "cuEventQuery",        "cuCtxSynchronize",
                                               "cuModuleLoadData",   "cuModuleLoadDataEx",  "cuModuleUnload",
                                               "cuLibraryLoadData",  "cuLibraryUnload",     "cuIpcGetMemHandle",
-                                              "cuIpcOpenMemHandle", "cuIpcCloseMemHandle"};
+                                              "cuIpcOpenMemHandle", "cuIpcCloseMemHandle", "cuCtxRecordEvent"};
   return calls.count(call) > 0;
 }
 

@@ -174,6 +174,7 @@ Stream::Work host_work(CUhostFn function, void* argument);
 // Returns an error if a launch is not valid, else sets its work, which owns the arguments.
 CUresult kernel_work(const CUDA_KERNEL_NODE_PARAMS_v3& params, Stream::Work* work);
 void record_event(Event* event, const std::shared_ptr<Stream>& stream);
+void record_event(Event* event, Context* context);  // behind all work of a context
 void wait_for_event(const Event* event, const std::shared_ptr<Stream>& stream);
 // Rules of captures. Each invalidates the captures that the operation concerns.
 CUresult check_not_capturing(const std::shared_ptr<Stream>& stream);  // for queries and waits of the host

@@ -108,6 +108,19 @@ namespace {
 
 std::atomic<const ActivityHooks*> hooks{nullptr};
 
+using PendingWork = std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>>;  // the last work of each stream
+
+PendingWork pending_work(const Context* context) {
+  const Lock lock(machine().mutex);
+  PendingWork pending{{context->legacy, context->legacy->submitted()}};
+  for (const auto& stream : context->streams) pending.emplace_back(stream, stream->submitted());
+  return pending;
+}
+
+void wait_for(const PendingWork& pending) {
+  for (const auto& [stream, number] : pending) stream->wait(number);
+}
+
 }  // namespace
 
 void softcuda_set_activity_hooks(const ActivityHooks* given) { hooks = given; }
@@ -146,20 +159,20 @@ void record_event(Event* event, const std::shared_ptr<Stream>& stream) {
   event->stream = stream;
 }
 
+void record_event(Event* event, Context* context) {
+  const auto all = std::make_shared<Stream>(context, CU_STREAM_NON_BLOCKING, 0);  // no stream of the program
+  all->submit([pending = pending_work(context)] { wait_for(pending); });
+  record_event(event, all);
+  event->capture = nullptr;
+  all->finish();
+}
+
 void wait_for_event(const Event* event, const std::shared_ptr<Stream>& stream) {
   if (event->stream && event->stream != stream)
     submit(stream, [other = event->stream, number = event->number] { other->wait(number); });
 }
 
-void wait_for_all(Context* context) {
-  std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>> pending;
-  {
-    const Lock lock(machine().mutex);
-    pending.emplace_back(context->legacy, context->legacy->submitted());
-    for (const auto& stream : context->streams) pending.emplace_back(stream, stream->submitted());
-  }
-  for (const auto& [stream, number] : pending) stream->wait(number);
-}
+void wait_for_all(Context* context) { wait_for(pending_work(context)); }
 
 void drop_events(const Context* context) {
   auto& events = machine().events;
@@ -334,6 +347,16 @@ CUresult cuEventRecordWithFlags(CUevent handle, CUstream on, unsigned flags) {
 CUresult cuEventRecord(CUevent handle, CUstream on) {
   CALL(cuEventRecord);
   return record_event(handle, on, CU_EVENT_RECORD_DEFAULT);
+}
+
+CUresult cuCtxRecordEvent(CUcontext recorded, CUevent handle) {
+  CALL(cuCtxRecordEvent);
+  EVENT(event, handle);
+  Context* const context = event->context;
+  if (reinterpret_cast<CUcontext>(context) != recorded || !context->references) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult failed = check_context_not_capturing(context)) return failed;
+  record_event(event, context);
+  return CUDA_SUCCESS;
 }
 
 CUresult cuEventQuery(CUevent handle) {

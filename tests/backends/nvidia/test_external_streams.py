@@ -102,6 +102,28 @@ for _ in range(2):
     assert output_of(BEGIN + program) == ["600 0 0", "600 0 0", "with ValueError: in the stream", "None"]
 
 
+def test_device_wide_wait_can_be_interrupted():
+    program = """
+import os, signal, time
+unknown = device.create_stream()
+cuda.synchronize()
+before = soft.softcuda_live(b"events")
+gate = block(unknown.handle)
+for _ in range(2):
+    interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    interrupt.start()
+    try:
+        cuda.synchronize()
+    except KeyboardInterrupt:
+        print("interrupted", int(api.cuStreamQuery(unknown.handle)[0]))
+    interrupt.join(60)
+gate.open()
+cuda.synchronize()
+print(int(api.cuStreamQuery(unknown.handle)[0]), soft.softcuda_live(b"events") - before)
+"""
+    assert output_of(BEGIN + program) == ["interrupted 600", "interrupted 600", "0 0"]
+
+
 def test_stream_that_its_creator_destroyed_is_not_used():
     program = """
 with cuda.stream(stream):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack, suppress
 from threading import RLock
+from typing import Any
 
 from forebay.address_allocator import ALIGNMENT
 from forebay.backends.common.arguments import address_of, integer_of, size_of
-from forebay.backends.common.cuda_errors import INVALID_HANDLE, OUT_OF_MEMORY
+from forebay.backends.common.cuda_errors import INVALID_HANDLE, NOT_READY, OUT_OF_MEMORY
 from forebay.backends.common.shared_slots import SharedEvent
 from forebay.backends.nvidia import capture  # noqa: F401 - registers the class of captured graphs
 from forebay.backends.nvidia._stream import ALL_DEVICES, NO_DEVICE
@@ -25,6 +27,7 @@ from forebay.spi import DeviceProps
 
 __all__ = ["CudaPort"]
 
+_BUSY, _PAUSE = 0.0002, 0.00002  # seconds of a wait without pauses, and between two queries after them
 _RESERVED_HANDLES = {  # which denote a stream of the thread's current context
     0: "the default stream",
     1: "the default stream",
@@ -112,7 +115,13 @@ class CudaPort:
 
     def synchronize(self) -> None:
         with self.context.current() as api:
-            check(api.cuCtxSynchronize(), "cuCtxSynchronize", self.name)
+            event = check(api.cuEventCreate(api.CUevent_flags.CU_EVENT_DISABLE_TIMING), "cuEventCreate", self.name)
+            try:  # wait in a way that signals can interrupt
+                check(api.cuCtxRecordEvent(self.context.handle, event), "cuCtxRecordEvent", self.name)
+                self._wait_for_event(event)
+            finally:
+                api.cuEventDestroy(event)
+            check(api.cuCtxSynchronize(), "cuCtxSynchronize", self.name)  # prints what kernels have printed
 
     def memory_device(self, address: int) -> int | None:
         address = integer_of(address, "address")
@@ -222,6 +231,13 @@ class CudaPort:
             call=function,
             device=self.name,
         )
+
+    def _wait_for_event(self, event: Any) -> None:
+        """Poll an event, at first without a pause."""
+        query, busy_until = driver_api().cuEventQuery, time.monotonic() + _BUSY
+        while (result := query(event))[0] and int(result[0]) == NOT_READY:
+            time.sleep(0 if time.monotonic() < busy_until else _PAUSE)
+        check(result, "cuEventQuery", self.name)
 
     def _check_open(self) -> None:
         """Raise Forked or WrongState if the port cannot be used."""
