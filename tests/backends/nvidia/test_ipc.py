@@ -245,6 +245,26 @@ owner.kill()
     assert output_of(program) == ["False", "{} 2"]
 
 
+def test_external_stream_that_waited_for_another_process_leaves_nothing():
+    program = """
+from cuda.bindings import driver as api
+owner, port = Owner(), CudaDriver().open(0)
+with port.context.current():
+    theirs = api.cuStreamCreate(1)[1]
+port.queue()
+queue = port.external_queue(int(theirs))
+port.open_mark(owner.mark).wait_for(queue, owner.word)
+print(live()["pinned"])
+owner.reach()
+queue.wait(queue.signal())
+api.cuStreamDestroy(theirs)
+port.close()
+print(live())
+owner.kill()
+"""
+    assert output_of(program) == ["1", "{}"]
+
+
 def test_record_that_fails_leaves_no_event_to_wait_for():
     program = """
 port = CudaDriver().open(0)

@@ -79,10 +79,14 @@ class BlockingCalls:
                 if time.monotonic() >= limit:
                     return
                 time.sleep(_POLL)
-            with self._lock:
-                address, self._address = self._address, 0
-            if address:
-                api.cuMemFreeHost(address)
+            self.free_word()
+
+    def free_word(self) -> None:
+        """Free the word, which the stream does not read any more. Errors are ignored, as in `destroy`."""
+        with self._lock:
+            address, self._address = self._address, 0
+        if address:
+            self._context.try_to_invoke("cuMemFreeHost", address)
 
     def _new_word(self) -> int:
         with self._context.current() as api:

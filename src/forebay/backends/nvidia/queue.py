@@ -50,6 +50,8 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
                 handle = int(created)
         super().__init__(context, handle)
         self._blocking: BlockingCalls | None = None
+        self._tick_of_calls: int | None = None  # behind the last blocking call of an external stream
+        self._passed_calls = False
 
     def wait(self, tick: int) -> None:
         number = index(tick)
@@ -87,6 +89,9 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
         if self._blocking is None:
             self._blocking = BlockingCalls(self.context, self.handle)
         self._blocking.add(function, argument, owner)
+        if self._is_external():  # which cannot be queried when the queue is destroyed
+            self._tick_of_calls = None
+            self._tick_of_calls = Stream.signal(self)
 
     def take_failure(self) -> BaseException | int | None:
         failure = super().take_failure()
@@ -102,6 +107,7 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
         self.drop_calls()  # those that a device did not execute in time, or because it is lost
         if self._blocking is not None:
             self._blocking.give_up()
+            self._passed_calls = self._has_passed_calls()
         failure = self.take_failure()
         if failure is not None:
             warn_unraisable(f"{self._work_error(failure)}; no wait reported it before the queue was closed")
@@ -111,6 +117,8 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
     def destroy(self) -> None:
         """Destroy the stream. Until then its handle is not reused."""
         if self._is_external():  # its creator may have destroyed it
+            if self._blocking is not None and self._passed_calls:
+                self._blocking.free_word()
             return
         if self._blocking is not None:
             with suppress(ForebayError):
@@ -138,6 +146,12 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
     def _is_done(self) -> bool:
         """Return True if the queued work has completed; of an external stream that before the last tick."""
         return self.reached() >= self.last_tick if self._is_external() else self.idle()
+
+    def _has_passed_calls(self) -> bool:
+        """Return True if an external stream has reached the tick behind its blocking calls."""
+        with suppress(ForebayError):
+            return self._tick_of_calls is not None and self.reached() >= self._tick_of_calls
+        return False
 
     def _work_error(self, failure: BaseException | int) -> DeviceError:
         name = self.name
