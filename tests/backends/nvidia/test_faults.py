@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from support.cuda_faults import BEGIN, output_of
-from support.software_driver import run
+from support.software_driver import lines_of, run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
 
@@ -78,6 +78,42 @@ print(made >= 8, ooms >= 7, {name: count for name, count in rest.items() if name
 """
     expected = "True True {'graphs': 1, 'graph_execs': 1, 'modules': 3}"
     assert output_of(program, PYTORCH_ALLOC_CONF=settings) == [expected]
+
+
+def test_interrupted_calls_leave_nothing():
+    program = """
+def error_of_interrupted(function):
+    try:
+        function()
+    except (KeyboardInterrupt, DeviceError) as raised:  # the latter at the end of a capture that was interrupted
+        while raised is not None:
+            error, raised.__traceback__, raised = raised, None, raised.__context__
+        return error
+
+for _ in range(2):
+    scenario()
+settle()
+before = counts()
+scenario()
+settle()
+calls = {name: count - before[name] for name, count in counts().items()}
+names = "cuMemAlloc cuMemHostAlloc cuMemFree cuMemFreeHost cuStreamBeginCapture cuStreamEndCapture"
+for name in f"{names} cuGraphInstantiateWithFlags cuGraphLaunch cuCtxSynchronize".encode().split():
+    for number in range(calls[name]):
+        soft.softcuda_interrupt(name, ctypes.c_uint64(number))
+        error = error_of_interrupted(scenario) or error_of_interrupted(settle)
+        assert isinstance(error, KeyboardInterrupt), (name, number, error)
+        settle()
+        for index in range(2):
+            found = cuda.memory_stats(index)
+            assert not found["reserved_bytes.all.current"] and not found["active_bytes.all.current"], (name, number)
+scenario()
+settle()
+rest = live()
+print({name: count for name, count in rest.items() if name != "contexts"})
+"""
+    lines = lines_of(BEGIN + program)
+    assert lines == ["{'device': 1, 'graphs': 1, 'graph_execs': 1, 'modules': 3}"]
 
 
 def test_device_that_is_lost_midway_fails_the_program_once_and_does_not_keep_it():

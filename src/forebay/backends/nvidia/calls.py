@@ -7,7 +7,7 @@ from typing import Any, Final
 from forebay.backends.common.cuda_errors import ILLEGAL_ADDRESS, INVALID_VALUE, accelerator_error
 from forebay.errors import DeviceError
 
-__all__ = ["FATAL", "call", "check", "driver_api", "error_of", "known_losses", "unknown_address"]
+__all__ = ["FATAL", "call", "call_into", "check", "driver_api", "error_of", "known_losses", "unknown_address"]
 
 # Codes after which no call of the context succeeds: the process must end, or reset the device. ECC_UNCORRECTABLE,
 # NVLINK_UNCORRECTABLE, CONTAINED, ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, ASSERT, from HARDWARE_STACK_ERROR to LAUNCH_FAILED,
@@ -52,6 +52,11 @@ def call(function: str, *arguments: Any, device: str = "") -> Any:
     except RuntimeError as error:  # the driver does not have the function
         raise DeviceError(f"{device or 'cuda'}: {error}", call=function, device=device) from None
     return check(result, function, device)
+
+
+def call_into(results: list[tuple[Any, ...]], function: Any, *arguments: Any) -> None:
+    """Append the result of a call. A signal handler cannot run between both, as no Python code does."""
+    results.extend(map(function, *([each] for each in arguments)))
 
 
 def unknown_address(address: int, call: str, origin: str, device: str) -> DeviceError:

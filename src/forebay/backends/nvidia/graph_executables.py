@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forebay.backends.nvidia._stream import HostCall, NativeHostCall, Stream
-from forebay.backends.nvidia.calls import check, driver_api
+from forebay.backends.nvidia.calls import call_into, check, driver_api
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.errors import ForebayError
 
@@ -110,7 +110,10 @@ class GraphExecutables:
         self._last: Launch | None = None
         context.graphs.add(self)
         for part in parts:
-            self._executables.append(part if callable(part) else self._call("cuGraphInstantiate", part, 0))
+            if callable(part):
+                self._executables.append(part)
+            else:
+                self._instantiate(part)
         self.parts = tuple(parts)
         parts.clear()  # this object destroys them now
 
@@ -148,5 +151,12 @@ class GraphExecutables:
     def __del__(self) -> None:
         self.discard()
 
-    def _call(self, function: str, *arguments: Any) -> Any:
-        return check(self._context.invoke(getattr(driver_api(), function), *arguments), function, self._context.name)
+    def _instantiate(self, part: Any) -> None:
+        made: list[Any] = []
+        try:
+            with self._context.current() as api:
+                call_into(made, api.cuGraphInstantiate, part, 0)
+        finally:  # also after an interrupt
+            if made and not made[0][0]:
+                self._executables.append(made[0][1])
+        check(made[0], "cuGraphInstantiate", self._context.name)

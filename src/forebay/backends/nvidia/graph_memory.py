@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forebay.backends.nvidia._stream import Stream
-from forebay.backends.nvidia.calls import check
+from forebay.backends.nvidia.calls import call_into, check
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.graph_executables import Discarded, Launch
 from forebay.errors import Unsupported
@@ -41,10 +41,14 @@ class GraphMemory:
 
     def allocate(self, nbytes: int) -> int:
         """Allocate memory that lives as long as the graph."""
-        with self._context.current() as api:
-            address = int(check(api.cuMemAlloc(nbytes), "cuMemAlloc", self._context.name))
-            self._addresses.append(address)
-        return address
+        made: list[Any] = []
+        try:
+            with self._context.current() as api:
+                call_into(made, api.cuMemAlloc, nbytes)
+        finally:  # also after an interrupt
+            if made and not made[0][0]:
+                self._addresses.append(int(made[0][1]))
+        return int(check(made[0], "cuMemAlloc", self._context.name))
 
     def source(self, number: int) -> int:
         """Return the address of the seed and the offset of a source of random numbers."""

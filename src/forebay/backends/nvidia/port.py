@@ -14,7 +14,15 @@ from forebay.backends.common.shared_slots import SharedEvent
 from forebay.backends.nvidia import capture  # noqa: F401 - registers the class of captured graphs
 from forebay.backends.nvidia._stream import ALL_DEVICES, NO_DEVICE
 from forebay.backends.nvidia.address_space import CudaAddressSpaces
-from forebay.backends.nvidia.calls import FATAL, check, driver_api, error_of, known_losses, unknown_address
+from forebay.backends.nvidia.calls import (
+    FATAL,
+    call_into,
+    check,
+    driver_api,
+    error_of,
+    known_losses,
+    unknown_address,
+)
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.graph_executables import destroy_all
 from forebay.backends.nvidia.ipc import CudaIpc
@@ -58,13 +66,19 @@ class CudaPort:
 
     def reserve(self, nbytes: int) -> int:
         nbytes = size_of(nbytes)
-        address = origin = self._allocate(nbytes)
-        # The driver guarantees 256 bytes only; multiples of 2 MiB are aligned to 2 MiB in practice.
-        if address % ALIGNMENT:
-            self._free(address)
-            origin = self._allocate(nbytes + ALIGNMENT)
-            address = -(-origin // ALIGNMENT) * ALIGNMENT
-        self._segments[address] = (origin, nbytes)
+        made: list[Any] = []
+        try:
+            address = origin = self._allocate(nbytes, made)
+            # The driver guarantees 256 bytes only; multiples of 2 MiB are aligned to 2 MiB in practice.
+            if address % ALIGNMENT:
+                made.clear()
+                self._free(address)
+                origin = self._allocate(nbytes + ALIGNMENT, made)
+                address = -(-origin // ALIGNMENT) * ALIGNMENT
+            self._segments[address] = (origin, nbytes)
+        except BaseException:
+            self._undo(made, "cuMemFree", {})
+            raise
         return address
 
     def release(self, address: int) -> None:
@@ -74,13 +88,7 @@ class CudaPort:
         if found is None:
             raise unknown_address(address, "release", "reserve", self.name)
         self._sharing.on_release(found[0])  # before another thread can get the address
-        is_known = self.name in known_losses
-        try:
-            self._free(found[0])
-        except DeviceError as error:
-            if not (is_known and error.code in FATAL):
-                self._segments[address] = found
-                raise
+        self._call_release(self._segments, address, found, found[0], "cuMemFree")
         self.release_count += 1
 
     def memory(self) -> list[tuple[int, int]]:
@@ -131,10 +139,15 @@ class CudaPort:
 
     def pin(self, nbytes: int) -> int:
         nbytes = size_of(nbytes)
-        with self.context.current() as api:
-            flags = api.CU_MEMHOSTALLOC_PORTABLE  # pinned for all contexts, as PyTorch's
-            address = int(check(api.cuMemHostAlloc(nbytes, flags), "cuMemHostAlloc", self.name))
-            self._pinned[address] = nbytes
+        made: list[Any] = []
+        try:
+            with self.context.current() as api:
+                call_into(made, api.cuMemHostAlloc, nbytes, api.CU_MEMHOSTALLOC_PORTABLE)  # as PyTorch's
+                address = int(check(made[0], "cuMemHostAlloc", self.name))
+                self._pinned[address] = nbytes
+        except BaseException:
+            self._undo(made, "cuMemFreeHost", self._pinned)
+            raise
         return address
 
     def unpin(self, address: int) -> None:
@@ -152,12 +165,15 @@ class CudaPort:
 
     def reserve_managed(self, nbytes: int) -> int:
         nbytes = size_of(nbytes)
-        with self.context.current() as api:
-            result = api.cuMemAllocManaged(nbytes, api.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL)
-            if int(result[0]) == OUT_OF_MEMORY:
-                raise self.out_of_memory(nbytes, "cuMemAllocManaged")
-            address = int(check(result, "cuMemAllocManaged", self.name))
-            self._managed[address] = nbytes
+        made: list[Any] = []
+        try:
+            with self.context.current() as api:
+                call_into(made, api.cuMemAllocManaged, nbytes, api.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL)
+                address = self._address_of(made[0], nbytes, "cuMemAllocManaged")
+                self._managed[address] = nbytes
+        except BaseException:
+            self._undo(made, "cuMemFree", self._managed)
+            raise
         return address
 
     def release_managed(self, address: int) -> None:
@@ -261,12 +277,15 @@ class CudaPort:
             )
             raise error
 
-    def _allocate(self, nbytes: int) -> int:
+    def _allocate(self, nbytes: int, made: list[Any]) -> int:
         with self.context.current() as api:
-            result = api.cuMemAlloc(nbytes)
-            if int(result[0]) == OUT_OF_MEMORY:
-                raise self.out_of_memory(nbytes, "cuMemAlloc")
-            return int(check(result, "cuMemAlloc", self.name))
+            call_into(made, api.cuMemAlloc, nbytes)
+            return self._address_of(made[-1], nbytes, "cuMemAlloc")
+
+    def _address_of(self, result: Any, nbytes: int, function: str) -> int:
+        if int(result[0]) == OUT_OF_MEMORY:
+            raise self.out_of_memory(nbytes, function)
+        return int(check(result, function, self.name))
 
     def _free(self, address: int) -> None:
         with self.context.current() as api:
@@ -293,10 +312,28 @@ class CudaPort:
         self.context.check_usable()
         if (nbytes := known.pop(address, None)) is None:
             raise unknown_address(address, call, origin, self.name)
+        self._call_release(known, address, nbytes, address, function)
+
+    def _call_release(self, known: dict[int, Any], address: int, found: Any, argument: int, function: str) -> None:
+        """Call a function that releases memory which was taken out of a table. An interrupt leaves it released."""
         is_known = self.name in known_losses
+        called: list[Any] = []
         try:
-            check(self.context.invoke(getattr(driver_api(), function), address), function, self.name)
+            with self.context.current() as api:
+                call_into(called, getattr(api, function), argument)
+                check(called[0], function, self.name)
         except DeviceError as error:
             if not (is_known and error.code in FATAL):  # a lost device has no memory, and destructors release it
-                known[address] = nbytes
+                known[address] = found
                 raise
+        except BaseException:  # of a signal handler; callers take the memory as released
+            if not called:
+                self.context.try_to_invoke(function, argument)
+            raise
+
+    def _undo(self, made: list[Any], function: str, known: dict[int, int]) -> None:
+        """Release what interrupted calls have allocated."""
+        for code, *addresses in made:
+            if not code:
+                known.pop(int(addresses[0]), None)
+                self.context.try_to_invoke(function, int(addresses[0]))

@@ -12,9 +12,9 @@ from forebay.backends.common.cuda_errors import (
     CAPTURE_UNJOINED,
     ILLEGAL_STATE,
 )
-from forebay.backends.nvidia.calls import FATAL, check, driver_api, error_of
+from forebay.backends.nvidia.calls import FATAL, call_into, check, driver_api, error_of
 from forebay.backends.nvidia.context import PrimaryContext
-from forebay.backends.nvidia.graph_executables import destroy_graphs
+from forebay.backends.nvidia.graph_executables import Discarded, destroy_graphs
 from forebay.backends.nvidia.kernels.condition import launch_set_condition
 from forebay.backends.nvidia.queue import CudaQueue
 from forebay.errors import DeviceError, ForebayError, warn_unraisable
@@ -56,7 +56,11 @@ class StreamCapture:
         self._events: list[Any] = []  # of all parts
         self._bodies: dict[int, list[_BodyQueue]] = {}  # by stream: the open bodies
         self._active = False
-        self._begin()
+        try:
+            self._begin()
+        except BaseException:  # such as an interrupt after the driver's capture began
+            self.end()
+            raise
 
     def target(self, queue: CudaQueue) -> CudaQueue:
         """Return the queue on which the work of a queue is captured: another one inside the body of a condition."""
@@ -176,21 +180,34 @@ class StreamCapture:
         """Destroy the captured graphs. Never raises."""
         destroy_graphs(self.context, self.parts)
 
+    def __del__(self) -> None:  # after an interrupt; no driver call, as the driver's own thread may run this
+        if handles := [("cuGraphDestroy", part) for part in self.parts if not callable(part)]:
+            self.context.discarded.append(Discarded(handles))
+
     def _begin(self) -> None:
-        self._call("cuStreamBeginCapture", self._first.handle, self._mode)
-        self._active = True
+        self._active = True  # before an interrupt can come
+        try:
+            self._call("cuStreamBeginCapture", self._first.handle, self._mode)
+        except DeviceError:
+            self._active = False
+            raise
         self._fronts = {self._first.handle: frozenset()}
 
     def _end(self) -> None:
-        result = self.context.invoke(driver_api().cuStreamEndCapture, self._first.handle)
-        code = int(result[0])
-        if not code or code in _ENDED:
-            self._active = False
-            self._fronts = {}
-            self._ticks = {}
+        ended: list[Any] = []
+        try:
+            with self.context.current() as api:
+                call_into(ended, api.cuStreamEndCapture, self._first.handle)
+        finally:  # also after an interrupt
+            code = int(ended[0][0]) if ended else None
+            if code == 0 or code in _ENDED:
+                self._active = False
+                self._fronts = {}
+                self._ticks = {}
+            if code == 0:
+                self.parts.append(ended[0][1])
         if code:
             raise error_of(code, "cuStreamEndCapture", self._first.name)
-        self.parts.append(result[1])
 
     def _nodes_before(self, queue: CudaQueue) -> tuple[Any, frozenset[int]]:
         """Return the graph of the capture, and the nodes on which the next operation of a stream depends."""
