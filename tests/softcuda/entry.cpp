@@ -295,7 +295,10 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice index) {
 CUresult cuDevicePrimaryCtxReset(CUdevice index) {
   CALL(cuDevicePrimaryCtxReset);
   DEVICE(device, index);
-  device->context.references = 0;
+  {
+    const Lock lock(machine().mutex);
+    device->context.references = 0;
+  }
   reset(&device->context);
   return CUDA_SUCCESS;
 }
@@ -312,6 +315,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice index, unsigned* flags, int* active
 CUresult cuDevicePrimaryCtxSetFlags(CUdevice index, unsigned flags) {
   CALL(cuDevicePrimaryCtxSetFlags);
   DEVICE(device, index);
+  const Lock lock(machine().mutex);
   device->context.flags = flags;
   return CUDA_SUCCESS;
 }

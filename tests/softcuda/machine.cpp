@@ -84,7 +84,7 @@ CUresult begin_call(const Function& function) {
   if (function.is_unsafe) {
     if (const CUresult failed = check_unsafe_call()) return failed;
   }
-  return function.works_when_lost ? CUDA_SUCCESS : state.sticky;
+  return function.works_when_lost ? CUDA_SUCCESS : state.sticky.load();
 }
 
 int64_t now() {

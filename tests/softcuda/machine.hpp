@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -123,10 +124,10 @@ struct Machine {
   std::set<struct GraphExec*> graph_execs;
   std::set<struct UserObject*> user_objects;
   std::vector<Fault> faults;
-  CUresult sticky = CUDA_SUCCESS;
+  std::atomic<CUresult> sticky{CUDA_SUCCESS};  // read by the threads of streams
   std::map<std::string, uint64_t> calls;
-  std::set<std::string> missing;  // functions that do not exist here and were called
-  int64_t latency = 0;            // microseconds that each piece of work takes at least
+  std::set<std::string> missing;    // functions that do not exist here and were called
+  std::atomic<int64_t> latency{0};  // microseconds that each piece of work takes at least; read as the former
 };
 
 Machine& machine();
