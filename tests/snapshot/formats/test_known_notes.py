@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import pickle
 from dataclasses import replace
@@ -10,7 +9,6 @@ from dataclasses import replace
 import pytest
 from support.snapshot_scenes import training
 
-from forebay.commands import convert
 from forebay.snapshot.analysis.summary import summary
 from forebay.snapshot.formats import known_notes, torch_writer
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
@@ -40,12 +38,8 @@ def test_notes_of_any_type_are_reported_and_written(tmp_path, own):
 
 
 @pytest.mark.parametrize("value", VALUES, ids=str)
-def test_convert_names_only_text_as_the_reason_of_truncation(monkeypatch, tmp_path, capsys, value):
-    snapshot = replace(training(steps=3), notes={"truncated": value})
-    monkeypatch.setattr(convert, "load_snapshots", lambda _: (snapshot,))
-    arguments = {"snapshot": tmp_path / "a", "output": tmp_path / "b.folded", "to": None, "device": None}
-    assert convert.run(argparse.Namespace(**arguments)) == 0
-    assert ("truncated" in capsys.readouterr().out) == (value == "text")
+def test_only_text_is_the_reason_of_truncation(value):
+    assert known_notes.truncation_of({"truncated": value}) == (value if value == "text" else "")
 
 
 def test_known_values_are_returned():

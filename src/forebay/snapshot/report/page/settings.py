@@ -47,6 +47,6 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
 def _text(name: str, value: object) -> str:
     if value in (-1, "", None):
         return "not set"
-    if name.endswith(_SIZES) and type(value) is int:
+    if name.endswith(_SIZES) and type(value) is int and abs(value) < 1 << 64:  # else it is no size, whatever its name
         return format_bytes(value)
     return str(value)
