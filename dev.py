@@ -37,7 +37,10 @@ from typing import NoReturn
 ROOT = Path(__file__).resolve().parent
 VENV = Path(os.environ.get("FOREBAY_VENV") or ROOT / ".venv").absolute()
 PYTHON = str(VENV / "bin/python")
-NUMBA = VENV / "numba"  # the environment of numba-cuda, over .venv
+BESIDE = {  # environments over .venv: by extra, what is installed, and the platforms that have it
+    "numba": ("numba-cuda", ("linux",)),  # its start-up file would delay each start of Python by 25 ms
+    "torch": ("PyTorch and JAX", ("linux", "darwin")),  # 1.3 GB
+}
 STAMP = VENV / "dev-stamp.json"  # completed steps; each removes its entry when it starts and restores it at its end
 
 COMPILED = (  # extension modules
@@ -78,7 +81,7 @@ def test(arguments: list[str]) -> int:
     if "--quick" in arguments:
         arguments = [*QUICK, *(argument for argument in arguments if argument != "--quick")]
     else:
-        prepare_numba()
+        prepare_beside()
     return run(["python", "-m", "pytest", *(arguments or IN_PARALLEL)])
 
 
@@ -185,7 +188,7 @@ def wheels(arguments: list[str]) -> int:
 
 def coverage(arguments: list[str]) -> int:
     prepare("test", "demo", "coverage")
-    prepare_numba()
+    prepare_beside()
     return run(["python", "tools/coverage_report.py", *(arguments or IN_PARALLEL)])
 
 
@@ -234,33 +237,41 @@ def prepare(*extras: str, core: bool = True) -> None:
         save(stamp)
 
 
-def prepare_numba() -> None:
-    """Install numba-cuda over .venv, not in it, as its start-up file delays each start of Python by 25 ms.
+def prepare_beside(*extras: str) -> None:
+    """Install extras, by default all of BESIDE, in environments of their own over .venv: .venv/numba and .venv/torch.
 
-    Without it, which only skips its tests, dev.py continues.
+    Without one of them, which only skips its tests, dev.py continues.
     """
     import tomllib
 
-    stamp = json.loads(STAMP.read_text())
-    wanted = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]["numba"]
-    if sys.platform != "linux" or (stamp.get("numba") == wanted and NUMBA.exists()):
-        return
-    stamp.pop("numba", None)
-    save(stamp)
-    shutil.rmtree(NUMBA, ignore_errors=True)
-    try:
-        if run([PYTHON, "-m", "venv", "--without-pip", str(NUMBA)]):
-            fail(f"{NUMBA} could not be created")
-        below = sysconfig.get_path("purelib", "venv", {"base": str(NUMBA)})
-        above = sysconfig.get_path("purelib", "venv", {"base": ".."})
-        found = f"import os, site, sys; site.addsitedir(os.path.join(sys.prefix, {above!r}))\n"
-        Path(below, "above.pth").write_text(found)  # the requirements that .venv fulfils are not installed again
-        pip("installing numba-cuda", *wanted, python=str(NUMBA / "bin/python"))
-    except SystemExit as error:
-        print(f"{error}\ndev.py: the tests of numba-cuda will be skipped", flush=True)
-        shutil.rmtree(NUMBA, ignore_errors=True)
-    else:
-        save({**stamp, "numba": wanted})
+    requirements = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extra in extras or BESIDE:
+        title, platforms = BESIDE[extra]
+        folder, wanted = VENV / extra, requirements[extra]
+        stamp = json.loads(STAMP.read_text())
+        if sys.platform not in platforms or (stamp.get(extra) == wanted and folder.exists()):
+            continue
+        stamp.pop(extra, None)
+        save(stamp)
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            make_environment_over(folder)
+            pip(f"installing {title}", *wanted, python=str(folder / "bin/python"))
+        except SystemExit as error:
+            print(f"{error}\ndev.py: the tests of {title} will be skipped", flush=True)
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            save({**stamp, extra: wanted})
+
+
+def make_environment_over(folder: Path) -> None:
+    """Create an environment in a folder of .venv that finds the packages of .venv, too, after its own."""
+    if run([PYTHON, "-m", "venv", "--without-pip", str(folder)]):
+        fail(f"{folder} could not be created")
+    below = sysconfig.get_path("purelib", "venv", {"base": str(folder)})
+    above = sysconfig.get_path("purelib", "venv", {"base": ".."})
+    found = f"import os, site, sys; site.addsitedir(os.path.join(sys.prefix, {above!r}))\n"
+    Path(below, "above.pth").write_text(found)  # the requirements that .venv fulfils are not installed again
 
 
 def interpreter() -> str:

@@ -47,6 +47,7 @@ SLOW = (
     "property",  # random programs
     "runtime/allocator/test_faults.py",  # one run per call that can fail
     "runtime/graphs/test_random_programs.py",  # random programs
+    "runtime/tensors/test_dlpack_libraries.py",  # child processes
     "snapshot/report/test_browser.py",  # a browser
     "snapshot/test_hostile_files.py",  # child processes, large files
     "support_tests",  # tests of the reference models

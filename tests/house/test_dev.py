@@ -81,7 +81,7 @@ def calls(dev, tmp_path, monkeypatch):
     (tmp_path / "pyproject.toml").write_text(
         '[build-system]\nrequires = ["builder"]\n[project]\ndependencies = ["core"]\n'
         '[project.optional-dependencies]\ntest = ["tester"]\ncheck = ["checker"]\n'
-        'numba = ["numba"]\n'
+        'numba = ["numba"]\ntorch = ["jax", "torch"]\n'
     )
     for module in COMPILED:
         (tmp_path / module).parent.mkdir(parents=True, exist_ok=True)
@@ -100,9 +100,9 @@ def calls(dev, tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(dev, "ROOT", tmp_path)
+    monkeypatch.setattr(dev, "VENV", tmp_path / "venv")
     monkeypatch.setattr(dev, "STAMP", tmp_path / "venv/stamp.json")
     monkeypatch.setattr(dev, "PYTHON", sys.executable)
-    monkeypatch.setattr(dev, "NUMBA", tmp_path / "venv/numba")
     monkeypatch.setattr(dev, "make_environment", environment)
     monkeypatch.setattr(dev, "pip", pip)
     return steps
@@ -171,55 +171,65 @@ def test_interrupted_step_is_repeated(dev, calls, tmp_path, monkeypatch, broken_
 
 
 only_on_linux = pytest.mark.skipif(sys.platform != "linux", reason="numba-cuda is installed on Linux only")
+INSTALLATIONS = ["installing numba-cuda", "installing PyTorch and JAX"]
 
 
 @only_on_linux
-def test_numba_is_installed_again_only_after_a_change(dev, calls, tmp_path):
+def test_libraries_are_installed_beside_again_only_after_a_change(dev, calls, tmp_path):
     dev.prepare("test")
     calls.clear()
     for _ in range(2):
-        dev.prepare_numba()
-    assert calls == ["installing numba-cuda"]
+        dev.prepare_beside()
+    assert calls == INSTALLATIONS
     project = tmp_path / "pyproject.toml"
     project.write_text(project.read_text().replace('"numba"', '"numba>=2"'))
-    dev.prepare_numba()
+    dev.prepare_beside()
     dev.prepare("check")
-    dev.prepare_numba()
+    dev.prepare_beside()
     changed = ["installing requirements", "building forebay"]
-    assert calls == ["installing numba-cuda", "installing numba-cuda", *changed]
-    shutil.rmtree(dev.NUMBA)
-    dev.prepare_numba()
-    assert calls[4:] == ["installing numba-cuda"]
+    assert calls == [*INSTALLATIONS, "installing numba-cuda", *changed]
+    shutil.rmtree(tmp_path / "venv/torch")
+    dev.prepare_beside("numba")
+    dev.prepare_beside()
+    assert calls[5:] == ["installing PyTorch and JAX"]
 
 
 @only_on_linux
-def test_failing_installation_of_numba_is_reported_and_repeated(dev, calls, monkeypatch, capsys):
+def test_failing_installation_beside_is_reported_and_repeated(dev, calls, monkeypatch, capsys, tmp_path):
     dev.prepare("test")
+    pip = dev.pip
+
+    def offline(purpose, *arguments, **options):
+        if "numba" in purpose:
+            dev.fail("no network")
+        pip(purpose, *arguments, **options)
+
     with monkeypatch.context() as patch:
-        patch.setattr(dev, "pip", lambda *arguments, **options: dev.fail("no network"))
-        dev.prepare_numba()
+        patch.setattr(dev, "pip", offline)
+        dev.prepare_beside()
     assert "no network\ndev.py: the tests of numba-cuda will be skipped" in capsys.readouterr().out
-    assert not dev.NUMBA.exists()
-    dev.prepare_numba()
-    assert calls == [*EVERYTHING, "installing numba-cuda"]
-    assert dev.NUMBA.exists()
+    assert [(tmp_path / "venv" / extra).exists() for extra in ("numba", "torch")] == [False, True]
+    dev.prepare_beside()
+    assert calls == [*EVERYTHING, "installing PyTorch and JAX", "installing numba-cuda"]
+    assert (tmp_path / "venv/numba").exists()
 
 
 @only_on_linux
-def test_environment_of_numba_finds_the_packages_of_the_other_one(dev, calls, tmp_path):
+def test_environment_beside_finds_the_packages_of_the_other_one(dev, calls, tmp_path):
     dev.prepare("test")
-    dev.prepare_numba()
-    (below,) = dev.NUMBA.glob("lib/python*/site-packages")
-    above = tmp_path / "venv" / below.relative_to(dev.NUMBA)
+    dev.prepare_beside("numba")
+    folder = tmp_path / "venv/numba"
+    (below,) = folder.glob("lib/python*/site-packages")
+    above = tmp_path / "venv" / below.relative_to(folder)
     above.mkdir(parents=True)
-    for folder, names in ((above, ("one", "both")), (below, ("both",))):
+    for place, names in ((above, ("one", "both")), (below, ("both",))):
         for name in names:
-            (folder / f"{name}.py").write_text("")
+            (place / f"{name}.py").write_text("")
     (tmp_path / "source").mkdir()
     (tmp_path / "source/editable.py").write_text("")
     (above / "editable.pth").write_text(str(tmp_path / "source"))
     program = "import both, editable, one; print(both.__file__, one.__file__, editable.__file__, sep='\\n')"
-    found = subprocess.run([dev.NUMBA / "bin/python", "-c", program], capture_output=True, text=True, check=True)
+    found = subprocess.run([folder / "bin/python", "-c", program], capture_output=True, text=True, check=True)
     files = [Path(line).resolve() for line in found.stdout.splitlines()]
     assert files == [below / "both.py", above / "one.py", tmp_path / "source/editable.py"]
 
