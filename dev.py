@@ -48,6 +48,7 @@ COMPILED = (  # extension modules
     "backends/common/_segments",
     "backends/nvidia/_stream",
     "faces/_device_context",
+    "interop/_torch_callbacks",
     "observe/tracing/_entries",
     "runtime/allocator/_reservations",
     "runtime/devices/_thread_state",

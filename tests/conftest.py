@@ -42,6 +42,7 @@ SLOW = (
     "house/test_docstrings.py",  # all docstrings through numpydoc
     "house/test_stubs.py",  # runs of stubtest
     "interop/test_ipython.py",  # a kernel that executes a notebook
+    "interop/torch/test_allocator.py",  # child processes
     "native/test_sanitizers.py",  # builds with sanitizers
     "process",  # child processes
     "property",  # random programs

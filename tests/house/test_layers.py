@@ -39,6 +39,7 @@ LAYERS: list[tuple[float, str]] = [
     (6, "mtia"),
     (6, "accelerator"),
     (6.1, "_C _utils distributed storage types version xpu"),
+    (6.15, "interop.torch"),  # PyTorch's functions become those of _C
     (6.2, ""),  # forebay/__init__.py, the public names
     (6.5, "testing torch_alias"),
     (7, "cli commands __main__"),

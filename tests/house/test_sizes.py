@@ -43,6 +43,7 @@ def test_compiled_modules_besides_the_core(root):
         "backends/common/_segments.pyx",
         "backends/nvidia/_stream.pyx",
         "faces/_device_context.pyx",
+        "interop/_torch_callbacks.pyx",
         "observe/tracing/_entries.pyx",
         "runtime/allocator/_reservations.pyx",
         "runtime/devices/_thread_state.pyx",

@@ -1,0 +1,272 @@
+"""forebay's allocator under the real PyTorch, on the oracle's stand-in runtime."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import rich
+from support.beside import lines_with_torch, needs_torch, paths_of_sources
+from support.on_oracle import ORACLE, why_no_oracle
+
+_TIMEOUT = 110  # seconds
+
+BEGIN = f"""
+import gc, sys, threading
+sys.path.append({str(Path(rich.__file__).parents[1])!r})  # of the requirements that the oracle's environment lacks
+import torch
+import forebay
+from forebay import backends
+from forebay.interop.torch import use_allocator
+from support.oracle_driver import OracleDriver
+
+driver = OracleDriver()
+override = backends.override_driver(driver)
+override.__enter__()
+MiB = 1 << 20
+
+def error_of(call):
+    try:
+        return call()
+    except Exception as error:
+        return type(error).__name__ + ": " + str(error).partition(chr(10))[0]
+
+def bytes_on(nbytes, device="cuda"):
+    return torch.empty(nbytes, dtype=torch.uint8, device=device)
+
+def segments(*fields):
+    found = torch.cuda.memory._snapshot()["segments"]
+    return [tuple(segment[field] for field in fields) for segment in found]
+"""
+
+
+def on_oracle(test):
+    return pytest.mark.oracle(pytest.mark.skipif(bool(why_no_oracle()), reason=why_no_oracle() or "it is there")(test))
+
+
+def lines_of(program: str, *, megabytes: int = 256, devices: int = 1) -> list[str]:
+    where = {**os.environ, "PYTHONPATH": paths_of_sources()}
+    where |= {"FAKE_CUDA_TOTAL_MB": str(megabytes), "FAKE_CUDA_DEVICES": str(devices)}
+    command = ["bash", str(ORACLE), "-c", BEGIN + program]
+    done = subprocess.run(command, env=where, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not done.stderr, done.stderr
+    return done.stdout.splitlines()
+
+
+@on_oracle
+def test_statistics_history_and_snapshot_have_the_tensors_of_torch():
+    program = """
+use_allocator()
+use_allocator()  # no effect
+torch.cuda.memory._record_memory_history()
+
+def make():
+    return torch.empty(1000, device="cuda")
+
+first = make()
+large = bytes_on(30 * MiB)
+print(first.data_ptr() in forebay.interop.torch.allocator._handlers.blocks)
+print(torch.cuda.memory_allocated(), forebay.cuda.memory_allocated(), torch.cuda.memory_reserved())
+del first, large
+print(torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), forebay.cuda.memory_reserved())
+torch.cuda.reset_peak_memory_stats()
+print(torch.cuda.memory_stats()["allocated_bytes.all.peak"])
+torch.cuda.empty_cache()
+print(forebay.cuda.memory_reserved(), driver.ports[0].reserved)
+for event in torch.cuda.memory._snapshot()["device_traces"][0]:
+    print(event["action"], event["size"], [frame["name"] for frame in event["frames"]])
+torch.cuda.set_per_process_memory_fraction(0.125)
+print(torch.cuda.get_per_process_memory_fraction(), error_of(lambda: bytes_on(33 * MiB))[:24])
+"""
+    top = "['<module>']"
+    made, large, emptied = (f"['{name}', '<module>']" for name in ("make", "bytes_on", "empty_cache"))
+    assert lines_of(program) == [
+        "True",
+        "31461376 31461376 33554432",
+        "0 31461376 33554432",
+        "0",
+        "0 0",
+        f"segment_alloc 2097152 {made}",
+        f"alloc 4000 {made}",
+        f"segment_alloc 31457280 {large}",
+        f"alloc 31457280 {large}",
+        f"free_requested 4000 {top}",
+        f"free_completed 4000 {top}",
+        f"free_requested 31457280 {top}",
+        f"free_completed 31457280 {top}",
+        f"segment_free 31457280 {emptied}",
+        f"segment_free 2097152 {emptied}",
+        "0.125 OutOfMemoryError: CUDA o",
+    ]
+
+
+@on_oracle
+def test_memory_is_allocated_for_the_current_stream_and_freed_after_its_users():
+    program = """
+use_allocator()
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    there = bytes_on(3000)
+here = bytes_on(3000)
+print([stream in (0, side.cuda_stream) for (stream,) in segments("stream")])
+address = here.data_ptr()
+here.record_stream(side)
+del here
+print(torch.cuda.memory_allocated(), bytes_on(3000).data_ptr() == address)
+driver.clock.advance(10**9)  # the side stream has done its work
+print(torch.cuda.memory_allocated(), bytes_on(3000).data_ptr() == address)
+from_numpy = torch.from_dlpack(torch.empty(4))  # memory of another allocator
+there = None
+with torch.cuda.stream(side):
+    print(bytes_on(3000).data_ptr() != address)
+"""
+    assert lines_of(program) == ["[True, True]", "3072 False", "3072 True", "True"]
+
+
+@on_oracle
+def test_exhausted_memory_raises_the_error_of_torch_with_the_text_of_forebay():
+    program = """
+use_allocator()
+held = bytes_on(100 * MiB)
+for _ in range(2):
+    try:
+        bytes_on(200 * MiB)
+    except torch.OutOfMemoryError as error:
+        print(str(error).partition(". Of the")[0])
+print(torch.cuda.memory_stats()["num_ooms"])
+seen = []
+torch._C._cuda_attach_out_of_memory_observer(lambda *details: seen.append(details))
+print(error_of(lambda: torch.nn.Linear(10_000, 10_000, device="cuda"))[:36], len(seen))
+try:
+    raise KeyError("kept")
+except KeyError as error:
+    held = None  # frees memory while an exception is handled
+    print(error, torch.cuda.memory_allocated())
+print(bytes_on(200 * MiB).numel() // MiB)
+"""
+    text = "CUDA out of memory. Tried to allocate 200.00 MiB. GPU 0 has a total capacity of 256.00 MiB"
+    lines = lines_of(program)
+    assert [line.partition(" of which")[0] for line in lines[:2]] == [text, text]
+    assert lines[2:] == ["2", "OutOfMemoryError: CUDA out of memory 1", "'kept' 0", "200"]
+
+
+@on_oracle
+def test_threads_of_autograd_and_of_the_program_allocate():
+    program = """
+use_allocator()
+torch.cuda.memory._record_memory_history()
+weights = torch.empty(1000, 100, device="cuda", requires_grad=True)
+weights.relu().sum().backward()
+print(weights.grad.shape, torch.cuda.memory_allocated() >= 2 * weights.nbytes)
+del weights
+addresses = set()
+
+def work():
+    for size in range(1, 200):
+        tensors = [bytes_on(size * 1000) for _ in range(5)]
+        addresses.update(tensor.data_ptr() for tensor in tensors)
+
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join(60)
+gc.collect()
+print(torch.cuda.memory_allocated(), len(addresses) > 5)
+"""
+    assert lines_of(program) == ["torch.Size([1000, 100]) True", "0 True"]
+
+
+@on_oracle
+def test_graphs_capture_into_private_pools():
+    program = """
+use_allocator()
+outside = bytes_on(5000)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    first = bytes_on(5000)
+    address = first.data_ptr()
+    del first
+    second = bytes_on(5000)
+    print(second.data_ptr() == address)
+print([pool != (0, 0) for (pool,) in segments("segment_pool_id")])
+other = torch.cuda.CUDAGraph()
+with torch.cuda.graph(other, pool=graph.pool()):
+    shared = bytes_on(100)
+print(len({pool for (pool,) in segments("segment_pool_id")}))
+second = shared = None
+torch.cuda.empty_cache()
+print(len(segments("address")))  # the graphs keep their memory
+graph.reset()
+other.reset()
+torch.cuda.empty_cache()
+print(len(segments("address")))
+"""
+    assert lines_of(program) == ["True", "[False, True]", "2", "2", "1"]
+
+
+@on_oracle
+def test_each_gpu_has_its_memory():
+    program = """
+use_allocator()
+there = bytes_on(5000, "cuda:1")
+print(len(driver.ports), [torch.cuda.memory_allocated(index) for index in (0, 1)])
+with torch.cuda.device(1):
+    side = torch.cuda.Stream()
+there.record_stream(side)
+there = None
+print([forebay.cuda.memory_allocated(index) for index in (0, 1)])
+print(error_of(lambda: torch.cuda.MemPool())[:58])
+"""
+    refused = "RuntimeError: pluggable does not yet support createOrIncref"
+    assert lines_of(program, devices=2) == ["1 [0, 5120]", "[0, 0]", refused[:58]]
+
+
+@on_oracle
+def test_it_must_be_called_before_the_first_tensor():
+    program = """
+tensor = bytes_on(10)
+print(error_of(use_allocator))
+with forebay.emulate("cuda"):
+    print(error_of(use_allocator)[:35])
+"""
+    late, emulated = lines_of(program)
+    assert late == (
+        "WrongState: PyTorch has used a GPU already, after which its allocator cannot be replaced: "
+        "call use_allocator() before the first tensor on a GPU"
+    )
+    assert emulated == "Unsupported: cuda:0 is emulated, so"
+
+
+@on_oracle
+def test_tensors_may_outlive_the_interpreter():
+    program = """
+use_allocator()
+torch.cuda.kept = [bytes_on(1000), bytes_on(30 * MiB)]
+
+class Late:
+    def __del__(self, make=bytes_on):
+        make(1000)
+
+kept = Late()
+torch.cuda.late = Late()
+print("done")
+"""
+    assert lines_of(program) == ["done"]
+
+
+@needs_torch
+def test_torch_without_cuda_is_rejected():
+    program = """
+import forebay, torch
+from forebay.interop.torch import use_allocator
+try:
+    use_allocator()
+except forebay.Unsupported as error:
+    print(error)
+"""
+    (text,) = lines_with_torch(program)
+    assert "is built without CUDA: install a build with CUDA" in text
