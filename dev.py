@@ -38,7 +38,8 @@ ROOT = Path(__file__).resolve().parent
 VENV = Path(os.environ.get("FOREBAY_VENV") or ROOT / ".venv").absolute()
 PYTHON = str(VENV / "bin/python")
 BESIDE = {  # environments over .venv: by extra, what is installed, and the platforms that have it
-    "numba": ("numba-cuda", ("linux",)),  # its start-up file would delay each start of Python by 25 ms
+    # 458 MB; the start-up file of the first one would delay each start of Python by 25 ms
+    "numba": ("numba-cuda, CuPy and RMM", ("linux",)),
     "torch": ("PyTorch and JAX", ("linux", "darwin")),  # 1.3 GB
 }
 STAMP = VENV / "dev-stamp.json"  # completed steps; each removes its entry when it starts and restores it at its end

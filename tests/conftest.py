@@ -41,6 +41,9 @@ SLOW = (
     "house/test_gpu_task.py",  # child processes
     "house/test_docstrings.py",  # all docstrings through numpydoc
     "house/test_stubs.py",  # runs of stubtest
+    "interop/test_cupy.py",  # child processes
+    "interop/test_numba.py",  # child processes
+    "interop/test_rmm.py",  # child processes
     "interop/test_ipython.py",  # a kernel that executes a notebook
     "interop/torch/test_allocator.py",  # child processes
     "native/test_sanitizers.py",  # builds with sanitizers

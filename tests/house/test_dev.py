@@ -172,7 +172,7 @@ def test_interrupted_step_is_repeated(dev, calls, tmp_path, monkeypatch, broken_
 
 
 only_on_linux = pytest.mark.skipif(sys.platform != "linux", reason="numba-cuda is installed on Linux only")
-INSTALLATIONS = ["installing numba-cuda", "installing PyTorch and JAX"]
+INSTALLATIONS = ["installing numba-cuda, CuPy and RMM", "installing PyTorch and JAX"]
 
 
 @only_on_linux
@@ -188,7 +188,7 @@ def test_libraries_are_installed_beside_again_only_after_a_change(dev, calls, tm
     dev.prepare("check")
     dev.prepare_beside()
     changed = ["installing requirements", "building forebay"]
-    assert calls == [*INSTALLATIONS, "installing numba-cuda", *changed]
+    assert calls == [*INSTALLATIONS, "installing numba-cuda, CuPy and RMM", *changed]
     shutil.rmtree(tmp_path / "venv/torch")
     dev.prepare_beside("numba")
     dev.prepare_beside()
@@ -208,10 +208,10 @@ def test_failing_installation_beside_is_reported_and_repeated(dev, calls, monkey
     with monkeypatch.context() as patch:
         patch.setattr(dev, "pip", offline)
         dev.prepare_beside()
-    assert "no network\ndev.py: the tests of numba-cuda will be skipped" in capsys.readouterr().out
+    assert "no network\ndev.py: the tests of numba-cuda, CuPy and RMM will be skipped" in capsys.readouterr().out
     assert [(tmp_path / "venv" / extra).exists() for extra in ("numba", "torch")] == [False, True]
     dev.prepare_beside()
-    assert calls == [*EVERYTHING, "installing PyTorch and JAX", "installing numba-cuda"]
+    assert calls == [*EVERYTHING, "installing PyTorch and JAX", "installing numba-cuda, CuPy and RMM"]
     assert (tmp_path / "venv/numba").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from forebay.backends.nvidia.calls import current_device_index
 from forebay.device_spec import Device
 from forebay.errors import Unsupported
 from forebay.runtime.devices.current import opened_for
@@ -9,7 +10,7 @@ from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.storage import AnyBlock, allocate_raw_block
 from forebay.runtime.streams.stream import Stream, from_queue
 
-__all__ = ["allocate_on", "gpu", "queue_of", "record_use_on", "stream_with_handle"]
+__all__ = ["allocate_on", "current_gpu", "gpu", "queue_of", "record_use_on", "stream_with_handle"]
 
 _LEGACY_STREAM, _PER_THREAD_STREAM = 1, 2  # handles that CUDA reserves
 
@@ -23,6 +24,11 @@ def gpu(index: int) -> OpenDevice:
             "the emulation, or unset FOREBAY_EMULATE"
         )
     return opened
+
+
+def current_gpu() -> OpenDevice:
+    """Return the GPU that other libraries use in this thread: that of the current context, else the first one."""
+    return gpu(current_device_index())
 
 
 def queue_of(opened: OpenDevice, stream: int) -> int:

@@ -7,7 +7,10 @@ from typing import Any, Final
 from forebay.backends.common.cuda_errors import ILLEGAL_ADDRESS, INVALID_VALUE, accelerator_error
 from forebay.errors import DeviceError
 
-__all__ = ["FATAL", "call", "call_into", "check", "driver_api", "error_of", "known_losses", "unknown_address"]
+__all__ = [
+    "FATAL", "call", "call_into", "check", "current_device_index", "driver_api", "error_of", "known_losses",
+    "unknown_address",
+]  # fmt: skip
 
 # Codes after which no call of the context succeeds: the process must end, or reset the device. ECC_UNCORRECTABLE,
 # NVLINK_UNCORRECTABLE, CONTAINED, ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, ASSERT, from HARDWARE_STACK_ERROR to LAUNCH_FAILED,
@@ -15,6 +18,8 @@ __all__ = ["FATAL", "call", "call_into", "check", "driver_api", "error_of", "kno
 FATAL: Final = frozenset({214, 220, 226, ILLEGAL_ADDRESS, 702, 710, *range(714, 720), 721, 810, 911})
 
 known_losses = set[str]()  # devices for which an error with one of these codes exists: no other place need report it
+
+_NO_CONTEXT = frozenset({3, 201})  # codes without a current context: NOT_INITIALIZED, INVALID_CONTEXT
 
 
 def driver_api() -> Any:
@@ -57,6 +62,12 @@ def call(function: str, *arguments: Any, device: str = "") -> Any:
 def call_into(results: list[tuple[Any, ...]], function: Any, *arguments: Any) -> None:
     """Append the result of a call. A signal handler cannot run between both, as no Python code does."""
     results.extend(map(function, *([each] for each in arguments)))
+
+
+def current_device_index() -> int:
+    """Return the index of the device whose context is current in this thread. Without one it is 0, as in CUDA."""
+    result = driver_api().cuCtxGetDevice()
+    return 0 if int(result[0]) in _NO_CONTEXT else int(check(result, "cuCtxGetDevice"))
 
 
 def unknown_address(address: int, call: str, origin: str, device: str) -> DeviceError:
