@@ -98,12 +98,41 @@ def test_export_waits_for_the_stream():
 
 
 def test_unsupported_dtypes_and_objects_are_rejected():
-    for dtype in ("bfloat16", "S3", [("x", "f4")]):
+    for dtype in ("S3", [("x", "f4")]):
         with pytest.raises(BufferError):
             forebay.zeros(2, dtype=dtype).__dlpack__()
     for other in (7, [1], "x", dt.datetime_CAPI):
         with pytest.raises(RuntimeError, match="received an invalid capsule"):
             forebay.from_dlpack(other)
+
+
+@pytest.mark.parametrize("version", [None, (1, 0)])
+def test_bfloat16_is_shared_although_numpy_does_not_exchange_it(version):
+    class Other:  # an array of another library
+        def __init__(self, made):
+            self.__dlpack__ = made.__dlpack__
+
+    made = forebay.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], dtype=forebay.bfloat16)
+    for exported in (made, made[:, 1:], made[1], forebay.empty(0, 3, dtype=forebay.bfloat16)):
+        back = forebay.from_dlpack(exported.__dlpack__(max_version=version))
+        assert back.dtype is forebay.bfloat16
+        assert (back.data_ptr(), back.stride()) == (exported.data_ptr(), exported.stride()) or not back.numel()
+        assert back.tolist() == exported.tolist()
+        assert forebay.from_dlpack(Other(exported)).tolist() == exported.tolist()
+    copied = forebay.from_dlpack(made.__dlpack__(max_version=version, copy=True))
+    assert copied.tolist() == made.tolist()
+    assert copied.data_ptr() != made.data_ptr()
+    address = made.data_ptr()
+    shared = forebay.from_dlpack(Other(made))
+    del made
+    assert (shared.data_ptr(), shared[1, 2].item()) == (address, 6.0)
+
+
+def test_bfloat16_that_is_read_only_warns():
+    made = forebay.ones(2, dtype=forebay.bfloat16)
+    capsule = forebay.runtime.tensors.dlpack_export.dlpack_capsule(made, None, (1, 0), None, None, read_only=True)
+    with pytest.warns(UserWarning, match="the array is read-only"):
+        assert forebay.from_dlpack(capsule).tolist() == [1.0, 1.0]
 
 
 def test_capsule_is_taken_once():

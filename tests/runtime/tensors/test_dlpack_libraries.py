@@ -13,7 +13,7 @@ import numpy as np
 import forebay
 
 NAMES = ["bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32"]
-NAMES += ["float64", "complex64", "complex128"]
+NAMES += ["float64", "complex64", "complex128", "bfloat16"]
 
 def error_of(call):
     try:

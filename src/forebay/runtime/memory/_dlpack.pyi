@@ -21,6 +21,9 @@ def export_memory(
 # Return the DLDeviceType and the index of a capsule's device, and do not consume the capsule. Raises as ManagedTensor.
 def device_of(capsule: object) -> tuple[int, int]: ...
 
+# Return the DLDataTypeCode and the bits of a capsule's elements, likewise.
+def element_of(capsule: object) -> tuple[int, int]: ...
+
 @final
 class ManagedTensor:
     """The tensor of a capsule, which it consumes. Freed with this object."""

@@ -155,6 +155,13 @@ def device_of(capsule):
     return tensor.device_type, tensor.device_id
 
 
+def element_of(capsule):
+    cdef Legacy* legacy
+    cdef Versioned* versioned
+    cdef DLTensor* tensor = open_capsule(<PyObject*>capsule, &legacy, &versioned)
+    return tensor.code, tensor.bits
+
+
 cdef DLTensor* open_capsule(PyObject* capsule, Legacy** legacy, Versioned** versioned) except NULL:
     """Return the tensor of a capsule that was not consumed, and set the one of the two that manages it."""
     legacy[0], versioned[0] = NULL, NULL

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.device_spec import Device
+from forebay.device_spec import CPU, Device
 from forebay.dtypes import named
-from forebay.runtime.devices.current import resolve
-from forebay.runtime.memory._dlpack import MAX_VERSION, ManagedTensor, device_of
+from forebay.runtime.devices.current import opened_for, resolve
+from forebay.runtime.memory._dlpack import MAX_VERSION, ManagedTensor, device_of, element_of
 from forebay.runtime.streams.stream import current_stream_for
 from forebay.runtime.tensors.creation import READ_ONLY_WARNING, from_numpy, tensor_over
 from forebay.runtime.tensors.dlpack_devices import opened_for_type
-from forebay.runtime.tensors.dlpack_export import CODES, check_current
+from forebay.runtime.tensors.dlpack_export import BFLOAT16, CODES, check_current
 from forebay.runtime.tensors.foreign_memory import tensor_over_memory
 from forebay.runtime.tensors.options import DeviceLike
 from forebay.runtime.tensors.tensor import Tensor
@@ -82,8 +82,9 @@ def from_dlpack(ext_tensor: Any, *, device: DeviceLike = None, copy: bool | None
         found = _tensor_of(ext_tensor, warns=not copy)
     elif (place := _device_of(ext_tensor)) is not None:
         found = _tensor_of(_capsule_of(ext_tensor, *place, copy=copy), warns=not copy)
+    elif (array := _numpy_array(ext_tensor)) is None:
+        found = _tensor_of(_host_capsule_of(ext_tensor), warns=not copy)
     else:
-        array = np.from_dlpack(ext_tensor)
         warns = _is_read_only(ext_tensor, array) and not copy
         found = from_numpy(array) if warns else tensor_over(array)
     target = None if device is None else resolve(device)
@@ -97,6 +98,24 @@ def from_dlpack(ext_tensor: Any, *, device: DeviceLike = None, copy: bool | None
             f"{wanted} without copying. Set copy=None or copy=True."
         )
     return found.to(target)
+
+
+def _numpy_array(source: Any) -> NDArray[Any] | None:
+    """Return an object on the host as an array, or None for elements that NumPy does not import: bfloat16."""
+    try:
+        return np.from_dlpack(source)
+    except (RuntimeError, BufferError):
+        if element_of(_host_capsule_of(source)) != BFLOAT16:
+            raise
+        return None
+
+
+def _host_capsule_of(source: Any) -> Any:
+    """Return the capsule of an object on the host."""
+    try:
+        return source.__dlpack__(max_version=MAX_VERSION)
+    except TypeError:  # producers of older versions have no such option
+        return source.__dlpack__()
 
 
 def _is_read_only(source: object, imported: NDArray[Any]) -> bool:
@@ -143,9 +162,10 @@ def _capsule_of(source: Any, number: int, index: int, *, copy: bool | None) -> A
 
 def _tensor_of(capsule: Any, *, warns: bool) -> Tensor:
     """Return a tensor of the memory of a capsule, which is consumed. `warns` if the memory is read-only."""
-    if device_of(capsule)[0] in _HOST_TYPES:
+    on_host = device_of(capsule)[0] in _HOST_TYPES
+    if on_host and element_of(capsule) != BFLOAT16:
         return tensor_over(np.from_dlpack(_Capsule(capsule)))  # for NumPy, most capsules are read-only
-    opened = opened_for_type(*device_of(capsule))
+    opened = opened_for(CPU) if on_host else opened_for_type(*device_of(capsule))
     managed = ManagedTensor(capsule)
     dtype = _dtype_of(*managed.element, managed.lanes)
     shape, strides = managed.shape, managed.strides

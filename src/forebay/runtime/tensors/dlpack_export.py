@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forebay.device_spec import CPU, Device
 from forebay.runtime.devices.current import current_index
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = [
+    "BFLOAT16",
     "CODES",
     "check_current",
     "cuda_array_interface",
@@ -26,7 +28,7 @@ __all__ = [
 ]
 
 CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # DLDataTypeCode by the kind of a NumPy dtype
-_BFLOAT16 = 4, 16  # code and bits
+BFLOAT16: Final = (4, 16)  # code and bits, of elements that NumPy does not exchange
 _DEFAULT_STREAM, _PER_THREAD_STREAM = 1, 2  # numbers of streams in the protocol
 _NO_ORDER = -1  # in place of a stream
 
@@ -119,7 +121,7 @@ def _element(tensor: Tensor) -> tuple[int, int]:
     """Return DLPack's code and number of bits of a tensor's elements."""
     dtype = tensor.numpy_dtype
     if dtype.name == "bfloat16":
-        return _BFLOAT16
+        return BFLOAT16
     if dtype.kind not in CODES or not dtype.isnative:
         raise BufferError(f"DLPack has no type for elements of type {dtype}")
     if any(step % dtype.itemsize for step in tensor.byte_strides):
@@ -128,13 +130,32 @@ def _element(tensor: Tensor) -> tuple[int, int]:
 
 
 def _host_capsule(tensor: Tensor, max_version: Any, copy: bool | None, read_only: bool) -> Any:
-    """Return a capsule of memory that the host can access, after waiting for the stream. NumPy makes it."""
+    """Return a capsule of memory that the host can access, after waiting for the stream. NumPy makes most of them."""
     array = tensor._export()  # noqa: SLF001 -- this is a part of the class
+    if array.dtype.name == "bfloat16":
+        return _bfloat16_capsule(array.copy() if copy else array, max_version, read_only=read_only, copied=bool(copy))
     if read_only:
         array = array.view()
         array.flags.writeable = False
     options = {"max_version": max_version, "copy": copy}
     return array.__dlpack__(**{name: value for name, value in options.items() if value is not None})
+
+
+def _bfloat16_capsule(array: NDArray[Any], max_version: Any, *, read_only: bool, copied: bool) -> Any:
+    strides = tuple(step // array.itemsize for step in array.strides)
+    address = array.__array_interface__["data"][0]
+    versioned = max_version is not None and max_version[0] >= MAX_VERSION[0]
+    return export_memory(
+        address,
+        array.shape,
+        strides,
+        BFLOAT16,
+        (CPU_TYPE, 0),
+        array,
+        versioned=versioned,
+        read_only=read_only,
+        copied=copied,
+    )
 
 
 def cuda_array_interface(tensor: Tensor) -> dict[str, Any]:
