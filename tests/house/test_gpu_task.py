@@ -5,10 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from runpy import run_path
 from textwrap import dedent
 
 import pytest
 from support import software_driver
+from support.beside import NUMBA, paths_of_sources
+from support.oracle_programs import on_oracle, run_on_oracle
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
 
@@ -169,3 +172,34 @@ def test_exchange_that_copies_is_reported(root):
     """
     done = run(root, program=program)
     assert done.stdout.splitlines() == ["ok", "the memory was copied"], done.stderr
+
+
+def test_library_that_does_not_allocate_from_forebay_is_reported(root):
+    program = """
+    from gpu.shared_allocators import is_installed, problem_of
+    print(problem_of("pass") or "ok", problem_of("assert 1 == 2, 'not counted'"))
+    print(is_installed("json.decoder"), is_installed("absent.module"))
+    """
+    done = run(root, program=program)
+    assert done.stdout.splitlines() == ["ok ended with 1: AssertionError: not counted", "True False"], done.stderr
+
+
+@pytest.fixture
+def programs(root):
+    return run_path(str(root / "tools/gpu/shared_allocators.py"))["PROGRAMS"]
+
+
+@pytest.mark.skipif(not NUMBA.exists(), reason="numba-cuda is not installed: `python3 dev.py test` installs it")
+def test_program_of_numba_runs_on_the_software_driver_without_its_kernel(programs):
+    _, program, kernel = programs["Numba allocates from forebay"]
+    done = software_driver.run(program, python=str(NUMBA), PYTHONPATH=paths_of_sources())
+    assert done.returncode == 0, done.stderr
+    compile(program + kernel, "kernel", "exec")
+
+
+@on_oracle
+def test_program_of_torch_runs_on_the_oracle_without_its_training(programs):
+    _, program, training = programs["PyTorch allocates from forebay"]
+    done = run_on_oracle(program)
+    assert done.returncode == 0, done.stderr
+    compile(program + training, "training", "exec")

@@ -1,4 +1,6 @@
-"""Exchange of memory with CuPy and PyTorch on the GPU, in both directions, without copies."""
+"""Exchange of memory with CuPy and PyTorch on the GPU, in both directions, without copies; libraries that allocate from
+forebay.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import forebay
+from gpu import shared_allocators
 from gpu.part import NotRun, Outcome, execute, optional_module
 
 COUNT = 1000
@@ -82,7 +85,7 @@ LIBRARIES: dict[str, tuple[str, Callable[[Any], dict[str, tuple[Any, Exchange]]]
 
 
 def exchange_all(quick: bool) -> Outcome:  # noqa: ARG001 - every part's function has this parameter
-    """Exchange arrays with the libraries that are installed."""
+    """Exchange arrays with the libraries that are installed, and let them allocate from forebay."""
     lines, wrong, absent = [], 0, []
     for module_name, (title, exchanges) in LIBRARIES.items():
         try:
@@ -97,9 +100,16 @@ def exchange_all(quick: bool) -> Outcome:  # noqa: ARG001 - every part's functio
                 problem = f"{type(error).__name__}: {error}".partition("\n")[0]
             wrong += bool(problem)
             lines.append(f"* {name}: {problem or 'ok'}")
+    for title, (module_name, program, kernels) in shared_allocators.PROGRAMS.items():
+        if not shared_allocators.is_installed(module_name):
+            absent.append(f"{module_name} is not installed")
+            continue
+        problem = shared_allocators.problem_of(program + kernels)
+        wrong += bool(problem)
+        lines.append(f"* {title}: {problem or 'ok'}")
     if not lines:
         raise NotRun("; ".join(absent))
-    detail = "; ".join([f"{len(lines) - wrong} of {len(lines)} directions", *absent])
+    detail = "; ".join([f"{len(lines) - wrong} of {len(lines)} checks", *absent])
     return Outcome("failed" if wrong else "ok", detail, lines)
 
 

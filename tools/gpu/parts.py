@@ -40,7 +40,7 @@ PARTS = (
     Part("random_numbers", "Random numbers beside PyTorch's", 900, required=False),
     Part("allocator_statistics", "Allocator statistics beside PyTorch's", 300, required=False),
     Part("graphs", "Graphs", 300),
-    Part("interoperability", "Exchange with CuPy and PyTorch", 300, required=False),
+    Part("interoperability", "Exchange and allocators with CuPy, Numba, PyTorch and RMM", 900, required=False),
     Part("benchmarks", "Benchmarks", 900),
 )
 

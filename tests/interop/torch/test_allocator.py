@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from pathlib import Path
+from support.beside import lines_with_torch, needs_torch
+from support.oracle_programs import on_oracle, run_on_oracle
 
-import pytest
-import rich
-from support.beside import lines_with_torch, needs_torch, paths_of_sources
-from support.on_oracle import ORACLE, why_no_oracle
-
-_TIMEOUT = 110  # seconds
-
-BEGIN = f"""
-import gc, sys, threading
-sys.path.append({str(Path(rich.__file__).parents[1])!r})  # of the requirements that the oracle's environment lacks
+BEGIN = """
+import gc, threading
 import torch
 import forebay
-from forebay import backends
 from forebay.interop.torch import use_allocator
-from support.oracle_driver import OracleDriver
 
-driver = OracleDriver()
-override = backends.override_driver(driver)
-override.__enter__()
 MiB = 1 << 20
 
 def error_of(call):
@@ -42,15 +28,8 @@ def segments(*fields):
 """
 
 
-def on_oracle(test):
-    return pytest.mark.oracle(pytest.mark.skipif(bool(why_no_oracle()), reason=why_no_oracle() or "it is there")(test))
-
-
-def lines_of(program: str, *, megabytes: int = 256, devices: int = 1) -> list[str]:
-    where = {**os.environ, "PYTHONPATH": paths_of_sources()}
-    where |= {"FAKE_CUDA_TOTAL_MB": str(megabytes), "FAKE_CUDA_DEVICES": str(devices)}
-    command = ["bash", str(ORACLE), "-c", BEGIN + program]
-    done = subprocess.run(command, env=where, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+def lines_of(program: str, *, devices: int = 1) -> list[str]:
+    done = run_on_oracle(BEGIN + program, devices=devices)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not done.stderr, done.stderr
     return done.stdout.splitlines()
