@@ -44,6 +44,7 @@ SLOW = (
     "interop/test_cupy.py",  # child processes
     "interop/test_numba.py",  # child processes
     "interop/test_rmm.py",  # child processes
+    "interop/test_shared_allocator_page.py",  # child processes
     "interop/test_ipython.py",  # a kernel that executes a notebook
     "interop/torch/test_allocator.py",  # child processes
     "native/test_sanitizers.py",  # builds with sanitizers

@@ -14,15 +14,21 @@ __all__ = ["allocate_on", "current_gpu", "gpu", "queue_of", "record_use_on", "st
 
 _LEGACY_STREAM, _PER_THREAD_STREAM = 1, 2  # handles that CUDA reserves
 
+_gpus: dict[int, OpenDevice] = {}  # results of `gpu`, as the look-up of a device costs more than an allocation
+
 
 def gpu(index: int) -> OpenDevice:
     """Return an NVIDIA GPU, opened. Raises Unsupported for an emulated one, whose memory is the host's."""
+    opened = _gpus.get(index)
+    if opened is not None and not opened.unusable:
+        return opened
     opened = opened_for(Device("cuda", index))
     if opened.port.props.emulated:
         raise Unsupported(
             f"{opened.device} is emulated, so its memory is the host's, and other libraries need memory of a GPU: end "
             "the emulation, or unset FOREBAY_EMULATE"
         )
+    _gpus[index] = opened
     return opened
 
 

@@ -185,8 +185,9 @@ class _Handlers:
             return 0
         opened = gpu(device)
         block = allocate_on(opened, nbytes, stream)
-        self.blocks[block.address] = block, opened
-        return block.address
+        address = block.address
+        self.blocks[address] = block, opened
+        return address
 
     def record_stream(self, address: int, stream: int) -> None:
         if (found := self.blocks.get(address)) is not None:  # else it is memory of another allocator
