@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
+from support import software_driver
 from support.beside import lines_with_torch, needs_torch
 from support.oracle_programs import on_oracle, run_on_oracle
 
@@ -225,6 +229,7 @@ def test_tensors_may_outlive_the_interpreter():
     program = """
 use_allocator()
 torch.cuda.kept = [bytes_on(1000), bytes_on(30 * MiB)]
+torch.cuda.kept[0].record_stream(torch.cuda.Stream())
 
 class Late:
     def __del__(self, make=bytes_on):
@@ -235,6 +240,86 @@ torch.cuda.late = Late()
 print("done")
 """
     assert lines_of(program) == ["done"]
+
+
+@on_oracle
+def test_interrupt_of_an_allocation_is_raised_after_it():
+    program = """
+use_allocator()
+handlers = forebay.interop.torch.allocator._handlers
+allocate = type(handlers).allocate
+
+def interrupted(self, *arguments):
+    raise KeyboardInterrupt
+
+type(handlers).allocate = interrupted
+try:
+    try:
+        bytes_on(10)
+    except RuntimeError as error:
+        print(error)
+    for _ in range(1000):
+        pass
+except KeyboardInterrupt:
+    print("interrupted")
+type(handlers).allocate = allocate
+print(bytes_on(10).numel())
+"""
+    *_, interrupted, works = lines_of(program)
+    assert (interrupted, works) == ("interrupted", "10")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
+def test_captures_of_another_library_have_pools_and_hold_shared_blocks():
+    program = """
+import forebay
+from cuda.bindings import driver
+from forebay.interop.torch.allocator import _handlers as handlers
+
+forebay.ones(3, device="cuda")
+driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
+stream, other = (int(driver.cuStreamCreate(1)[1]) for _ in range(2))
+MODE = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+
+class Captured:
+    def __contains__(self, handle):
+        return handle == stream
+
+def is_capturing():
+    return int(driver.cuStreamIsCapturing(stream)[1])
+
+before = handlers.allocate(1000, 0, other)
+handlers.record_stream(before, stream)
+assert not driver.cuStreamBeginCapture(stream, MODE)[0]
+handlers.begin_pool(0, (5, 0), Captured())
+large = handlers.allocate(30 << 20, 0, stream)
+shared = handlers.allocate(1000, 0, stream)
+handlers.record_stream(shared, other)
+del handlers.blocks[before], handlers.blocks[shared]
+print(handlers.allocate(1000, 0, other) == before, handlers.allocate(1000, 0, stream) == shared)
+try:
+    handlers.allocate(1 << 40, 0, stream)
+except forebay.OutOfMemory:
+    print("out of memory", is_capturing())
+error, graph = driver.cuStreamEndCapture(stream)
+handlers.end_pool(0, (5, 0))
+print(int(error), is_capturing())
+print(handlers.allocate(1000, 0, other) == before, handlers.allocate(1000, 0, stream) == shared)
+segments = forebay.cuda.memory_snapshot()
+print(sorted((segment["segment_pool_id"] != (0, 0), segment["total_size"] >> 20) for segment in segments))
+handlers.blocks.clear()
+handlers.release_pool(0, (5, 0))
+handlers.empty_cache()
+print(len(forebay.cuda.memory_snapshot()))
+"""
+    assert software_driver.lines_of(program, silent=True) == [
+        "False False",
+        "out of memory 1",
+        "0 0",
+        "True False",  # memory of a capture is used by its graph only
+        "[(False, 2), (False, 2), (False, 2), (True, 2), (True, 30)]",
+        "0",
+    ]
 
 
 @needs_torch

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from forebay import backends
 from forebay.errors import ForebayError, OutOfMemory, Unsupported, WrongState, warn_unraisable
@@ -172,13 +172,28 @@ class _CaptureQueues(MutableMapping[int, int]):
         raise TypeError("PyTorch decides which streams a capture has")
 
 
+class _SharedBlock(tuple[AnyBlock, OpenDevice]):
+    """A block that several streams use. If it is freed while a graph is captured, its free waits for the capture's end.
+
+    Until then a captured stream has no event that tells when it has done its work.
+    """
+
+    __slots__ = ()
+
+    capturing: ClassVar[dict[tuple[int, PoolId], _CaptureQueues]] = {}  # by device and PyTorch's number of the pool
+    held: ClassVar[list[AnyBlock]] = []  # freed during captures
+
+    def __del__(self) -> None:
+        if self.capturing:
+            self.held.append(self[0])
+
+
 class _Handlers:
     """What PyTorch's allocator calls."""
 
     def __init__(self) -> None:
         self.installed = False
         self.blocks: dict[int, tuple[AnyBlock, OpenDevice]] = {}  # by address
-        self._captures: dict[tuple[int, PoolId], _CaptureQueues] = {}
 
     def allocate(self, nbytes: int, device: int, stream: int) -> int:
         if nbytes == 0:
@@ -190,9 +205,13 @@ class _Handlers:
         return address
 
     def record_stream(self, address: int, stream: int) -> None:
-        if (found := self.blocks.get(address)) is not None:  # else it is memory of another allocator
-            block, opened = found
-            record_use_on(opened, block, stream)
+        found = self.blocks.get(address)
+        if found is None:  # memory of another allocator
+            return
+        block, opened = found
+        record_use_on(opened, block, stream)
+        if not isinstance(found, _SharedBlock):
+            self.blocks[address] = _SharedBlock(found)
 
     def empty_cache(self) -> None:
         for opened in open_devices("cuda").devices:
@@ -212,11 +231,13 @@ class _Handlers:
         opened = gpu(device)
         queues = _CaptureQueues(opened, captured)
         opened.allocator.begin_capture(_own_pool(pool), queues)
-        self._captures[device, pool] = queues
+        _SharedBlock.capturing[device, pool] = queues
 
     def end_pool(self, device: int, pool: PoolId) -> None:
-        queues = self._captures.pop((device, pool))
+        queues = _SharedBlock.capturing.pop((device, pool))
         gpu(device).allocator.end_capture(_own_pool(pool), queues)
+        if not _SharedBlock.capturing:
+            _SharedBlock.held.clear()
 
     def release_pool(self, device: int, pool: PoolId) -> None:
         gpu(device).allocator.release_pool(_own_pool(pool))
