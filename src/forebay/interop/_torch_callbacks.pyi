@@ -11,7 +11,7 @@ from typing import Any, Protocol, final, type_check_only
 class CapturedStreams:
     """The streams, by handle, that take part in a capture: each query calls PyTorch."""
 
-    def __contains__(self, stream: object) -> bool: ...
+    def __contains__(self, stream: object, /) -> bool: ...
 
 @type_check_only
 class Handlers(Protocol):

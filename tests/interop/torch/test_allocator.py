@@ -55,8 +55,10 @@ print(first.data_ptr() in forebay.interop.torch.allocator._handlers.blocks)
 print(torch.cuda.memory_allocated(), forebay.cuda.memory_allocated(), torch.cuda.memory_reserved())
 del first, large
 print(torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), forebay.cuda.memory_reserved())
-torch.cuda.reset_peak_memory_stats()
+print(torch.accelerator.max_memory_allocated())
+torch.accelerator.reset_peak_memory_stats()
 print(torch.cuda.memory_stats()["allocated_bytes.all.peak"])
+torch.cuda.reset_peak_memory_stats()
 torch.cuda.empty_cache()
 print(forebay.cuda.memory_reserved(), driver.ports[0].reserved)
 for event in torch.cuda.memory._snapshot()["device_traces"][0]:
@@ -70,6 +72,7 @@ print(torch.cuda.get_per_process_memory_fraction(), error_of(lambda: bytes_on(33
         "True",
         "31461376 31461376 33554432",
         "0 31461376 33554432",
+        "31461376",
         "0",
         "0 0",
         f"segment_alloc 2097152 {made}",

@@ -27,16 +27,23 @@ __all__ = ["use_allocator"]
 
 _POOL_OFFSET = 1 << 32  # between PyTorch's numbers of pools and those of forebay's own graphs and pools
 
-# PyTorch's functions that a pluggable allocator does not support, and that forebay's own replace.
-_REPLACED = (
-    "_cuda_attach_out_of_memory_observer",
-    "_cuda_getMemoryFraction",
-    "_cuda_isHistoryEnabled",
-    "_cuda_memorySnapshot",
-    "_cuda_memoryStats",
-    "_cuda_resetAccumulatedMemoryStats",
-    "_cuda_resetPeakMemoryStats",
-)
+# PyTorch's functions that a pluggable allocator does not support, and those of forebay that replace them.
+_REPLACED = {
+    "_accelerator_getDeviceStats": "_cuda_memoryStats",
+    "_accelerator_isAllocatorInitialized": "_accelerator_isAllocatorInitialized",
+    "_accelerator_resetAccumulatedStats": "_cuda_resetAccumulatedMemoryStats",
+    "_accelerator_resetPeakStats": "_cuda_resetPeakMemoryStats",
+    "_cuda_attach_out_of_memory_observer": "_cuda_attach_out_of_memory_observer",
+    "_cuda_getMemoryFraction": "_cuda_getMemoryFraction",
+    "_cuda_getMemoryMetadata": "_cuda_getMemoryMetadata",
+    "_cuda_isHistoryEnabled": "_cuda_isHistoryEnabled",
+    "_cuda_memoryMetadataSupported": "_cuda_memoryMetadataSupported",
+    "_cuda_memorySnapshot": "_cuda_memorySnapshot",
+    "_cuda_memoryStats": "_cuda_memoryStats",
+    "_cuda_resetAccumulatedMemoryStats": "_cuda_resetAccumulatedMemoryStats",
+    "_cuda_resetPeakMemoryStats": "_cuda_resetPeakMemoryStats",
+    "_cuda_setMemoryMetadata": "_cuda_setMemoryMetadata",
+}
 _RECORD = "_cuda_record_memory_history"  # another one, whose parameters differ
 
 _OOM_CONSTRUCTOR = (
@@ -108,7 +115,8 @@ def use_allocator() -> None:
         raise WrongState(f"{message}: call use_allocator() before the first tensor on a GPU") from error
     _handlers.installed = True
     record = getattr(_C, _RECORD)
-    replacements = {name: getattr(_C, name) for name in _REPLACED} | {_RECORD: partial(_record_history, record)}
+    replacements = {name: getattr(_C, ours) for name, ours in _REPLACED.items()}
+    replacements[_RECORD] = partial(_record_history, record)
     for name, function in replacements.items():
         if hasattr(theirs, name):
             setattr(theirs, name, function)
