@@ -17,7 +17,8 @@ __all__ = [
 # TENSOR_MEMORY_LEAK, MPS_CLIENT_TERMINATED, EXTERNAL_DEVICE.
 FATAL: Final = frozenset({214, 220, 226, ILLEGAL_ADDRESS, 702, 710, *range(714, 720), 721, 810, 911})
 
-known_losses = set[str]()  # devices for which an error with one of these codes exists: no other place need report it
+# Devices for which an error with one of these codes exists: no other place need report it.
+known_losses: set[str] = set()
 
 _NO_CONTEXT = frozenset({3, 201})  # codes without a current context: NOT_INITIALIZED, INVALID_CONTEXT
 

@@ -49,6 +49,7 @@ class KeepAlive(_Entry[tuple[object, ...]]):
     """Context manager: objects stay alive until the work that is queued inside it has completed."""
 
     __slots__ = ("ended",)
+    tick: int | None
 
     def __init__(self, objects: tuple[object, ...], queue: Queue) -> None:
         super().__init__(objects, queue, None, {id(queue)})
