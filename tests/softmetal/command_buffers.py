@@ -1,0 +1,282 @@
+"""Command buffers: what is encoded, their states, and their execution on the queue's thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from . import constants as k
+from .control import WAIT_LIMIT, control
+from .events import Dispatcher, MTLEvent
+from .foundation import NSError
+from .objects import Descriptor, Labeled, autoreleased, instance, properties, unsigned, wait_uninterrupted
+
+DOMAIN = "MTLCommandBufferErrorDomain"
+TEXTS = {  # of Metal's driver
+    1: "Internal Error (0000000e:Internal Error)",
+    2: "Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout)",
+    3: "Caused GPU Address Fault Error (0000000b:kIOGPUCommandBufferCallbackErrorPageFault)",
+    4: "Ignored (for causing prior/excessive GPU errors) (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)",
+    7: "Insufficient Permission (to submit GPU work from background) "
+    "(00000006:kIOGPUCommandBufferCallbackErrorBackgroundExecutionNotPermitted)",
+    8: "Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
+    9: "Invalid Resource (00000009:kIOGPUCommandBufferCallbackErrorInvalidResource)",
+    11: "Device Removed",
+    12: "Stack Overflow",
+}
+_dispatcher = Dispatcher("com.Metal.CompletionQueueDispatch")
+
+
+class GPUFault(Exception):
+    """What ends a command buffer with an error."""
+
+    def __init__(self, code: int, text: str = "") -> None:
+        self.code = code
+        super().__init__(text or TEXTS.get(code, f"error {code}"))
+
+
+@properties(errorOptions=0, retainedReferences=True, logState=None)
+class MTLCommandBufferDescriptor(Descriptor):
+    """What a command buffer is created from."""
+
+    __slots__ = ()
+
+
+class CommandRecord:
+    """The part of a command buffer that its queue executes."""
+
+    def __init__(self) -> None:
+        self.steps: list[Callable[[Any], None]] = []
+        self.committed = False
+        self.status = k.MTLCommandBufferStatusNotEnqueued
+        self.error: NSError | None = None
+        self.times = [0.0, 0.0, 0.0, 0.0]  # kernel start and end, GPU start and end
+        self.scheduled: list[Callable[[Any], None]] = []
+        self.completed: list[Callable[[Any], None]] = []
+        self.changed = threading.Condition()
+        self.scheduled_done = self.completed_done = False
+        self.buffer: Any = None  # the queue retains the command buffer until it has completed
+        self.retained: list[Any] = []
+        self.handler_thread: int | None = None
+
+    def become(self, status: int) -> None:
+        with self.changed:
+            self.status = status
+            self.changed.notify_all()
+
+    def execute(self, engine: Any) -> None:
+        self.times[0] = control.clock()
+        control.pass_gate()
+        self.times[1] = control.clock()
+        self.become(k.MTLCommandBufferStatusScheduled)
+        _dispatcher.post(self._call_scheduled)
+        self.times[2] = control.clock()
+        try:
+            if (failure := control.buffer_error()) is not None:
+                raise GPUFault(failure.code, failure.text)  # noqa: TRY301 - it ends as other faults do
+            for step in self.steps:
+                step(engine)
+        except GPUFault as fault:
+            self.error = NSError(DOMAIN, fault.code, str(fault))
+        except Exception as error:  # noqa: BLE001 - a rule was broken: the record of it is in control.violations
+            self.error = NSError(DOMAIN, k.MTLCommandBufferErrorInternal, f"{type(error).__name__}: {error}")
+        self.times[3] = control.clock()
+        self.steps.clear()
+        self.retained.clear()
+
+    def finish(self) -> None:
+        failed = self.error is not None
+        self.become(k.MTLCommandBufferStatusError if failed else k.MTLCommandBufferStatusCompleted)
+        _dispatcher.post(self._call_completed)
+
+    def _call_scheduled(self) -> None:
+        self._call(self.scheduled)
+        with self.changed:
+            self.scheduled_done = True
+            self.changed.notify_all()
+
+    def _call_completed(self) -> None:
+        self._call(self.completed)
+        self.buffer = None
+        with self.changed:
+            self.completed_done = True
+            self.changed.notify_all()
+
+    def _call(self, handlers: list[Callable[[Any], None]]) -> None:
+        self.handler_thread = threading.get_ident()
+        for handler in handlers:
+            handler(self.buffer)
+        handlers.clear()
+        self.handler_thread = None
+
+
+class MTLCommandBuffer(Labeled):
+    """A list of passes and events."""
+
+    __slots__ = ("_encoder", "_error_options", "_is_retained", "_queue", "_record")
+
+    def __init__(self, queue: Any, *, retained: bool, error_options: int) -> None:
+        super().__init__()
+        self._queue = queue
+        self._is_retained = retained
+        self._error_options = error_options
+        self._record = CommandRecord()
+        self._encoder: Any = None  # the record of the open encoder
+
+    def __del__(self) -> None:
+        if not self._record.committed:
+            self._queue._engine.abandon(self._record)
+        super().__del__()
+
+    def device(self) -> Any:
+        return self._queue._device
+
+    def commandQueue(self) -> Any:
+        return self._queue
+
+    def retainedReferences(self) -> bool:
+        return self._is_retained
+
+    def errorOptions(self) -> int:
+        return self._error_options
+
+    def status(self) -> int:
+        return self._record.status
+
+    def error(self) -> NSError | None:
+        done = self._record.status >= k.MTLCommandBufferStatusCompleted
+        return self._record.error if done else None
+
+    def kernelStartTime(self) -> float:
+        return self._record.times[0]
+
+    def kernelEndTime(self) -> float:
+        return self._record.times[1]
+
+    def GPUStartTime(self) -> float:
+        return self._record.times[2] if self._record.status >= k.MTLCommandBufferStatusCompleted else 0.0
+
+    def GPUEndTime(self) -> float:
+        return self._record.times[3] if self._record.status >= k.MTLCommandBufferStatusCompleted else 0.0
+
+    def logs(self) -> tuple[()]:
+        return ()
+
+    def addScheduledHandler_(self, handler: Callable[[Any], None]) -> None:
+        self._handlers(handler, self._record.scheduled)
+
+    def addCompletedHandler_(self, handler: Callable[[Any], None]) -> None:
+        self._handlers(handler, self._record.completed)
+
+    def _handlers(self, handler: Callable[[Any], None], handlers: list[Any]) -> None:
+        if handler is None:
+            control.violated("nil", "the handler is nil")
+        if not callable(handler):
+            raise TypeError("a handler is callable")
+        if self._record.committed:
+            control.violated("handler", "a handler is added to a committed command buffer")
+        handlers.append(handler)
+
+    def enqueue(self) -> None:
+        if self._record.committed:
+            control.violated("enqueue", "enqueue() after commit()")
+        self._queue._engine.enqueue(self._record)
+        self._record.become(k.MTLCommandBufferStatusEnqueued)
+
+    def commit(self) -> None:
+        record = self._record
+        if record.committed:
+            control.violated("commit-once", "commit() of a command buffer that was committed")
+        if self._encoder is not None:
+            control.violated("open-encoder", f"commit() while a {self._encoder.kind} encoder is open")
+        record.committed = True
+        record.buffer = self
+        record.become(k.MTLCommandBufferStatusCommitted)
+        self._queue._engine.commit(record)
+
+    def waitUntilScheduled(self) -> None:
+        self._wait(lambda: self._record.scheduled_done, "waitUntilScheduled")
+
+    def waitUntilCompleted(self) -> None:
+        self._wait(lambda: self._record.completed_done, "waitUntilCompleted")
+
+    def _wait(self, ready: Callable[[], bool], selector: str) -> None:
+        record = self._record
+        if not record.committed:
+            control.violated("wait-uncommitted", f"{selector}() of a command buffer that was not committed")
+        if record.handler_thread == threading.get_ident():
+            control.violated("wait-in-handler", f"{selector}() in a handler of the command buffer")
+        with record.changed:
+            if not wait_uninterrupted(record.changed, ready, WAIT_LIMIT):
+                raise TimeoutError(f"{selector}(): the command buffer did not complete in {WAIT_LIMIT} s")
+
+    def encodeSignalEvent_value_(self, event: Any, value: int) -> None:
+        state, value = self._event(event, value)
+        self._record.steps.append(lambda engine: _signal(engine, state, value))
+        self._retain(event)
+
+    def encodeWaitForEvent_value_(self, event: Any, value: int) -> None:
+        state, value = self._event(event, value)
+        self._record.steps.append(lambda engine: _wait_for(engine, state, value))
+        self._retain(event)
+
+    def _event(self, event: Any, value: int) -> tuple[Any, int]:
+        instance(event, MTLEvent, "event")
+        self._encodable("an event")
+        if type(event) is MTLEvent and event._device is not self._queue._device:
+            control.violated("device", "the event belongs to another device")
+        return event._state, unsigned(value, "value")
+
+    def blitCommandEncoder(self) -> Any:
+        from .blits import MTLBlitCommandEncoder
+
+        self._encodable("a blit encoder")
+        return autoreleased(MTLBlitCommandEncoder(self), "blitCommandEncoder")
+
+    def computeCommandEncoder(self) -> Any:
+        return self._compute("computeCommandEncoder", k.MTLDispatchTypeSerial)
+
+    def computeCommandEncoderWithDispatchType_(self, dispatch_type: int) -> Any:
+        return self._compute("computeCommandEncoderWithDispatchType_", unsigned(dispatch_type, "dispatchType"))
+
+    def _compute(self, selector: str, dispatch_type: int) -> Any:
+        from .compute import MTLComputeCommandEncoder
+
+        self._encodable("a compute encoder")
+        return autoreleased(MTLComputeCommandEncoder(self, dispatch_type), selector)
+
+    def pushDebugGroup_(self, name: str) -> None:
+        """Metal's tools show the name."""
+
+    def popDebugGroup(self) -> None:
+        """End a group."""
+
+    def _encodable(self, what: str) -> None:
+        if self._record.committed:
+            control.violated("committed", f"{what} is encoded into a committed command buffer")
+        if self._encoder is not None:
+            key = "event-open" if what == "an event" else "one-encoder"
+            control.violated(key, f"{what} is encoded while a {self._encoder.kind} encoder is open")
+
+    def _retain(self, resource: Any) -> None:
+        if self._is_retained:
+            self._record.retained.append(resource)
+
+
+def _signal(engine: Any, state: Any, value: int) -> None:
+    from .hazards import publish
+
+    if value < state.value:
+        control.note_violation("event-grows", f"the GPU signals {value}, but the value is {state.value}")
+    publish(engine, state, value)
+    state.reach(value)
+
+
+def _wait_for(engine: Any, state: Any, value: int) -> None:
+    from .hazards import learn
+
+    with state.changed:
+        if not state.changed.wait_for(lambda: state.value >= value, control.event_timeout):
+            raise GPUFault(k.MTLCommandBufferErrorTimeout)
+    learn(engine, state, value)

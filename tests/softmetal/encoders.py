@@ -1,0 +1,106 @@
+"""What all encoders have in common."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .control import control
+from .events import MTLFence
+from .objects import Labeled, instance
+from .resources import MTLBuffer
+
+
+class PassRecord:
+    """The commands of one encoder."""
+
+    def __init__(self, kind: str, *, concurrent: bool = False) -> None:
+        self.kind = kind
+        self.concurrent = concurrent
+        self.operations: list[Callable[[Any], None]] = []
+        self.fences_updated: set[int] = set()
+
+    def __call__(self, engine: Any) -> None:
+        from .hazards import CurrentPass
+
+        current = CurrentPass(engine, self)
+        for operation in self.operations:
+            operation(current)
+        current.end()
+
+
+class MTLCommandEncoder(Labeled):
+    """An encoder of one pass of a command buffer."""
+
+    __slots__ = ("_buffer", "_busy", "_open", "_pass")
+    _kind = ""
+
+    def __init__(self, buffer: Any, *, concurrent: bool = False) -> None:
+        super().__init__()
+        self._buffer = buffer
+        self._pass = PassRecord(self._kind, concurrent=concurrent)
+        self._open = True
+        self._busy = threading.Lock()
+        buffer._encoder = self._pass
+        buffer._record.steps.append(self._pass)
+
+    def __del__(self) -> None:
+        if self._open:
+            control.note_violation("lost-encoder", f"a {self._kind} encoder was released without endEncoding()")
+            self._buffer._encoder = None
+        super().__del__()
+
+    def device(self) -> Any:
+        return self._buffer._queue._device
+
+    def endEncoding(self) -> None:
+        self._check()
+        self._open = False
+        self._buffer._encoder = None
+
+    def updateFence_(self, fence: Any) -> None:
+        self._uses(instance(fence, MTLFence, "fence"))
+        self._pass.fences_updated.add(id(fence))
+        known = fence._known
+        self._add(lambda current: current.update_fence(known))
+
+    def waitForFence_(self, fence: Any) -> None:
+        self._uses(instance(fence, MTLFence, "fence"))
+        if id(fence) in self._pass.fences_updated:
+            control.violated("fence", "a pass waits for a fence after it has updated it")
+        known = fence._known
+        self._add(lambda current: current.wait_for_fence(known))
+
+    def pushDebugGroup_(self, name: str) -> None:
+        """Metal's tools show the name."""
+
+    def popDebugGroup(self) -> None:
+        """End a group."""
+
+    def insertDebugSignpost_(self, name: str) -> None:
+        """Metal's tools show the name."""
+
+    def _check(self) -> None:
+        if not self._open:
+            control.violated("ended", f"a command for a {self._kind} encoder that has ended")
+
+    def _add(self, operation: Callable[[Any], None]) -> None:
+        self._check()
+        if not self._busy.acquire(blocking=False):
+            control.violated("threads", f"two threads use a {self._kind} encoder at once")
+        try:
+            self._pass.operations.append(operation)
+        finally:
+            self._busy.release()
+
+    def _uses(self, resource: Any) -> Any:
+        """Check that a resource can be used here, and retain it."""
+        self._check()
+        if resource._device is not self._buffer._queue._device:
+            control.violated("device", f"a {resource._protocol} belongs to another device than the encoder")
+        self._buffer._retain(resource)
+        return resource
+
+    def _buffer_argument(self, buffer: Any, name: str) -> MTLBuffer:
+        return self._uses(instance(buffer, MTLBuffer, name))

@@ -1,0 +1,144 @@
+"""Events that queues signal and wait for, listeners, and fences between passes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .control import WAIT_LIMIT, control
+from .objects import Creatable, Labeled, autorelease_pool, instance, unsigned, wait_uninterrupted
+
+
+class Dispatcher:
+    """A thread that calls blocks one after another, each inside an autorelease pool."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def post(self, block: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, args=(self._work,), name=self._name, daemon=True)
+            self._thread.start()
+        self._work.put(block)
+
+    def close(self) -> None:
+        self._work.put(None)
+
+    @staticmethod
+    def _run(work: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+        while (block := work.get()) is not None:
+            with autorelease_pool():
+                block()
+            block = None
+
+
+class EventState:
+    """The value of an event, which outlives its object while commands refer to it."""
+
+    def __init__(self) -> None:
+        self.value = 0
+        self.changed = threading.Condition()
+        self.listeners: list[tuple[int, Callable[[], None]]] = []
+        self.known: list[tuple[int, dict[int, int]]] = []  # what passes had ended when a value was signaled
+
+    def reach(self, value: int) -> None:
+        with self.changed:
+            self.value = max(self.value, value)
+            due = [call for at, call in self.listeners if at <= self.value]
+            self.listeners = [each for each in self.listeners if each[0] > self.value]
+            self.changed.notify_all()
+        for call in due:
+            call()
+
+
+class MTLEvent(Labeled):
+    """An event of one device."""
+
+    __slots__ = ("_device", "_state")
+
+    def __init__(self, device: Any) -> None:
+        super().__init__()
+        self._device = device
+        self._state = EventState()
+
+    def device(self) -> Any:
+        return self._device
+
+
+class MTLSharedEvent(MTLEvent):
+    """An event that the CPU and other devices can use, too."""
+
+    __slots__ = ()
+
+    def signaledValue(self) -> int:
+        return self._state.value
+
+    def setSignaledValue_(self, value: int) -> None:
+        value = unsigned(value, "value")
+        if value < self._state.value:
+            control.violated("event-grows", f"the CPU signals {value}, but the value is {self._state.value}")
+        self._state.reach(value)
+
+    def notifyListener_atValue_block_(self, listener: Any, value: int, block: Callable[[Any, int], None]) -> None:
+        instance(listener, MTLSharedEventListener, "listener")
+        value, state = unsigned(value, "value"), self._state
+
+        def call() -> None:
+            listener._dispatcher.post(lambda: block(self, state.value))
+
+        with state.changed:
+            reached = state.value >= value
+            if not reached:
+                state.listeners.append((value, call))
+        if reached:
+            call()
+
+    def waitUntilSignaledValue_timeoutMS_(self, value: int, milliseconds: int) -> bool:
+        value = unsigned(value, "value")
+        limit = min(unsigned(milliseconds, "timeoutMS") / 1000, WAIT_LIMIT)
+        with self._state.changed:
+            return wait_uninterrupted(self._state.changed, lambda: self._state.value >= value, limit)
+
+
+class MTLSharedEventListener(Creatable):
+    """A thread on which notifications of shared events are called."""
+
+    __slots__ = ("_dispatcher",)
+    _shared: MTLSharedEventListener | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._dispatcher = Dispatcher("MTLSharedEventListener")
+
+    def __del__(self) -> None:
+        self._dispatcher.close()
+        super().__del__()
+
+    @classmethod
+    def sharedListener(cls) -> MTLSharedEventListener:
+        if cls._shared is None:
+            cls._shared = cls()
+        return cls._shared
+
+    def initWithDispatchQueue_(self, dispatch_queue: Any) -> MTLSharedEventListener:
+        if dispatch_queue is not None:
+            control.refuse("MTLSharedEventListener initWithDispatchQueue_ with a queue")
+        return self
+
+
+class MTLFence(Labeled):
+    """An order between passes that use untracked resources."""
+
+    __slots__ = ("_device", "_known")
+
+    def __init__(self, device: Any) -> None:
+        super().__init__()
+        self._device = device
+        self._known: dict[int, int] = {}  # the last pass of each queue that had ended at the last update
+
+    def device(self) -> Any:
+        return self._device

@@ -1,0 +1,199 @@
+"""Libraries of MSL, their functions, and compute pipelines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import constants as k
+from .control import control
+from .foundation import NSError
+from .msl import compiler
+from .objects import Descriptor, Labeled, NSObject, autoreleased, instance, properties
+
+DOMAIN = "MTLLibraryErrorDomain"
+_DEFAULT_VERSION = k.MTLLanguageVersion3_1
+
+
+@properties(
+    fastMathEnabled=True,
+    languageVersion=_DEFAULT_VERSION,
+    libraryType=0,
+    mathMode=k.MTLMathModeFast,
+    mathFloatingPointFunctions=0,
+    optimizationLevel=0,
+    preprocessorMacros=None,
+    preserveInvariance=False,
+    allowReferencingUndefinedSymbols=False,
+    maxTotalThreadsPerThreadgroup=0,
+    enableLogging=False,
+)
+class MTLCompileOptions(Descriptor):
+    """Options of the compiler; those of floating point have no effect on a CPU, which is always precise."""
+
+    __slots__ = ()
+
+
+class MTLFunction(Labeled):
+    """A kernel of a library."""
+
+    __slots__ = ("_device", "_kernel", "_library")
+
+    def __init__(self, device: Any, library: Any, kernel: Any) -> None:
+        super().__init__()
+        self._device, self._library, self._kernel = device, library, kernel
+
+    def device(self) -> Any:
+        return self._device
+
+    def name(self) -> str:
+        return self._kernel.name
+
+    def functionType(self) -> int:
+        return k.MTLFunctionTypeKernel
+
+
+class MTLLibrary(Labeled):
+    """Compiled MSL."""
+
+    __slots__ = ("_compiled", "_device")
+
+    def __init__(self, device: Any, compiled: compiler.CompiledLibrary) -> None:
+        super().__init__()
+        self._device, self._compiled = device, compiled
+
+    def device(self) -> Any:
+        return self._device
+
+    def functionNames(self) -> tuple[str, ...]:
+        return tuple(self._compiled.kernels)
+
+    def type(self) -> int:
+        return k.MTLLibraryTypeExecutable
+
+    def newFunctionWithName_(self, name: str) -> MTLFunction | None:
+        kernel = self._compiled.kernels.get(name)
+        return None if kernel is None else MTLFunction(self._device, self._compiled, kernel)
+
+
+class MTLBinding(NSObject):
+    """An argument of a pipeline's kernel."""
+
+    __slots__ = ("_binding",)
+
+    def __init__(self, binding: compiler.Binding) -> None:
+        super().__init__()
+        self._binding = binding
+
+    def name(self) -> str:
+        return self._binding.name
+
+    def index(self) -> int:
+        return self._binding.index
+
+    def type(self) -> int:
+        in_group = self._binding.space == "threadgroup"
+        return k.MTLBindingTypeThreadgroupMemory if in_group else k.MTLBindingTypeBuffer
+
+    def access(self) -> int:
+        return k.MTLBindingAccessReadOnly if self._binding.read_only else k.MTLBindingAccessReadWrite
+
+    def isUsed(self) -> bool:
+        return True
+
+    def isArgument(self) -> bool:
+        return True
+
+    def bufferDataSize(self) -> int:
+        return self._binding.size
+
+    def bufferAlignment(self) -> int:
+        return self._binding.alignment
+
+
+class MTLComputePipelineReflection(NSObject):
+    """The arguments of a pipeline's kernel."""
+
+    __slots__ = ("_bindings",)
+
+    def __init__(self, bindings: list[compiler.Binding]) -> None:
+        super().__init__()
+        self._bindings = bindings
+
+    def bindings(self) -> tuple[MTLBinding, ...]:
+        return tuple(MTLBinding(each) for each in self._bindings)
+
+
+@properties(
+    computeFunction=None,
+    maxTotalThreadsPerThreadgroup=0,
+    supportIndirectCommandBuffers=False,
+    threadGroupSizeIsMultipleOfThreadExecutionWidth=False,
+    label=None,
+)
+class MTLComputePipelineDescriptor(Descriptor):
+    """What a pipeline is created from."""
+
+    __slots__ = ()
+
+
+class MTLComputePipelineState(Labeled):
+    """A kernel that can be dispatched."""
+
+    __slots__ = ("_device", "_indirect", "_kernel", "_library", "_multiple", "_threads")
+
+    def __init__(self, device: Any, function: MTLFunction, values: dict[str, Any]) -> None:
+        super().__init__()
+        self._device, self._kernel, self._library = device, function._kernel, function._library
+        self._threads = values.get("maxTotalThreadsPerThreadgroup") or device._gpu.threads
+        self._indirect = bool(values.get("supportIndirectCommandBuffers"))
+        self._multiple = bool(values.get("threadGroupSizeIsMultipleOfThreadExecutionWidth"))
+
+    def device(self) -> Any:
+        return self._device
+
+    def maxTotalThreadsPerThreadgroup(self) -> int:
+        return self._threads
+
+    def threadExecutionWidth(self) -> int:
+        return 32
+
+    def staticThreadgroupMemoryLength(self) -> int:
+        return 0
+
+    def supportIndirectCommandBuffers(self) -> bool:
+        return self._indirect
+
+    def _reflection(self) -> Any:
+        return autoreleased(MTLComputePipelineReflection(self._kernel.bindings), "reflection")
+
+
+def new_library(device: Any, source: str, options: Any) -> tuple[MTLLibrary | None, NSError | None]:
+    """Compile a source."""
+    if source is None:
+        control.violated("nil", "the source is nil")
+    values = instance(options, MTLCompileOptions, "options")._values if options is not None else {}
+    version = values.get("languageVersion", _DEFAULT_VERSION)
+    if version not in vars(k).values():
+        control.violated("options", f"languageVersion is {version:#x}")
+    macros = {str(name): str(value) for name, value in (values.get("preprocessorMacros") or {}).items()}
+    try:
+        compiled = compiler.build(source, macros, (version >> 16) * 100 + (version & 0xFFFF) * 10)
+    except compiler.CompileError as error:
+        failure = NSError(DOMAIN, k.MTLLibraryErrorCompileFailure, str(error).strip())
+        return None, autoreleased(failure, "newLibraryWithSource_options_error_")
+    return MTLLibrary(device, compiled), None
+
+
+def new_pipeline(device: Any, function: Any, **values: Any) -> tuple[MTLComputePipelineState | None, NSError | None]:
+    """Make a pipeline of a function."""
+    instance(function, MTLFunction, "function")
+    if function._device is not device:
+        control.violated("device", "the function belongs to another device")
+    return MTLComputePipelineState(device, function, values), None
+
+
+def new_pipeline_from_descriptor(device: Any, descriptor: Any) -> Any:
+    """Make a pipeline as a descriptor says."""
+    values = dict(instance(descriptor, MTLComputePipelineDescriptor, "descriptor")._values)
+    values.pop("label", None)
+    return new_pipeline(device, values.pop("computeFunction", None), **values)

@@ -1,0 +1,212 @@
+"""The base of all objects: selectors that are counted and can fail, life and death, autorelease pools."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .control import Failure, control
+
+_pools = threading.local()
+
+
+class ObjCError(ValueError):
+    """`objc.error`: what PyObjC makes of an NSException."""
+
+
+@contextmanager
+def autorelease_pool() -> Iterator[None]:
+    """Release at its end what was autoreleased on this thread since its beginning."""
+    stack = _pools.__dict__.setdefault("stack", [])
+    stack.append([])
+    try:
+        yield
+    finally:
+        stack.pop()
+
+
+def autoreleased(found: Any, selector: str) -> Any:
+    """Give an object to the pool of this thread and return it."""
+    stack = _pools.__dict__.setdefault("stack", [])
+    if stack:
+        stack[-1].append(found)
+    elif control.strict_pools:
+        control.violated("pool", f"{selector} was called on a thread without an autorelease pool")
+    return found
+
+
+def _failed(selector: str, failure: Failure) -> Any:
+    from .foundation import NSError
+
+    domain = failure.domain or "MTLLibraryErrorDomain"
+    text = failure.text or f"injected failure of {selector}"
+    if selector.endswith("error_"):
+        return None, NSError(domain, failure.code, text)
+    if selector.startswith(
+        ("new", "commandBuffer", "blitCommandEncoder", "computeCommandEncoder", "MTLCreate", "alloc")
+    ):
+        return None
+    if selector == "MTLCopyAllDevices":
+        return ()
+    raise ObjCError(f"NSInternalInconsistencyException - {text} ({domain} {failure.code})")
+
+
+def selector(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a selector of a method: each call is counted and can fail."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        failure = control.enter(name)
+        if failure is None:
+            return function(*arguments)
+        if name == "commit":
+            control.fail_command_buffer(failure.code or 1, text=failure.text)
+            return function(*arguments)
+        return _failed(name, failure)
+
+    return call
+
+
+class NSObject:
+    """An object of Objective-C as PyObjC shows it: no attributes of its own, no weak references.
+
+    Public methods of its classes are selectors. Others begin with an underscore.
+    """
+
+    __slots__ = ()
+    _protocol = "NSObject"
+
+    def __init_subclass__(cls) -> None:
+        cls._protocol = cls.__name__
+        for name, member in list(vars(cls).items()):
+            if name.startswith("_"):
+                continue
+            if isinstance(member, classmethod):
+                setattr(cls, name, classmethod(selector(name, member.__func__)))
+            elif callable(member) and not isinstance(member, type):
+                setattr(cls, name, selector(name, member))
+
+    def __init__(self) -> None:
+        control.born(self._protocol)
+
+    def __del__(self) -> None:
+        control.died(self._protocol)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return control.refuse(f"{self._protocol} {name}")
+
+    def __repr__(self) -> str:
+        return f"<{self._protocol}: {id(self):#x}>"
+
+
+class Creatable(NSObject):
+    """A class that programs create with new() or alloc().init()."""
+
+    __slots__ = ()
+
+    @classmethod
+    def new(cls) -> Any:
+        return cls()
+
+    @classmethod
+    def alloc(cls) -> Any:
+        return cls()
+
+    def init(self) -> Any:
+        return self
+
+
+class Labeled(NSObject):
+    """An object with a label for tools."""
+
+    __slots__ = ("_label",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._label: str | None = None
+
+    def label(self) -> str | None:
+        return self._label
+
+    def setLabel_(self, label: str | None) -> None:
+        self._label = label
+
+
+def properties(**defaults: Any) -> Callable[[type], type]:
+    """Add the properties of a descriptor to its class, which stores them in the slot `_values`."""
+
+    def add(cls: type) -> type:
+        for name, default in defaults.items():
+            setter = f"set{name[0].upper()}{name[1:]}_"
+            if name not in vars(cls):
+                setattr(cls, name, selector(name, _getter(name, default)))
+            if setter not in vars(cls):
+                setattr(cls, setter, selector(setter, _setter(name, default)))
+        return cls
+
+    return add
+
+
+def _getter(name: str, default: Any) -> Callable[..., Any]:
+    return lambda self: self._values.get(name, default)
+
+
+def _setter(name: str, default: Any) -> Callable[..., Any]:
+    def put(self: Any, value: Any) -> None:
+        self._values[name] = unsigned(value, name) if type(default) is int else value
+
+    return put
+
+
+class Descriptor(Creatable):
+    """A set of properties."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._values: dict[str, Any] = {}
+
+
+def unsigned(value: Any, name: str, bits: int = 64) -> int:
+    """Return an unsigned argument, which PyObjC converts to its C type."""
+    if isinstance(value, float) or not hasattr(value, "__index__"):
+        raise ValueError(f"depythonifying 'unsigned long long', got '{type(value).__name__}' for {name}")
+    number = value.__index__()
+    if not 0 <= number < 1 << bits:
+        raise ValueError(f"depythonifying 'unsigned long long', got {number} for {name}, out of range")
+    return int(number)
+
+
+def instance(value: Any, of: type, name: str) -> Any:
+    """Return an argument that is not nil and of a class."""
+    if value is None:
+        control.violated("nil", f"{name} is nil")
+    if not isinstance(value, of):
+        raise TypeError(f"{name} is {type(value).__name__}, not {of.__name__}")
+    return value
+
+
+def no_error(argument: Any) -> None:
+    """Check the place of an error, which PyObjC returns instead: programs pass None."""
+    if argument is not None:
+        raise TypeError("the argument `error` is an output: pass None")
+
+
+def wait_uninterrupted(condition: threading.Condition, ready: Callable[[], bool], limit: float) -> bool:
+    """Wait inside a call into C: a signal's handler runs, but its exception is raised after the wait only."""
+    interrupted: BaseException | None = None
+    while True:
+        try:
+            found = condition.wait_for(ready, limit)
+        except KeyboardInterrupt as error:
+            interrupted = error
+        else:
+            if interrupted is not None:
+                raise interrupted
+            return found
