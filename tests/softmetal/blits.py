@@ -7,8 +7,10 @@ from typing import Any
 
 from . import constants as k
 from .control import control
+from .counters import resolve
 from .encoders import MTLCommandEncoder
-from .objects import unsigned
+from .indirect import MTLIndirectCommandBuffer
+from .objects import instance, unsigned
 from .resources import storage_mode
 
 
@@ -39,8 +41,8 @@ class MTLBlitCommandEncoder(MTLCommandEncoder):
         reads, writes = source._region, destination._region
 
         def copy(current: Any) -> None:
-            origin = current.use(reads, detail, write=False) + start
-            ctypes.memmove(current.use(writes, detail, write=True) + to, origin, size)
+            origin = current.use(reads, detail, start, size, write=False)
+            ctypes.memmove(current.use(writes, detail, to, size, write=True), origin, size)
 
         self._add(copy)
 
@@ -56,9 +58,26 @@ class MTLBlitCommandEncoder(MTLCommandEncoder):
         value, region = unsigned(value, "value", bits=8), buffer._region
 
         def fill(current: Any) -> None:
-            ctypes.memset(current.use(region, detail, write=True) + location, value, length)
+            ctypes.memset(current.use(region, detail, location, length, write=True), value, length)
 
         self._add(fill)
+
+    def resolveCounters_inRange_destinationBuffer_destinationOffset_(
+        self, samples: Any, extent: Any, destination: Any, offset: int
+    ) -> None:
+        destination = self._buffer_argument(destination, "destinationBuffer")
+        self._add(resolve(self, samples, extent, destination, offset))
+
+    def sampleCountersInBuffer_atSampleIndex_withBarrier_(self, samples: Any, index: int, barrier: bool) -> None:
+        control.violated("counter-point", "samples between the commands of a blit encoder")
+
+    def optimizeIndirectCommandBuffer_withRange_(self, commands: Any, extent: Any) -> None:
+        self._uses(instance(commands, MTLIndirectCommandBuffer, "indirectCommandBuffer"))._range(extent)
+        self._add(lambda current: None)
+
+    def resetCommandsInBuffer_withRange_(self, commands: Any, extent: Any) -> None:
+        self._uses(instance(commands, MTLIndirectCommandBuffer, "buffer"))._range(extent)
+        self._add(lambda current: MTLIndirectCommandBuffer.resetWithRange_.__wrapped__(commands, extent))
 
     def synchronizeResource_(self, resource: Any) -> None:
         resource = self._buffer_argument(resource, "resource")

@@ -7,33 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 from . import constants as k
+from .clocks import Clock, implied, merge, observe, observed, publish
 from .control import WAIT_LIMIT, control
+from .counters import MTLBlitPassDescriptor, MTLComputePassDescriptor, samples_of
 from .events import Dispatcher, MTLEvent
+from .faults import GPUFault
 from .foundation import NSError
 from .objects import Descriptor, Labeled, autoreleased, instance, properties, unsigned, wait_uninterrupted
 
 DOMAIN = "MTLCommandBufferErrorDomain"
-TEXTS = {  # of Metal's driver
-    1: "Internal Error (0000000e:Internal Error)",
-    2: "Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout)",
-    3: "Caused GPU Address Fault Error (0000000b:kIOGPUCommandBufferCallbackErrorPageFault)",
-    4: "Ignored (for causing prior/excessive GPU errors) (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)",
-    7: "Insufficient Permission (to submit GPU work from background) "
-    "(00000006:kIOGPUCommandBufferCallbackErrorBackgroundExecutionNotPermitted)",
-    8: "Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
-    9: "Invalid Resource (00000009:kIOGPUCommandBufferCallbackErrorInvalidResource)",
-    11: "Device Removed",
-    12: "Stack Overflow",
-}
 _dispatcher = Dispatcher("com.Metal.CompletionQueueDispatch")
-
-
-class GPUFault(Exception):
-    """What ends a command buffer with an error."""
-
-    def __init__(self, code: int, text: str = "") -> None:
-        self.code = code
-        super().__init__(text or TEXTS.get(code, f"error {code}"))
 
 
 @properties(errorOptions=0, retainedReferences=True, logState=None)
@@ -59,6 +42,8 @@ class CommandRecord:
         self.buffer: Any = None  # the queue retains the command buffer until it has completed
         self.retained: list[Any] = []
         self.handler_thread: int | None = None
+        self.known: Clock = {}  # what the CPU had observed at the commit
+        self.ended: Clock = {}  # what the end of this command buffer implies
 
     def become(self, status: int) -> None:
         with self.changed:
@@ -66,6 +51,7 @@ class CommandRecord:
             self.changed.notify_all()
 
     def execute(self, engine: Any) -> None:
+        merge(engine.known, self.known)
         self.times[0] = control.clock()
         control.pass_gate()
         self.times[1] = control.clock()
@@ -82,6 +68,7 @@ class CommandRecord:
         except Exception as error:  # noqa: BLE001 - a rule was broken: the record of it is in control.violations
             self.error = NSError(DOMAIN, k.MTLCommandBufferErrorInternal, f"{type(error).__name__}: {error}")
         self.times[3] = control.clock()
+        self.ended = {**engine.known, engine.number: engine.passes}
         self.steps.clear()
         self.retained.clear()
 
@@ -97,6 +84,7 @@ class CommandRecord:
             self.changed.notify_all()
 
     def _call_completed(self) -> None:
+        observe(self.ended)
         self._call(self.completed)
         self.buffer = None
         with self.changed:
@@ -124,10 +112,9 @@ class MTLCommandBuffer(Labeled):
         self._record = CommandRecord()
         self._encoder: Any = None  # the record of the open encoder
 
-    def __del__(self) -> None:
+    def _die(self) -> None:
         if not self._record.committed:
             self._queue._engine.abandon(self._record)
-        super().__del__()
 
     def device(self) -> Any:
         return self._queue._device
@@ -142,7 +129,10 @@ class MTLCommandBuffer(Labeled):
         return self._error_options
 
     def status(self) -> int:
-        return self._record.status
+        status = self._record.status
+        if status >= k.MTLCommandBufferStatusCompleted:
+            observe(self._record.ended)
+        return status
 
     def error(self) -> NSError | None:
         done = self._record.status >= k.MTLCommandBufferStatusCompleted
@@ -192,6 +182,7 @@ class MTLCommandBuffer(Labeled):
             control.violated("open-encoder", f"commit() while a {self._encoder.kind} encoder is open")
         record.committed = True
         record.buffer = self
+        record.known = observed()
         record.become(k.MTLCommandBufferStatusCommitted)
         self._queue._engine.commit(record)
 
@@ -234,6 +225,23 @@ class MTLCommandBuffer(Labeled):
         self._encodable("a blit encoder")
         return autoreleased(MTLBlitCommandEncoder(self), "blitCommandEncoder")
 
+    def blitCommandEncoderWithDescriptor_(self, descriptor: Any) -> Any:
+        from .blits import MTLBlitCommandEncoder
+
+        self._encodable("a blit encoder")
+        encoder = MTLBlitCommandEncoder(self)
+        encoder._pass.samples = samples_of(encoder, instance(descriptor, MTLBlitPassDescriptor, "descriptor"))
+        return autoreleased(encoder, "blitCommandEncoderWithDescriptor_")
+
+    def computeCommandEncoderWithDescriptor_(self, descriptor: Any) -> Any:
+        from .compute import MTLComputeCommandEncoder
+
+        values = instance(descriptor, MTLComputePassDescriptor, "descriptor")._values
+        self._encodable("a compute encoder")
+        encoder = MTLComputeCommandEncoder(self, values.get("dispatchType", k.MTLDispatchTypeSerial))
+        encoder._pass.samples = samples_of(encoder, descriptor)
+        return autoreleased(encoder, "computeCommandEncoderWithDescriptor_")
+
     def computeCommandEncoder(self) -> Any:
         return self._compute("computeCommandEncoder", k.MTLDispatchTypeSerial)
 
@@ -265,8 +273,6 @@ class MTLCommandBuffer(Labeled):
 
 
 def _signal(engine: Any, state: Any, value: int) -> None:
-    from .hazards import publish
-
     if value < state.value:
         control.note_violation("event-grows", f"the GPU signals {value}, but the value is {state.value}")
     publish(engine, state, value)
@@ -274,9 +280,7 @@ def _signal(engine: Any, state: Any, value: int) -> None:
 
 
 def _wait_for(engine: Any, state: Any, value: int) -> None:
-    from .hazards import learn
-
     with state.changed:
         if not state.changed.wait_for(lambda: state.value >= value, control.event_timeout):
             raise GPUFault(k.MTLCommandBufferErrorTimeout)
-    learn(engine, state, value)
+    merge(engine.known, implied(state, value))

@@ -12,6 +12,7 @@ from .encoders import MTLCommandEncoder
 from .libraries import MTLComputePipelineState
 from .msl import compiler
 from .objects import instance, unsigned
+from .resources import MTLHeap
 from .structures import MTLSize, size_of
 
 LAST_INDEX = 30
@@ -90,7 +91,7 @@ class Dispatch:
         table = (ctypes.c_void_p * (LAST_INDEX + 1))()
         kept = []
         for index, region, offset, written in self.regions:
-            table[index] = current.use(region, f"kernel {self.kernel.name}", write=written) + offset
+            table[index] = current.use(region, f"kernel {self.kernel.name}", offset, write=written)
         for index, data in self.data:
             kept.append(_aligned(data))
             table[index] = kept[-1][1]
@@ -115,16 +116,30 @@ def _aligned(data: bytes) -> tuple[Any, int]:
     return memory, address
 
 
+class Indirect:
+    """The execution of a range of an indirect command buffer, whose commands are not ordered among themselves."""
+
+    def __init__(self, operations: list[Any], *, serial: bool) -> None:
+        self._operations, self._serial = operations, serial
+
+    def __call__(self, current: Any) -> None:
+        with current.unordered(serial=self._serial):
+            for operation in self._operations:
+                current.next_command()
+                operation(current)
+
+
 class MTLComputeCommandEncoder(MTLCommandEncoder):
     """An encoder of dispatches."""
 
-    __slots__ = ("_arguments", "_dispatch_type")
+    __slots__ = ("_arguments", "_dispatch_type", "_resident")
     _kind = "compute"
 
     def __init__(self, buffer: Any, dispatch_type: int = k.MTLDispatchTypeSerial) -> None:
         super().__init__(buffer, concurrent=dispatch_type == k.MTLDispatchTypeConcurrent)
         self._dispatch_type = dispatch_type
         self._arguments = Arguments()
+        self._resident: set[int] = set()  # numbers of regions, and identities of heaps' storages
 
     def dispatchType(self) -> int:
         return self._dispatch_type
@@ -177,10 +192,31 @@ class MTLComputeCommandEncoder(MTLCommandEncoder):
         self._arguments.threadgroup[index] = length
 
     def useResource_usage_(self, resource: Any, usage: int) -> None:
-        self._buffer_argument(resource, "resource")
+        if not 0 < unsigned(usage, "usage") <= k.MTLResourceUsageRead | k.MTLResourceUsageWrite:
+            control.violated("options", f"usage is {usage}")
+        self._resident.add(self._buffer_argument(resource, "resource")._region.number)
+
+    def useResources_count_usage_(self, resources: Any, count: int, usage: int) -> None:
+        for resource in resources[:count]:
+            MTLComputeCommandEncoder.useResource_usage_(self, resource, usage)
 
     def useHeap_(self, heap: Any) -> None:
-        self._uses(heap)
+        self._resident.add(-id(self._uses(instance(heap, MTLHeap, "heap"))._storage))
+
+    def useHeaps_count_(self, heaps: Any, count: int) -> None:
+        for heap in heaps[:count]:
+            MTLComputeCommandEncoder.useHeap_(self, heap)
+
+    def executeCommandsInBuffer_withRange_(self, commands: Any, extent: Any) -> None:
+        from .indirect import execute
+
+        self._uses(commands)
+        serial = self._dispatch_type == k.MTLDispatchTypeSerial
+        operations = execute(self, commands, extent)
+        self._add(Indirect(operations, serial=serial))
+
+    def _is_resident(self, region: Any) -> bool:
+        return region.number in self._resident or -id(region.storage) in self._resident
 
     def dispatchThreads_threadsPerThreadgroup_(self, grid: Any, group: Any) -> None:
         grid, group = size_of(grid, "threadsPerGrid"), size_of(group, "threadsPerThreadgroup")

@@ -44,6 +44,7 @@ class Control:
         self.violations: list[MetalRuleViolation] = []
         self.refused: list[str] = []  # what was not imitated
         self.owner: int | None = None  # the process that has used Metal
+        self.forked = False  # this is a child of such a process
         self._live: Counter[str] = Counter()
         self._calls: Counter[str] = Counter()
         self._failures: dict[str, Failure] = {}
@@ -87,9 +88,15 @@ class Control:
         with self.lock:
             self._live[name] -= 1
 
+    def after_fork(self) -> None:
+        """Replace the locks, which threads of the parent may hold."""
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.forked = self.owner is not None
+
     # failures
 
-    def fail(  # noqa: PLR0913
+    def fail(
         self, selector: str, after: int = 0, code: int = 1, domain: str = "", text: str = "", *, sticky: bool = False
     ) -> None:
         """Make a call of a selector fail as Metal would, after some calls that succeed.
@@ -116,12 +123,16 @@ class Control:
             elif self.owner != pid:
                 self.violated("fork", f"process {pid} calls {selector}, but process {self.owner} has used Metal")
             self._calls[selector] += 1
-            if (left := self._interrupts.get(selector)) is not None:
-                self._interrupts[selector] = left - 1
-                if left == 0:
-                    del self._interrupts[selector]
-                    signal.raise_signal(signal.SIGINT)
             return self._due(self._failures, selector)
+
+    def leave(self, selector: str) -> None:
+        """Send the signal that a test wants during a call: as C code does, the call completes before Python notices."""
+        left = self._interrupts.get(selector)
+        if left is not None:
+            self._interrupts[selector] = left - 1
+            if left == 0:
+                del self._interrupts[selector]
+                signal.raise_signal(signal.SIGINT)
 
     def _due(self, table: dict[str, Failure], selector: str) -> Failure | None:
         failure = table.get(selector)
@@ -229,3 +240,4 @@ class Control:
 
 
 control = Control()
+os.register_at_fork(after_in_child=control.after_fork)

@@ -6,7 +6,9 @@ from typing import Any
 
 from . import constants as k
 from .control import control
+from .counters import MTLCounterSet, counter_sets, gpu_now, new_sample_buffer
 from .events import MTLEvent, MTLFence, MTLSharedEvent
+from .indirect import MTLIndirectCommandBuffer, new_indirect
 from .libraries import MTLLibrary, new_library, new_pipeline, new_pipeline_from_descriptor
 from .machines import GPU
 from .objects import NSObject, no_error, selector, unsigned
@@ -27,6 +29,19 @@ _FAMILIES = {value: name.removeprefix("MTLGPUFamily") for name, value in vars(k)
 _DEFAULT_LIMIT = 64  # uncompleted command buffers of a queue
 
 
+class MTLArchitecture(NSObject):
+    """The family of a GPU's chip."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def name(self) -> str:
+        return self._name
+
+
 class MTLDevice(NSObject):
     """A GPU."""
 
@@ -45,8 +60,10 @@ class MTLDevice(NSObject):
     def registryID(self) -> int:
         return 0x100000300 + self._index
 
-    def architecture(self) -> Any:
-        return control.refuse("MTLDevice architecture")
+    def architecture(self) -> MTLArchitecture:
+        if control.machine.macos < (14, 0, 0):
+            control.refuse("MTLDevice architecture before macOS 14")
+        return MTLArchitecture(self._gpu.architecture)
 
     def hasUnifiedMemory(self) -> bool:
         return self._gpu.unified
@@ -178,6 +195,28 @@ class MTLDevice(NSObject):
         no_error(reflection)
         pipeline, failure = new_pipeline_from_descriptor(self, descriptor)
         return pipeline, None if pipeline is None else pipeline._reflection(), failure
+
+    # indirect commands and counters
+
+    def newIndirectCommandBufferWithDescriptor_maxCommandCount_options_(
+        self, descriptor: Any, count: int, options: int
+    ) -> MTLIndirectCommandBuffer:
+        return new_indirect(self, descriptor, count, options)
+
+    def counterSets(self) -> tuple[MTLCounterSet, ...]:
+        return counter_sets(self)
+
+    def supportsCounterSampling_(self, point: int) -> bool:
+        return self._gpu.timestamps and unsigned(point, "samplingPoint") == k.MTLCounterSamplingPointAtStageBoundary
+
+    def newCounterSampleBufferWithDescriptor_error_(self, descriptor: Any, error: None) -> Any:
+        no_error(error)
+        return new_sample_buffer(self, descriptor)
+
+    def sampleTimestamps_gpuTimestamp_(self, cpu: None, gpu: None) -> tuple[int, int]:
+        no_error(cpu)
+        no_error(gpu)
+        return int(control.clock() * 1e9), gpu_now()
 
     def newDefaultLibrary(self) -> MTLLibrary | None:
         return None  # a program that is no bundle has none

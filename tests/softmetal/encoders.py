@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from .control import control
+from .counters import take
 from .events import MTLFence
+from .hazards import CurrentPass
 from .objects import Labeled, instance
 from .resources import MTLBuffer
 
@@ -20,14 +22,16 @@ class PassRecord:
         self.concurrent = concurrent
         self.operations: list[Callable[[Any], None]] = []
         self.fences_updated: set[int] = set()
+        self.samples: list[Any] = []  # of counters, see counters.py
 
     def __call__(self, engine: Any) -> None:
-        from .hazards import CurrentPass
-
         current = CurrentPass(engine, self)
+        take(self.samples, 0)
         for operation in self.operations:
+            current.next_command()
             operation(current)
         current.end()
+        take(self.samples, 1)
 
 
 class MTLCommandEncoder(Labeled):
@@ -45,11 +49,10 @@ class MTLCommandEncoder(Labeled):
         buffer._encoder = self._pass
         buffer._record.steps.append(self._pass)
 
-    def __del__(self) -> None:
+    def _die(self) -> None:
         if self._open:
             control.note_violation("lost-encoder", f"a {self._kind} encoder was released without endEncoding()")
             self._buffer._encoder = None
-        super().__del__()
 
     def device(self) -> Any:
         return self._buffer._queue._device
@@ -62,15 +65,15 @@ class MTLCommandEncoder(Labeled):
     def updateFence_(self, fence: Any) -> None:
         self._uses(instance(fence, MTLFence, "fence"))
         self._pass.fences_updated.add(id(fence))
-        known = fence._known
-        self._add(lambda current: current.update_fence(known))
+        state = fence._state
+        self._add(lambda current: current.update_fence(state))
 
     def waitForFence_(self, fence: Any) -> None:
         self._uses(instance(fence, MTLFence, "fence"))
         if id(fence) in self._pass.fences_updated:
             control.violated("fence", "a pass waits for a fence after it has updated it")
-        known = fence._known
-        self._add(lambda current: current.wait_for_fence(known))
+        state = fence._state
+        self._add(lambda current: current.wait_for_fence(state))
 
     def pushDebugGroup_(self, name: str) -> None:
         """Metal's tools show the name."""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from .clocks import implied, observe
 from .control import WAIT_LIMIT, control
 from .objects import Creatable, Labeled, autorelease_pool, instance, unsigned, wait_uninterrupted
 
@@ -43,7 +44,7 @@ class EventState:
         self.value = 0
         self.changed = threading.Condition()
         self.listeners: list[tuple[int, Callable[[], None]]] = []
-        self.known: list[tuple[int, dict[int, int]]] = []  # what passes had ended when a value was signaled
+        self.signals: list[tuple[int, dict[int, int]]] = []  # values, and the passes that had ended then
 
     def reach(self, value: int) -> None:
         with self.changed:
@@ -75,7 +76,9 @@ class MTLSharedEvent(MTLEvent):
     __slots__ = ()
 
     def signaledValue(self) -> int:
-        return self._state.value
+        value = self._state.value
+        observe(implied(self._state, value))
+        return value
 
     def setSignaledValue_(self, value: int) -> None:
         value = unsigned(value, "value")
@@ -88,7 +91,11 @@ class MTLSharedEvent(MTLEvent):
         value, state = unsigned(value, "value"), self._state
 
         def call() -> None:
-            listener._dispatcher.post(lambda: block(self, state.value))
+            listener._dispatcher.post(notify)
+
+        def notify() -> None:
+            observe(implied(state, value))
+            block(self, state.value)
 
         with state.changed:
             reached = state.value >= value
@@ -101,7 +108,10 @@ class MTLSharedEvent(MTLEvent):
         value = unsigned(value, "value")
         limit = min(unsigned(milliseconds, "timeoutMS") / 1000, WAIT_LIMIT)
         with self._state.changed:
-            return wait_uninterrupted(self._state.changed, lambda: self._state.value >= value, limit)
+            reached = wait_uninterrupted(self._state.changed, lambda: self._state.value >= value, limit)
+        if reached:
+            observe(implied(self._state, value))
+        return reached
 
 
 class MTLSharedEventListener(Creatable):
@@ -114,9 +124,8 @@ class MTLSharedEventListener(Creatable):
         super().__init__()
         self._dispatcher = Dispatcher("MTLSharedEventListener")
 
-    def __del__(self) -> None:
+    def _die(self) -> None:
         self._dispatcher.close()
-        super().__del__()
 
     @classmethod
     def sharedListener(cls) -> MTLSharedEventListener:
@@ -130,15 +139,22 @@ class MTLSharedEventListener(Creatable):
         return self
 
 
+class FenceState:
+    """What the updates of a fence imply."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, int] = {}
+
+
 class MTLFence(Labeled):
     """An order between passes that use untracked resources."""
 
-    __slots__ = ("_device", "_known")
+    __slots__ = ("_device", "_state")
 
     def __init__(self, device: Any) -> None:
         super().__init__()
         self._device = device
-        self._known: dict[int, int] = {}  # the last pass of each queue that had ended at the last update
+        self._state = FenceState()
 
     def device(self) -> Any:
         return self._device

@@ -1,4 +1,4 @@
-"""The parts of Foundation that a backend uses: errors, URLs, ranges, sizes, and what the process knows of the machine."""
+"""The parts of Foundation that a backend uses: errors, URLs, ranges, and what the process knows of the machine."""
 
 from __future__ import annotations
 

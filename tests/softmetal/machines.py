@@ -33,6 +33,7 @@ class GPU:
     threads: int = 1024  # at most in a threadgroup
     threadgroup_memory: int = 32768
     timestamps: bool = True  # counter set "timestamp" at stage boundaries
+    architecture: str = "applegpu_g13g"
 
 
 @dataclass(frozen=True)

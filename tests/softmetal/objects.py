@@ -60,12 +60,13 @@ def selector(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
         failure = control.enter(name)
-        if failure is None:
-            return function(*arguments)
-        if name == "commit":
-            control.fail_command_buffer(failure.code or 1, text=failure.text)
-            return function(*arguments)
-        return _failed(name, failure)
+        if failure is not None and name != "commit":
+            return _failed(name, failure)
+        if failure is not None:
+            control.fail_command_buffer(failure.code, text=failure.text)
+        result = function(*arguments)
+        control.leave(name)
+        return result
 
     return call
 
@@ -93,7 +94,12 @@ class NSObject:
         control.born(self._protocol)
 
     def __del__(self) -> None:
-        control.died(self._protocol)
+        if not control.forked:
+            control.died(self._protocol)
+            self._die()
+
+    def _die(self) -> None:
+        """Release what the object has."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

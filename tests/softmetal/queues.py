@@ -88,9 +88,8 @@ class MTLCommandQueue(Labeled):
         self._device = device
         self._engine = Engine(limit)
 
-    def __del__(self) -> None:
+    def _die(self) -> None:
         self._engine.close()
-        super().__del__()
 
     def device(self) -> Any:
         return self._device

@@ -116,7 +116,7 @@ class MTLBuffer(MTLResource):
         self._charged = charged  # bytes of the device
         self._deallocator: Any = None
 
-    def __del__(self) -> None:
+    def _die(self) -> None:
         region = self._region
         region.dead = True
         if self._heap is not None:
@@ -125,7 +125,6 @@ class MTLBuffer(MTLResource):
             self._device._release(self._charged)
         if self._deallocator is not None:
             self._deallocator(region.address, region.nbytes)
-        super().__del__()
 
     def length(self) -> int:
         return self._region.nbytes
@@ -211,9 +210,8 @@ class MTLHeap(Labeled):
         self._regions: list[Region] = []  # that buffers have and that are not aliasable, by offset
         self._purgeable = k.MTLPurgeableStateNonVolatile
 
-    def __del__(self) -> None:
+    def _die(self) -> None:
         self._device._release(self._charged)
-        super().__del__()
 
     def device(self) -> Any:
         return self._device

@@ -126,6 +126,33 @@ RULES = {
         "grids that are no multiple of the threadgroup need a family with nonuniform threadgroups",
         "MTLComputeCommandEncoder dispatchThreads(_:threadsPerThreadgroup:)",
     ),
+    "icb-type": Rule(
+        "an indirect command buffer has commands of the types that its descriptor allows",
+        "MTLIndirectCommandBufferDescriptor commandTypes",
+    ),
+    "icb-range": Rule(
+        "a range lies inside the commands of an indirect command buffer",
+        "MTLDevice makeIndirectCommandBuffer(descriptor:maxCommandCount:options:)",
+    ),
+    "icb-inherit": Rule(
+        "what an indirect command buffer inherits is not set in its commands",
+        "MTLIndirectCommandBufferDescriptor inheritBuffers",
+    ),
+    "icb-pipeline": Rule(
+        "indirect commands need pipelines that support them",
+        "MTLComputePipelineDescriptor supportIndirectCommandBuffers",
+    ),
+    "icb-resident": Rule(
+        "resources of indirect commands are declared with useResource or useHeap",
+        "MTLComputeCommandEncoder useResource(_:usage:)",
+    ),
+    "counter-point": Rule(
+        "samples are taken at the boundaries that the device supports", "MTLDevice supportsCounterSampling(_:)"
+    ),
+    "counter-range": Rule("a sample lies inside its sample buffer", "MTLCounterSampleBufferDescriptor sampleCount"),
+    "counter-storage": Rule(
+        "the CPU resolves samples in shared storage only", "MTLCounterSampleBuffer resolveCounterRange(_:)"
+    ),
     "barrier": Rule(
         "all threads of a group reach each barrier", "Metal Shading Language Specification: threadgroup_barrier"
     ),

@@ -25,6 +25,7 @@ class Storage:
         anchor = ctypes.c_char.from_buffer(self.map)
         self.address = ctypes.addressof(anchor)
         del anchor
+        self.uses: list[Any] = []  # by passes, see hazards.py
 
     def __del__(self) -> None:
         if self.map is not None:
@@ -41,6 +42,7 @@ class BorrowedStorage:
         self.nbytes = view.nbytes
         self.map: Any = view
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(view))
+        self.uses: list[Any] = []
 
 
 def check_zombies() -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 _TOKEN = re.compile(
     r"""
     (?P<line>^\#[^\n]*) | (?P<space>\s+)
-    | (?P<number>(?:0[xX][0-9a-fA-F'.]+(?:[pP][+-]?\d+)? | 0[bB][01']+ | (?:\d[\d']*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[a-zA-Z]*)
+    | (?P<number>(?: 0[xX][0-9a-fA-F'.]+(?:[pP][+-]?\d+)? | 0[bB][01']+
+        | (?:\d[\d']*\.?\d*|\.\d+)(?:[eE][+-]?\d+)? )[a-zA-Z]*)
     | (?P<name>[A-Za-z_]\w*) | (?P<string>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')
     | (?P<open>\[\[) | (?P<mark>::|->|[^\s\w])
     """,
