@@ -84,7 +84,8 @@ class CommandRecord:
             self.changed.notify_all()
 
     def _call_completed(self) -> None:
-        observe(self.ended)
+        if self.completed:
+            observe(self.ended)
         self._call(self.completed)
         self.buffer = None
         with self.changed:
@@ -191,6 +192,7 @@ class MTLCommandBuffer(Labeled):
 
     def waitUntilCompleted(self) -> None:
         self._wait(lambda: self._record.completed_done, "waitUntilCompleted")
+        observe(self._record.ended)
 
     def _wait(self, ready: Callable[[], bool], selector: str) -> None:
         record = self._record

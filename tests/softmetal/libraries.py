@@ -11,12 +11,29 @@ from .msl import compiler
 from .objects import Descriptor, Labeled, NSObject, autoreleased, instance, properties
 
 DOMAIN = "MTLLibraryErrorDomain"
-_DEFAULT_VERSION = k.MTLLanguageVersion3_1
+_NEW_LIBRARY = "newLibraryWithSource_options_error_"
+_VERSIONS = {  # of MSL, and the first macOS that knows them
+    k.MTLLanguageVersion1_1: (10, 11, 0),
+    k.MTLLanguageVersion1_2: (10, 12, 0),
+    k.MTLLanguageVersion2_0: (10, 13, 0),
+    k.MTLLanguageVersion2_1: (10, 14, 0),
+    k.MTLLanguageVersion2_2: (10, 15, 0),
+    k.MTLLanguageVersion2_3: (11, 0, 0),
+    k.MTLLanguageVersion2_4: (12, 0, 0),
+    k.MTLLanguageVersion3_0: (13, 0, 0),
+    k.MTLLanguageVersion3_1: (14, 0, 0),
+    k.MTLLanguageVersion3_2: (15, 0, 0),
+    k.MTLLanguageVersion4_0: (26, 0, 0),
+}
+
+
+def _newest_version() -> int:
+    return max(version for version, macos in _VERSIONS.items() if macos <= control.machine.macos)
 
 
 @properties(
     fastMathEnabled=True,
-    languageVersion=_DEFAULT_VERSION,
+    languageVersion=k.MTLLanguageVersion3_1,
     libraryType=0,
     mathMode=k.MTLMathModeFast,
     mathFloatingPointFunctions=0,
@@ -172,15 +189,18 @@ def new_library(device: Any, source: str, options: Any) -> tuple[MTLLibrary | No
     if source is None:
         control.violated("nil", "the source is nil")
     values = instance(options, MTLCompileOptions, "options")._values if options is not None else {}
-    version = values.get("languageVersion", _DEFAULT_VERSION)
-    if version not in vars(k).values():
+    version = values.get("languageVersion", _newest_version())
+    if version not in _VERSIONS:
         control.violated("options", f"languageVersion is {version:#x}")
+    if control.machine.macos < _VERSIONS[version]:
+        text = f"languageVersion {version:#x} is not supported by macOS {control.machine.macos}"
+        return None, autoreleased(NSError(DOMAIN, k.MTLLibraryErrorUnsupported, text), _NEW_LIBRARY)
     macros = {str(name): str(value) for name, value in (values.get("preprocessorMacros") or {}).items()}
     try:
         compiled = compiler.build(source, macros, (version >> 16) * 100 + (version & 0xFFFF) * 10)
     except compiler.CompileError as error:
         failure = NSError(DOMAIN, k.MTLLibraryErrorCompileFailure, str(error).strip())
-        return None, autoreleased(failure, "newLibraryWithSource_options_error_")
+        return None, autoreleased(failure, _NEW_LIBRARY)
     return MTLLibrary(device, compiled), None
 
 

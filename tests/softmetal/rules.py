@@ -87,7 +87,6 @@ RULES = {
         "source and destination of a copy do not overlap",
         "MTLBlitCommandEncoder copy(from:sourceOffset:to:destinationOffset:size:)",
     ),
-    "fill-value": Rule("a fill value is one byte", "MTLBlitCommandEncoder fill(buffer:range:value:)"),
     "synchronize": Rule("only managed resources are synchronized", "MTLBlitCommandEncoder synchronize(resource:)"),
     "hazard": Rule(
         "passes that use an untracked resource are ordered by a fence, an event or the CPU",
