@@ -34,6 +34,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job,
 
 # Folders and files whose tests have the marker `slow`. `--quick` does not even import them.
 SLOW = (
+    "backends/metal",  # child processes
     "backends/nvidia",  # child processes
     "faces/test_on_oracle.py",  # child processes
     "faces/test_torch_like_program.py",  # child processes

@@ -48,7 +48,7 @@ LAYERS: list[tuple[float, str]] = [
 _RUNTIME = "base settings history allocator pinned devices streams memory random tensors graphs lifecycle"
 ORDERS = {
     "forebay.runtime": _RUNTIME.split(),
-    "forebay.backends": ["common", "host", "emulated", "nvidia", "plugins"],
+    "forebay.backends": ["common", "host", "emulated", "nvidia", "metal", "plugins"],
     "forebay.observe": ["telemetry", "ranges", "races", "tracing", "monitor"],
     "forebay.snapshot": ["model", "sites", "formats", "analysis", "replay", "report"],
 }
@@ -73,6 +73,7 @@ TYPING_EXCEPTIONS = {
 TYPING_CYCLES = {
     "backends.host": "a port and its parts",
     "backends.nvidia": "a queue and its captures",
+    "backends.metal": "a port and its parts, a queue and its captures",
     "runtime.settings": "a parser's result and the settings class",
     "runtime.allocator": "an allocator and its parts",
     "runtime.devices": "an open device and its parts",

@@ -36,12 +36,12 @@ GROUP = "forebay.backends"  # the group of entry points
 _BUILT_IN = {
     "cpu": ("forebay.backends.host.driver", "HostDriver"),
     "cuda": ("forebay.backends.nvidia.driver", "CudaDriver"),
+    "mps": ("forebay.backends.metal.driver", "MetalDriver"),
 }
 _DEFAULT_PROFILES = {"cuda": "h200", "mps": "apple_m3_max", "mtia": "mtia_v2"}
 EMULATED = tuple(_DEFAULT_PROFILES)  # kinds that can be emulated
 # Known kinds without a backend in this version, and why.
 _PLANNED = {
-    "mps": "this version of forebay has no backend for mps yet, but it can emulate one: forebay.emulate('mps')",
     "mtia": "this version of forebay has no backend for mtia, but it can emulate one: forebay.emulate('mtia')",
 }
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal
 
 from forebay.errors import ForebayError, Unsupported
-from forebay.mps._kind import MPS, as_boolean, require_backend
+from forebay.mps._kind import MPS, as_boolean, get_open_device, open_device, require_backend
 from forebay.observe.tracing import profiler_session
 from forebay.observe.tracing.session import stop_on_exit
 from forebay.observe.tracing.signposts import Signposts, signposts
 from forebay.runtime.base import observers
+from forebay.spi import ToolTraces
 
 __all__ = ["is_capturing_metal", "is_metal_capture_enabled", "metal_capture", "profile", "start", "stop"]
 
@@ -129,58 +131,82 @@ def profile(mode: _ProfilerMode = "interval", wait_until_completed: bool = False
 
 
 def is_metal_capture_enabled() -> bool:
-    """Return False: this version of forebay has no Metal backend, so `metal_capture` is unsupported.
+    """Return True if `metal_capture` can be used.
 
     Returns
     -------
     bool
-        False.
+        Whether there is a Metal device and the system permits recordings, which the variable MTL_CAPTURE_ENABLED=1
+        enables; False for an emulated device.
+
+    Notes
+    -----
+    As `torch.mps.profiler.is_metal_capture_enabled`. Opens the device if there is one.
     """
-    return False
+    if not MPS.count():
+        return False
+    port = open_device(None, "isCaptureEnabled").port
+    return isinstance(port, ToolTraces) and port.tool_trace_enabled()
 
 
 def is_capturing_metal() -> bool:
-    """Return False: there is no Metal capture.
+    """Return True while `metal_capture` records.
 
     Returns
     -------
     bool
-        False.
+        Whether Metal's commands are recorded.
+
+    Notes
+    -----
+    As `torch.mps.profiler.is_capturing_metal`. Does not open the device.
     """
-    return False
+    opened = get_open_device()
+    return opened is not None and isinstance(opened.port, ToolTraces) and opened.port.tool_trace_active()
 
 
 @contextmanager
-def metal_capture(fname: str) -> Iterator[None]:  # noqa: ARG001 -- PyTorch's signature
-    """Raise Unsupported: this version of forebay has no Metal backend.
+def metal_capture(fname: str) -> Iterator[None]:
+    """Record Metal's commands inside the context, for Xcode.
 
     Parameters
     ----------
     fname : str
-        Ignored.
+        Name of the file; its suffix becomes .gputrace. It must not exist.
 
     Yields
     ------
     None
-        Never: entry raises.
+        Exit waits for the work and writes the file.
 
     Raises
     ------
     Unsupported
-        If there is an MPS device.
+        If the device is emulated.
+    DeviceError
+        If the system does not permit it, or a recording is active.
     ForebayError
         If there is no MPS device.
 
     Notes
     -----
-    As `torch.mps.profiler.metal_capture`.
+    As `torch.mps.profiler.metal_capture`. Opens the device.
     """
     require_backend("startCapture")
-    raise Unsupported(
-        "metal_capture() records Metal calls, and this version of forebay has no backend for Metal: "
-        "use forebay.observe.trace to trace queues"
-    )
-    yield  # makes this a context manager: it raises on entry, not when it is created
+    opened = open_device(None, "startCapture")
+    port = opened.port
+    if not isinstance(port, ToolTraces):
+        raise Unsupported(
+            f"metal_capture() records Metal calls, and {opened.device} has none: "
+            "use forebay.observe.trace to trace queues",
+            ability="ToolTraces",
+        )
+    port.begin_tool_trace(str(Path(fname).with_suffix(".gputrace").absolute()))
+    try:
+        yield
+        opened.synchronize()
+    finally:
+        port.end_tool_trace()
 
 
 def _tracing() -> bool:

@@ -43,6 +43,7 @@ from forebay.spi.queues import (
     Timing,
 )
 from forebay.spi.required import Driver, Port, Queue
+from forebay.spi.shaders import Shader, ShaderLibrary, Shaders, StorageModes, ToolTraces
 from forebay.spi.sharing import SharedMark, Shares
 
 __all__ = [
@@ -73,11 +74,16 @@ __all__ = [
     "ReportsIdle",
     "Resizable",
     "Sensors",
+    "Shader",
+    "ShaderLibrary",
+    "Shaders",
     "SharedMark",
     "Shares",
+    "StorageModes",
     "StridedCopies",
     "StridedCopy",
     "SurvivesFork",
     "Telemetry",
     "Timing",
+    "ToolTraces",
 ]

@@ -133,7 +133,7 @@ class Port(Protocol):
         Returns
         -------
         int
-            Address, aligned to 2 MiB or more.
+            Address, aligned to 2 MiB or more, or to `Heaps.alignment` if the device has heaps.
 
         Raises
         ------

@@ -12,7 +12,8 @@ __all__ = ["BY_OWNER", "OF_DRIVERS", "OF_PORTS", "OF_QUEUES", "methods"]
 OF_DRIVERS: tuple[type, ...] = (spi.Describes, spi.Peers, spi.Telemetry, spi.Emulates)
 OF_PORTS: tuple[type, ...] = (
     spi.PinnedHost, spi.PinsInPlace, spi.Managed, spi.Growable, spi.Resizable, spi.ProcessUsage, spi.Shares,
-    spi.ExternalQueues, spi.IdentifiesMemory, spi.SurvivesFork, spi.ReportsIdle,
+    spi.ExternalQueues, spi.IdentifiesMemory, spi.SurvivesFork, spi.ReportsIdle, spi.StorageModes, spi.Shaders,
+    spi.ToolTraces,
 )  # fmt: skip
 OF_QUEUES: tuple[type, ...] = (
     spi.Timing,

@@ -249,9 +249,13 @@ class Allocator(Pool, ABC):
             self._threads_in_callbacks.discard(me)
         return any(freed)
 
+    def port_reserve(self, partition: int) -> Callable[[int], int]:  # noqa: ARG002 -- it has one kind of memory
+        """Return the port's function that reserves a segment for a partition."""
+        return self.port.reserve
+
     def _reserve(self, request: AllocRequest) -> Block | None:
         external = self.private.source_of(request.partition) is not None
-        reserve: Callable[[Any], int] = self.sources.reserve if external else self.port.reserve
+        reserve: Callable[[Any], int] = self.sources.reserve if external else self.port_reserve(request.partition)
         what, release = (request, self.sources.release) if external else (request.segment, self.port.release)
         sizes = request.nbytes, request.segment
         try:

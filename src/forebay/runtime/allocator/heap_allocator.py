@@ -6,7 +6,7 @@ available for a new buffer. (PyTorch until about 2.13; later versions place buff
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from forebay.runtime.allocator.caching_allocator import UNORDERED, Allocator, It
 from forebay.runtime.allocator.request import AllocRequest
 from forebay.runtime.allocator.statistics import RESERVED_BYTES
 from forebay.runtime.settings.allocator_settings import DEFAULT, UNLIMITED, AllocatorSettings
-from forebay.spi import Heaps, Port, Queue
+from forebay.spi import Heaps, Port, Queue, StorageModes
 from forebay.watermarks import Watermarks
 
 __all__ = ["HeapAllocator", "heap_size"]
@@ -160,6 +160,12 @@ class HeapAllocator(Allocator):
         if partition == _OTHER_MODE:
             return "private" if self._heaps.unified else "shared"
         return "shared" if partition == _SCALARS else self._default_mode
+
+    def port_reserve(self, partition: int) -> Callable[[int], int]:
+        port = self.port
+        if not isinstance(port, StorageModes):
+            return port.reserve
+        return port.reserve_shared if self._storage_mode(partition) == "shared" else port.reserve_private
 
     def too_large_error(self, nbytes: int) -> ForebayError:
         return oom_message.invalid_buffer_size_error(nbytes)

@@ -1,0 +1,1 @@
+"""Kernels of Metal devices: compilation, a cache of pipelines, forebay's own kernels, and shaders of programs."""

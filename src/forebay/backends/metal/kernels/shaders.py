@@ -1,0 +1,94 @@
+"""Metal shaders of a program: `compile_shader` and `load_metallib` for `forebay.mps`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from forebay.backends.metal.calls import autorelease_pool, device_error, invoke
+from forebay.backends.metal.commands import COMPUTE
+from forebay.backends.metal.kernels.library import Argument, Library, dispatch_threads
+from forebay.backends.metal.transfers import region_of
+from forebay.errors import DeviceError
+from forebay.spi import Queue
+
+if TYPE_CHECKING:
+    from forebay.backends.metal.port import MetalPort
+
+__all__ = ["Shader", "ShaderLibrary", "compile_shader", "load_library"]
+
+_MOST_BYTES = 4096  # of a constant argument that is a part of the command
+
+
+class Shader:
+    """A kernel of a program. Implements `spi.Shader`."""
+
+    def __init__(self, port: MetalPort, pipeline: Any) -> None:
+        self._port = port
+        self._pipeline = pipeline
+        with autorelease_pool():
+            self.max_threads: int = int(invoke(port.name, pipeline.maxTotalThreadsPerThreadgroup))
+            self.width: int = int(invoke(port.name, pipeline.threadExecutionWidth))
+            self.memory: int = int(invoke(port.name, pipeline.staticThreadgroupMemoryLength))
+
+    def launch(
+        self, queue: Queue, arguments: Sequence[tuple[int, int] | bytes], threads: Sequence[int], group: Sequence[int]
+    ) -> None:
+        """Queue the kernel; see `spi.Shader.launch`."""
+        from forebay.backends.metal.queue import MetalQueue
+
+        if not isinstance(queue, MetalQueue):
+            raise TypeError(f"a Metal kernel is launched on a Metal queue, not on a {type(queue).__name__}")
+        queue.check_usable()
+        if queue.capture is not None:
+            raise queue.capture.forbidden(queue, "launch")
+        bound: list[Argument] = [
+            _constant(argument) if isinstance(argument, bytes) else _buffer(queue, *argument) for argument in arguments
+        ]
+        queue.add_piece(COMPUTE, partial(dispatch_threads, self._pipeline, bound, threads, group))
+
+
+class ShaderLibrary:
+    """A compiled program. Implements `spi.ShaderLibrary`."""
+
+    def __init__(self, port: MetalPort, library: Library) -> None:
+        self._port = port
+        self._library = library
+        self._shaders: dict[str, Shader] = {}
+
+    def names(self) -> list[str]:
+        return self._library.names()
+
+    def shader(self, name: str) -> Shader:
+        if (found := self._shaders.get(name)) is None:
+            found = self._shaders.setdefault(name, Shader(self._port, self._library.pipeline(name)))
+        return found
+
+
+def compile_shader(port: MetalPort, source: str) -> ShaderLibrary:
+    """Compile Metal source. Raises DeviceError with the compiler's messages."""
+    return ShaderLibrary(port, port.kernels.compile(source))
+
+
+def load_library(port: MetalPort, content: bytes) -> ShaderLibrary:
+    """Load a compiled library (.metallib). Raises DeviceError if Metal refuses it."""
+    with autorelease_pool():
+        library, error = invoke(port.name, port.device.newLibraryWithData_error_, content, None)
+    if library is None:
+        raise device_error(error, "the library cannot be loaded", "newLibraryWithData:error:", port.name)
+    return ShaderLibrary(port, Library(port.device, port.name, library))
+
+
+def _constant(argument: bytes) -> bytes:
+    if len(argument) > _MOST_BYTES:
+        raise ValueError(f"a constant argument has at most {_MOST_BYTES} bytes, not {len(argument)}: pass a tensor")
+    return argument
+
+
+def _buffer(queue: Any, address: int, nbytes: int) -> tuple[Any, int]:
+    region = region_of(queue, address, max(nbytes, 1), "launch")
+    if region is None:
+        message = f"{queue.owner.name}: {address:#x} is not the address of memory of the device"
+        raise DeviceError(message, call="launch", device=queue.owner.name)
+    return region.buffer, address - region.start
