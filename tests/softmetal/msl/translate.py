@@ -25,6 +25,7 @@ FORBIDDEN = {
     "double": "the type double",
     "std": "the standard library of C++",
 }
+_NO_FUNCTIONS = {"if", "for", "while", "switch", "return", "sizeof", "decltype", "else", "alignof", "operator"}
 BUILTINS = {
     "thread_position_in_grid": "position",
     "thread_position_in_threadgroup": "local",
@@ -104,6 +105,7 @@ class Translator:
 
     def run(self) -> Translation:
         self._check_words()
+        self._check_address_spaces()
         self._find_kernels()
         self._rewrite()
         words = {token.text for token in self._tokens if token.kind == "name"}
@@ -127,6 +129,44 @@ class Translator:
                 deleted = token.text == "delete" and self._text(place - 1) == "="
                 if not deleted and not (token.text == "std" and self._text(place + 1) != "::"):
                     self._fail(place, f"'{token.text}': MSL has no {FORBIDDEN[token.text].removeprefix('the ')}")
+
+    def _check_address_spaces(self) -> None:
+        """Check the parameters of functions, and the pointers and references that are declared in their bodies."""
+        for place in range(1, len(self._places)):
+            if self._text(place) == "(" and self._is_function(place):
+                for part in self._split(place)[0]:
+                    self._check_declaration(part)
+            elif self._text(place) in {"*", "&"} and self._text(place + 2) == "=":
+                self._check_statement(place)
+
+    def _is_function(self, place: int) -> bool:
+        """Say whether a parenthesis begins the parameters of a function that is defined here."""
+        name, before = self._token(place - 1), self._token(place - 2)
+        if name.kind != "name" or name.text in _NO_FUNCTIONS or before.text in _NO_FUNCTIONS:
+            return False
+        if before.kind != "name" and before.text not in {">", "*", "&", "]"}:
+            return False
+        after = self._closing(place, "(", ")") + 1
+        return self._text(after + (self._text(after) == "const")) == "{"
+
+    def _check_declaration(self, places: list[int]) -> None:
+        texts = [self._text(place) for place in places]
+        if "[[" in texts:
+            texts = texts[: texts.index("[[")]
+        depth, refers = 0, False
+        for text in texts:
+            depth += (text in {"<", "("}) - (text in {">", ")"})
+            refers |= depth == 0 and text in {"*", "&"}
+        if refers and not _ADDRESS_SPACES & {*texts}:
+            self._fail(places[0], f"'{' '.join(texts)}' must have a qualifier for its address space")
+
+    def _check_statement(self, place: int) -> None:
+        """Check `type * name =` if it is at the beginning of a statement."""
+        start = place
+        while self._token(start - 1).kind == "name" or self._text(start - 1) in {"::", "*", "&", "<", ">", ","}:
+            start -= 1
+        if start < place and self._text(start - 1) in {";", "{", "}"} and self._text(start) not in _NO_FUNCTIONS:
+            self._check_declaration(list(range(start, place + 2)))
 
     # kernels
 
@@ -219,6 +259,12 @@ class Translator:
     def _parameters(self, place: int) -> list[Parameter]:
         if self._text(place) != "(":
             self._fail(place, "expected '(' after the name of a kernel")
+        parts, _ = self._split(place)
+        found = [self._parameter(part) for part in parts if [self._text(p) for p in part] != ["void"]]
+        return _numbered(found)
+
+    def _split(self, place: int) -> tuple[list[list[int]], int]:
+        """Return the places of each parameter of a list, and that of the closing parenthesis."""
         end = self._closing(place, "(", ")")
         parts: list[list[int]] = [[]]
         depth = 0
@@ -231,8 +277,7 @@ class Translator:
                 parts.append([])
             else:
                 parts[-1].append(each)
-        found = [self._parameter(part) for part in parts if part and [self._text(p) for p in part] != ["void"]]
-        return _numbered(found)
+        return [part for part in parts if part], end
 
     def _parameter(self, places: list[int]) -> Parameter:
         texts = [self._text(place) for place in places]

@@ -36,6 +36,38 @@ inline ushort softmetal_to_bfloat(float value) {
   return ushort((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+template <class T>
+struct softmetal_integer {};
+#define SOFTMETAL_INTEGER(T)                 \
+  template <>                                \
+  struct softmetal_integer<T> {              \
+    using type = T;                          \
+  };
+SOFTMETAL_INTEGER(bool)
+SOFTMETAL_INTEGER(char)
+SOFTMETAL_INTEGER(int8_t)
+SOFTMETAL_INTEGER(uchar)
+SOFTMETAL_INTEGER(short)
+SOFTMETAL_INTEGER(ushort)
+SOFTMETAL_INTEGER(int)
+SOFTMETAL_INTEGER(uint)
+SOFTMETAL_INTEGER(long)
+SOFTMETAL_INTEGER(ulong)
+
+// With a float the result is float; with an integer it has the small type.
+#define SOFTMETAL_SMALL_OPERATOR(TYPE, OP)                                                           \
+  inline TYPE operator OP(TYPE a, TYPE b) { return TYPE(float(a) OP float(b)); }                     \
+  inline float operator OP(TYPE a, float b) { return float(a) OP b; }                                \
+  inline float operator OP(float a, TYPE b) { return a OP float(b); }                                \
+  template <class T, class = typename softmetal_integer<T>::type>                                    \
+  inline TYPE operator OP(TYPE a, T b) {                                                             \
+    return TYPE(float(a) OP float(b));                                                               \
+  }                                                                                                  \
+  template <class T, class = typename softmetal_integer<T>::type>                                    \
+  inline TYPE operator OP(T a, TYPE b) {                                                             \
+    return TYPE(float(a) OP float(b));                                                               \
+  }
+
 #define SOFTMETAL_SMALL_FLOAT(TYPE, TO, FROM)                                                        \
   struct TYPE {                                                                                      \
     ushort bits;                                                                                     \
@@ -51,10 +83,10 @@ inline ushort softmetal_to_bfloat(float value) {
     TYPE& operator*=(TYPE other) { return *this = TYPE(float(*this) * float(other)); }               \
     TYPE& operator/=(TYPE other) { return *this = TYPE(float(*this) / float(other)); }               \
   };                                                                                                 \
-  inline TYPE operator+(TYPE a, TYPE b) { return TYPE(float(a) + float(b)); }                        \
-  inline TYPE operator-(TYPE a, TYPE b) { return TYPE(float(a) - float(b)); }                        \
-  inline TYPE operator*(TYPE a, TYPE b) { return TYPE(float(a) * float(b)); }                        \
-  inline TYPE operator/(TYPE a, TYPE b) { return TYPE(float(a) / float(b)); }
+  SOFTMETAL_SMALL_OPERATOR(TYPE, +)                                                                  \
+  SOFTMETAL_SMALL_OPERATOR(TYPE, -)                                                                  \
+  SOFTMETAL_SMALL_OPERATOR(TYPE, *)                                                                  \
+  SOFTMETAL_SMALL_OPERATOR(TYPE, /)
 
 SOFTMETAL_SMALL_FLOAT(half, softmetal_to_half, softmetal_from_half(bits))
 SOFTMETAL_SMALL_FLOAT(bfloat, softmetal_to_bfloat, softmetal_bits<float>(uint(bits) << 16))
