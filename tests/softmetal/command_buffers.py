@@ -140,10 +140,10 @@ class MTLCommandBuffer(Labeled):
         return self._record.error if done else None
 
     def kernelStartTime(self) -> float:
-        return self._record.times[0]
+        return self._record.times[0] if self._record.status >= k.MTLCommandBufferStatusScheduled else 0.0
 
     def kernelEndTime(self) -> float:
-        return self._record.times[1]
+        return self._record.times[1] if self._record.status >= k.MTLCommandBufferStatusScheduled else 0.0
 
     def GPUStartTime(self) -> float:
         return self._record.times[2] if self._record.status >= k.MTLCommandBufferStatusCompleted else 0.0

@@ -1,4 +1,4 @@
-"""Constants of Metal, which read_metadata.py has read from the metadata of pyobjc-framework-Metal 12.2.2."""
+"""Constants of Metal, which read_metadata.py read from the metadata of pyobjc-framework-Metal 12.2.2."""
 
 MTLArgumentBuffersTier1 = 0
 MTLArgumentBuffersTier2 = 1

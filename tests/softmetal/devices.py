@@ -61,8 +61,6 @@ class MTLDevice(NSObject):
         return 0x100000300 + self._index
 
     def architecture(self) -> MTLArchitecture:
-        if control.machine.macos < (14, 0, 0):
-            control.refuse("MTLDevice architecture before macOS 14")
         return MTLArchitecture(self._gpu.architecture)
 
     def hasUnifiedMemory(self) -> bool:

@@ -118,7 +118,6 @@ class MTLSharedEventListener(Creatable):
     """A thread on which notifications of shared events are called."""
 
     __slots__ = ("_dispatcher",)
-    _shared: MTLSharedEventListener | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,12 +125,6 @@ class MTLSharedEventListener(Creatable):
 
     def _die(self) -> None:
         self._dispatcher.close()
-
-    @classmethod
-    def sharedListener(cls) -> MTLSharedEventListener:
-        if cls._shared is None:
-            cls._shared = cls()
-        return cls._shared
 
     def initWithDispatchQueue_(self, dispatch_queue: Any) -> MTLSharedEventListener:
         if dispatch_queue is not None:

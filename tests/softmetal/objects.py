@@ -102,8 +102,10 @@ class NSObject:
         """Release what the object has."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
+        from .availability import SINCE
+
+        if name.startswith("_") or name in SINCE:
+            raise AttributeError(f"'{self._protocol}' object has no attribute '{name}'")
         return control.refuse(f"{self._protocol} {name}")
 
     def __repr__(self) -> str:

@@ -23,7 +23,7 @@ PREFIXES = (
     *("MTLPurgeableState", "MTLReadWriteTextureTier", "MTLResource", "MTLStorageMode"),
 )
 HERE = Path(__file__).parent
-_HEADER = '''"""Constants of Metal, which read_metadata.py has read from the metadata of pyobjc-framework-Metal 12.2.2."""
+_HEADER = '''"""Constants of Metal, which read_metadata.py read from the metadata of pyobjc-framework-Metal 12.2.2."""
 
 '''
 

@@ -23,8 +23,11 @@ RULES = {
     "zero-size": Rule("a buffer or heap has at least one byte", "MTLDevice makeBuffer(length:options:)"),
     "max-length": Rule("a buffer is at most maxBufferLength bytes long", "MTLDevice maxBufferLength"),
     "options": Rule("resource options have one known mode of each kind", "MTLResourceOptions"),
-    "managed": Rule("managed storage does not exist on devices with unified memory", "MTLStorageMode.managed"),
-    "memoryless": Rule("a buffer is not memoryless", "MTLStorageMode.memoryless"),
+    "managed": Rule(
+        "managed storage is for devices without unified memory",
+        "Metal: Choosing a Resource Storage Mode for Apple GPUs",
+    ),
+    "memoryless": Rule("a buffer is not memoryless", "Metal: Choosing a Resource Storage Mode for Apple GPUs"),
     "contents": Rule("the CPU does not access private storage", "MTLBuffer contents()"),
     "no-copy": Rule(
         "memory that a buffer takes over begins at a page and is whole pages long",
@@ -71,11 +74,14 @@ RULES = {
         "MTLCommandQueue makeCommandBufferWithUnretainedReferences()",
     ),
     # encoders
-    "one-encoder": Rule("a command buffer has one open encoder at a time", "MTLCommandEncoder endEncoding()"),
-    "open-encoder": Rule("an encoder ends before its command buffer commits", "MTLCommandEncoder endEncoding()"),
+    "one-encoder": Rule("a command buffer has one open encoder at a time", "MTLCommandBuffer"),
+    "open-encoder": Rule("an encoder ends before its command buffer commits", "MTLCommandBuffer commit()"),
     "ended": Rule("an encoder that has ended takes no more commands", "MTLCommandEncoder endEncoding()"),
-    "lost-encoder": Rule("an encoder ends before it is released", "MTLCommandEncoder endEncoding()"),
-    "threads": Rule("one thread at a time encodes a command buffer", "Metal Programming Guide: Multiple Threads"),
+    "lost-encoder": Rule("an encoder ends before it is released", "MTLComputeCommandEncoder"),
+    "threads": Rule(
+        "one thread at a time encodes a command buffer",
+        "Metal Programming Guide: Multiple Threads, Command Buffers, and Command Encoders",
+    ),
     "range": Rule(
         "a range lies inside its buffer", "MTLBlitCommandEncoder copy(from:sourceOffset:to:destinationOffset:size:)"
     ),

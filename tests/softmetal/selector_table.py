@@ -27,6 +27,6 @@ def of_class(cls: type) -> list[str]:
 
 def of_protocols() -> dict[str, type]:
     """Return the selectors of Metal's protocols, which PyObjC knows from its metadata only, with a class of each."""
-    assert blits and compute and counters and devices and indirect and libraries and queues  # they define classes
+    _ = blits, compute, counters, devices, indirect, libraries, queues  # they define classes
     protocols = [each for each in _subclasses(NSObject) if not issubclass(each, (Creatable, *_OTHERS))]
     return {name: each for each in protocols for name in of_class(each)}

@@ -3,6 +3,7 @@
 from typing import Any
 
 from softmetal import (
+    availability,
     captures,
     command_buffers,
     constants,
@@ -28,6 +29,9 @@ MTLCounterErrorDomain = "MTLCounterErrorDomain"
 MTLCommonCounterSetTimestamp = "timestamp"
 MTLCommonCounterTimestamp = "GPUTimestamp"
 MTLCommandBufferEncoderInfoErrorKey = "MTLCommandBufferEncoderInfoErrorKey"
+
+
+availability.apply()
 
 
 def _is_public(module: Any, name: str) -> bool:

@@ -24,6 +24,10 @@ _HEADERS = (
     *("metal_geometric", "metal_simdgroup", "metal_relational", "metal_limits", "metal_type_traits", "metal_numeric"),
     *("metal_pack", "metal_array", "metal_config", "metal_quadgroup"),
 )
+_OPTIONS = (
+    *("-std=gnu++14", "-Ulinux", "-Uunix", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing"),
+    *("-ffp-contract=off", f"-I{_HERE / 'include'}", "-include", "softmetal.hpp"),
+)
 _TIMEOUT = 120  # seconds
 
 
@@ -139,33 +143,29 @@ def runtime() -> Any:
     return library
 
 
-def _translated(source: str, macros: dict[str, str], standard: int) -> Translation:
+def _compiled(source: str, macros: dict[str, str], standard: int) -> tuple[Path, Translation]:
+    """Return the library of a source, and its kernels, which are kept in a file beside it."""
+    key = json.dumps([source, macros, standard, _digest_of_sources()])
+    digest = hashlib.sha256(key.encode()).hexdigest()[:32]
+    path, beside = _CACHE / f"{digest}.so", _CACHE / f"{digest}.json"
+    if path.exists() and beside.exists():
+        return path, Translation.from_json(beside.read_text())
     try:
-        return translate(_preprocess(source, macros, standard))
+        translation = translate(_preprocess(source, macros, standard))
     except MSLError as error:
         raise CompileError(str(error)) from None
+    entries = "".join(entry_of(kernel, number) for number, kernel in enumerate(translation.kernels))
+    text = f'{translation.text}\n#line 1 "softmetal_entries"\n{entries}'
+    path = _built(path.name, [*compiler(), *_OPTIONS], text)
+    unfinished = beside.with_suffix(f".{os.getpid()}.json")
+    unfinished.write_text(translation.to_json())
+    unfinished.rename(beside)
+    return path, translation
 
 
 def build(source: str, macros: dict[str, str] | None = None, standard: int = 310) -> CompiledLibrary:
     """Compile MSL and return its kernels; raise CompileError with the compiler's text."""
-    key = json.dumps([source, macros or {}, standard, _digest_of_sources()])
-    digest = hashlib.sha256(key.encode()).hexdigest()[:32]
-    translation = _translated(source, macros or {}, standard)
-    entries = "".join(entry_of(kernel, number) for number, kernel in enumerate(translation.kernels))
-    text = f'{translation.text}\n#line 1 "softmetal_entries"\n{entries}'
-    command = [
-        *compiler(),
-        "-std=gnu++14",
-        "-Ulinux",
-        "-Uunix",
-        "-O1",
-        "-w",
-        "-fPIC",
-        "-shared",
-        "-fno-strict-aliasing",
-    ]
-    command += ["-ffp-contract=off", f"-I{_HERE / 'include'}", "-include", "softmetal.hpp"]
-    path = _built(f"{digest}.so", command, text)
+    path, translation = _compiled(source, macros or {}, standard)
     runtime()
     handle = ctypes.CDLL(str(path))
     kernels = {}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 _TOKEN = re.compile(
     r"""
@@ -77,6 +78,18 @@ class Translation:
     text: str
     kernels: list[Kernel]
     needs_fibers: bool  # threads of a group wait for each other
+
+    def to_json(self) -> str:
+        """Return what is needed to use the compiled text."""
+        return json.dumps([[asdict(kernel) for kernel in self.kernels], self.needs_fibers])
+
+    @classmethod
+    def from_json(cls, text: str) -> Translation:
+        kernels, needs_fibers = json.loads(text)
+        found = [
+            Kernel(each["name"], each["function"], [Parameter(**one) for one in each["parameters"]]) for each in kernels
+        ]
+        return cls("", found, needs_fibers)
 
 
 def tokens_of(source: str) -> list[Token]:
