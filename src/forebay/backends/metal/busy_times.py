@@ -31,9 +31,8 @@ class BusyTimes:
         """
         now = time.monotonic() if now is None else now
         busy, until = 0.0, now - _WINDOW
-        for begin, end in sorted(tuple(self._spans)):
-            begin, end = max(begin, until), min(end, now)
-            if end > begin:
-                busy += end - begin
-                until = end
+        for begin, end in sorted(tuple(self._spans)):  # noqa: C414 -- another thread may add one
+            if (last := min(end, now)) > (first := max(begin, until)):
+                busy += last - first
+                until = last
         return min(busy / _WINDOW, 1.0)

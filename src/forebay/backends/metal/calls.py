@@ -6,7 +6,7 @@ from collections.abc import Callable
 from operator import call
 from typing import Any
 
-from forebay.errors import DeviceError
+from forebay.errors import DeviceError, ForebayError
 
 __all__ = ["autorelease_pool", "device_error", "foundation", "hold", "invoke", "metal"]
 
@@ -57,6 +57,8 @@ def invoke(device: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a method of a Metal object. An exception of PyObjC becomes a DeviceError."""
     try:
         return function(*arguments)
+    except ForebayError:
+        raise
     except Exception as error:  # noqa: BLE001 -- PyObjC's are of several types
         name = getattr(function, "__name__", "Metal")
         raise DeviceError(f"{device}: {name} failed: {error}", call=name, device=device) from None

@@ -14,7 +14,7 @@ from forebay.backends.metal.calls import device_error, hold
 
 _COMPLETED = 4  # MTLCommandBufferStatusCompleted; the next one is MTLCommandBufferStatusError
 
-__all__ = ["BLIT", "COMPUTE", "Batch", "Command", "HostCall", "Mark", "Piece", "Signal", "Wait", "encode"]
+__all__ = ["BLIT", "COMPUTE", "Batch", "Command", "HostCall", "Mark", "Piece", "Signal", "Wait", "encode", "raise_event"]
 
 BLIT, COMPUTE = "blitCommandEncoder", "computeCommandEncoder"  # methods of a command buffer
 
@@ -169,3 +169,9 @@ def _end(encoders: list[Any], ended: list[object]) -> None:
             if encoder is encoders[-1] and len(ended) < len(encoders):  # Metal ends a process that drops it before
                 hold(ended, encoder.endEncoding)
             raise
+
+
+def raise_event(event: Any, value: int) -> None:
+    """Set an event from the host, unless the GPU has reached the value. Events only grow."""
+    if int(event.signaledValue()) < value:
+        event.setSignaledValue_(value)

@@ -52,13 +52,13 @@ def discover() -> Discovery:
     with _lock, autorelease_pool():
         if _found is not None:
             return _found
-        device = _default_device(api)
-        if device is None:
-            return Discovery(reason="Metal finds no GPU: a virtual machine may have none")
-        if not device.supportsFamily_(api.MTLGPUFamilyMetal3):
-            return Discovery(reason=_without_metal_3(device))
-        _process, _found = os.getpid(), Discovery(device)
-        return _found
+        try:
+            found = _suitable_device(api)
+        except Exception as error:  # noqa: BLE001 -- PyObjC's are of several types
+            return Discovery(reason=f"Metal cannot be initialised: {error}")
+        if found.device is not None:
+            _process, _found = os.getpid(), found
+        return found
 
 
 def system() -> tuple[str, str]:
@@ -73,6 +73,15 @@ def _unsuitable_system() -> str:
     if version and int(version.partition(".")[0]) < _LOWEST_MACOS:
         return f"macOS {version} is too old: Metal 3 needs macOS {_LOWEST_MACOS} or later"
     return ""
+
+
+def _suitable_device(api: Any) -> Discovery:
+    device = _default_device(api)
+    if device is None:
+        return Discovery(reason="Metal finds no GPU: a virtual machine may have none")
+    if not device.supportsFamily_(api.MTLGPUFamilyMetal3):
+        return Discovery(reason=_without_metal_3(device))
+    return Discovery(device)
 
 
 def _default_device(api: Any) -> Any:

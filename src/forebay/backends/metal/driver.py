@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.backends.common.arguments import integer_of
 from forebay.backends.common.cuda_errors import INVALID_DEVICE
-from forebay.backends.metal.calls import autorelease_pool, foundation, metal
+from forebay.backends.metal.calls import autorelease_pool, foundation, invoke, metal
 from forebay.backends.metal.discovery import discover
 from forebay.errors import DeviceError
 from forebay.spi import DeviceProps, Heaps
@@ -38,13 +38,13 @@ class MetalDriver:
         return discover().text()
 
     def describe(self, index: int) -> DeviceProps:
-        return _props(self._device(index, "describe"))
+        return self._described(self._device(index, "describe"))
 
     def open(self, index: int) -> MetalPort:
         from forebay.backends.metal.port import MetalPort  # needs the compiled core
 
         device = self._device(index, "open")
-        port = MetalPort(_props(device), device)
+        port = MetalPort(self._described(device), device)
         self._ports[:] = [port]
         return port
 
@@ -55,6 +55,10 @@ class MetalDriver:
         from forebay.backends.metal.sensors import MetalSensors
 
         return MetalSensors(self._device(index, "sensors"), self._ports)
+
+    def _described(self, device: Any) -> DeviceProps:
+        found: DeviceProps = invoke(f"{self.kind}:0", _props, device)
+        return found
 
     def _device(self, index: int, function: str) -> Any:
         index, found = integer_of(index, "index"), discover()

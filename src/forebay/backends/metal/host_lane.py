@@ -10,11 +10,12 @@ from functools import partial
 from queue import SimpleQueue
 
 from forebay.backends.metal.calls import autorelease_pool
-from forebay.backends.metal.commands import HostCall
+from forebay.backends.metal.commands import HostCall, raise_event
 from forebay.signal_mask import signals_blocked
 
 __all__ = ["HostLane"]
 
+_LIMIT = 1.0  # seconds for an idle thread to end
 _SLICE = 1000  # milliseconds of a wait, after which the lane looks whether it was abandoned
 
 
@@ -54,9 +55,11 @@ class HostLane:
         """Return True on the lane's own thread."""
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
-    def stop(self) -> None:
-        """End the thread behind the functions that it has."""
+    def stop(self, *, wait: bool) -> None:
+        """End the thread behind the functions that it has; wait for its end if it has none."""
         self._calls.put(None)
+        if wait and self._thread is not None and not self.is_current():
+            self._thread.join(_LIMIT)
 
     def _run(self) -> None:
         with self._running:
@@ -71,8 +74,7 @@ class HostLane:
     def _run_one(self, call: HostCall, function: Callable[[], object]) -> None:
         failures: list[BaseException] = []
         if call.after:
-            event, after = call.event, call.after
-            while not _insist(partial(event.waitUntilSignaledValue_timeoutMS_, after, _SLICE), failures):
+            while not _insist(partial(call.event.waitUntilSignaledValue_timeoutMS_, call.after, _SLICE), failures):
                 pass
         begin = time.perf_counter_ns()
         if not self.abandoned:
@@ -85,15 +87,16 @@ class HostLane:
         call.ended = True
         self._report(call, begin, end, failures[0] if failures else None)
         failures = []
-        _insist(partial(call.event.setSignaledValue_, call.then), failures)
+        _insist(partial(raise_event, call.event, call.then), failures)
         if failures:
             self._report(call, begin, end, failures[0])
 
 
 def _insist(function: Callable[[], object], failures: list[BaseException]) -> object:
     """Call a function of Metal, a second time if it raises: the queue could not continue without it."""
-    try:
-        return function()
-    except Exception as error:  # noqa: BLE001 -- PyObjC's are of several types
-        failures.append(error)
-        return function()
+    for _ in range(2):
+        try:
+            return function()
+        except Exception as error:  # noqa: BLE001 -- PyObjC's are of several types
+            failures.append(error)
+    return True

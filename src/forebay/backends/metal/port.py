@@ -196,9 +196,7 @@ class MetalPort:
         if self.forked():
             return
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
+            self._closed = True  # `queue` creates none from now on
         with ExitStack() as stack:  # runs all of these, even if a warning in one is an error
             stack.callback(self._free_all)
             for queue in tuple(self._queues.values()):

@@ -26,12 +26,12 @@ from forebay.backends.common.captured_memory import MemorySource
 from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.backends.metal import transfers
 from forebay.backends.metal.calls import autorelease_pool, device_error, hold, invoke
-from forebay.backends.metal.commands import Batch, Command, HostCall, Mark, Piece, Signal, Wait, encode
+from forebay.backends.metal.commands import Batch, Command, HostCall, Mark, Piece, Signal, Wait, encode, raise_event
 from forebay.backends.metal.host_lane import HostLane
 from forebay.backends.metal.kernels.library import Kernels
 from forebay.backends.metal.memory import Region, Regions
 from forebay.backends.metal.work_log import WorkLog, WorkTimes
-from forebay.errors import DeviceError, Forked, WrongState, warn_unraisable
+from forebay.errors import DeviceError, Forked, WrongState, warn_unraisable, without_frames
 from forebay.spi import Draw, StridedCopy
 from forebay.spi import Mark as AnyMark
 
@@ -68,6 +68,7 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
         self.owner: Owner = owner
         self.handle: int = handle
         self.closed: bool = False
+        self._finished = False  # `close` has done its work
         self.lock: threading.RLock = threading.RLock()
         self._changed = threading.Condition(self.lock)  # notified when work has ended
         with autorelease_pool():
@@ -82,6 +83,7 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
         self._gate = 0  # value that the next work of the GPU must wait for, or 0
         self._pending: list[Command] = []
         self._in_flight = deque[Batch]()
+        self._watched = set[Batch]()  # whose completion Metal will report
         self._encoding: Batch | None = None
         self._flushing = False
         self._failure: BaseException | int | None = None
@@ -317,23 +319,34 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
             if len(self._in_flight) >= MOST_IN_FLIGHT:
                 return False
         batch = self._encoding = Batch(self._next_commands())
-        try:
-            batch.buffer = self._new_buffer()
-            encode(batch.buffer, batch.commands, self.owner.name)
-            batch.buffer.addCompletedHandler_(partial(self._completed, batch))
-            batch.submitted = time.monotonic()
+        for with_work in (True, False):  # events are signalled, and waits kept, even if the work cannot be encoded
+            if self._commit(batch, with_work=with_work):
+                break
+        else:
+            batch.fail(None)
             self._in_flight.append(batch)
-            hold(batch.committed, batch.buffer.commit)
-        except Exception as error:  # noqa: BLE001 -- PyObjC's are of several types
-            if not batch.committed:
-                batch.fail(error)
-                if batch not in self._in_flight:
-                    self._in_flight.append(batch)
         self._after_commit(batch)
         self._encoding = None
         if batch.done:
             self._harvest()
         return True
+
+    def _commit(self, batch: Batch, *, with_work: bool) -> bool:
+        """Encode and commit a batch. Return False if that fails, which the next wait will report."""
+        commands = batch.commands if with_work else [each for each in batch.commands if not isinstance(each, Piece)]
+        try:
+            batch.buffer = self._new_buffer()
+            encode(batch.buffer, commands, self.owner.name)
+            batch.buffer.addCompletedHandler_(partial(self._completed, batch))
+            batch.submitted = time.monotonic()
+            self._in_flight.append(batch)
+            self._watched.add(batch)
+            hold(batch.committed, batch.buffer.commit)
+        except Exception as error:  # noqa: BLE001 -- PyObjC's are of several types
+            self._note_failure(error)
+            if not batch.committed:
+                self._take_back(batch)
+        return bool(batch.committed)
 
     def _new_buffer(self) -> Any:
         buffer = self._queue.commandBuffer()
@@ -366,13 +379,19 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
         if (batch := self._encoding) is not None:
             if batch.committed or batch.done:
                 self._after_commit(batch)
-            elif batch in self._in_flight:
-                self._in_flight.remove(batch)
+            else:
+                self._take_back(batch)
             self._encoding = None
+
+    def _take_back(self, batch: Batch) -> None:
+        self._watched.discard(batch)
+        if batch in self._in_flight:
+            self._in_flight.remove(batch)
 
     def _completed(self, batch: Batch, buffer: object) -> None:  # noqa: ARG002 -- Metal passes it
         """Handle the completion of a command buffer, on a thread of Metal."""
         with autorelease_pool(), self._changed:
+            self._watched.discard(batch)
             try:
                 self._harvest()
                 if self._pending:
@@ -393,9 +412,9 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
             if batch.dropped:
                 for command in batch.commands:  # what the GPU has not signalled
                     if isinstance(command, Signal):
-                        _raise_event(command.event, command.value)
+                        raise_event(command.event, command.value)
                     elif isinstance(command, HostCall):
-                        _raise_event(command.event, command.after)
+                        raise_event(command.event, command.after)
             self._in_flight.popleft()
 
     def _note_times(self, batch: Batch) -> None:
@@ -428,10 +447,10 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
             if end:
                 self._changed.notify_all()
 
-    def _note_failure(self, failure: BaseException | int) -> None:
+    def _note_failure(self, failure: BaseException) -> None:
         if self._failure is None:
             code = failure.code if isinstance(failure, _NativeFailure) else 0
-            self._failure = code or failure
+            self._failure = code or without_frames(failure)
 
     # ---- Life
 
@@ -464,15 +483,16 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
             raise Forked(f"{self.owner.name} was opened before this process was forked: Metal does not survive a fork")
 
     def close(self, timeout: float | None = None) -> bool:
-        if self.closed or self.owner.forked():
+        if self._finished or self.owner.forked():
             return True
-        self.closed = True
+        self.closed = True  # a call that is interrupted can be repeated
         done = self._complete(timeout)
         if not done:
             self._abandon()
-        self._lane.stop()
+        self._lane.stop(wait=done)
         if self._inner is not None:
             self._inner.close(timeout if done else 0.0)
+        self._finished = True
         with self.lock:
             failure, self._failure = self._failure, None
         if failure is not None:
@@ -485,7 +505,7 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
         with self._changed:
             while True:
                 self.flush()
-                if self.is_quiet():
+                if self.is_quiet() and not self._watched:
                     return True
                 left = limit - time.monotonic()
                 if left <= 0 or self._lane.is_current():
@@ -533,8 +553,3 @@ def _call_native(function: Callable[[int], int], argument: int) -> None:
     if code := function(argument):
         raise _NativeFailure(code)
 
-
-def _raise_event(event: Any, value: int) -> None:
-    """Set an event that the GPU will not signal. Events only grow."""
-    if int(event.signaledValue()) < value:
-        event.setSignaledValue_(value)

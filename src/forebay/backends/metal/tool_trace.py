@@ -24,16 +24,21 @@ def is_active(name: str) -> bool:
 
 def begin(device: Any, path: str, name: str) -> None:
     """Begin to record the commands of all queues of a device. Raises DeviceError."""
-    api = metal()
     with autorelease_pool():
-        descriptor = api.MTLCaptureDescriptor.alloc().init()
-        descriptor.setCaptureObject_(device)
-        descriptor.setDestination_(api.MTLCaptureDestinationGPUTraceDocument)
-        descriptor.setOutputURL_(foundation().NSURL.fileURLWithPath_(path))
-        started, error = invoke(name, _manager().startCaptureWithDescriptor_error_, descriptor, None)
+        started, error = invoke(name, _start, device, path)
         if not started:
             what = "the recording cannot begin" + ("" if is_enabled(name) else ": set MTL_CAPTURE_ENABLED=1")
             raise device_error(error, what, "startCaptureWithDescriptor:error:", name)
+
+
+def _start(device: Any, path: str) -> tuple[bool, Any]:
+    api = metal()
+    descriptor = api.MTLCaptureDescriptor.alloc().init()
+    descriptor.setCaptureObject_(device)
+    descriptor.setDestination_(api.MTLCaptureDestinationGPUTraceDocument)
+    descriptor.setOutputURL_(foundation().NSURL.fileURLWithPath_(path))
+    started, error = _manager().startCaptureWithDescriptor_error_(descriptor, None)
+    return bool(started), error
 
 
 def end(name: str) -> None:

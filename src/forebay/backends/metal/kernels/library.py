@@ -73,18 +73,21 @@ class Kernels:
 
     def compile(self, source: str) -> Library:
         """Compile Metal source without fast math. Raises DeviceError with the compiler's messages."""
-        api = metal()
         with autorelease_pool():
-            options = api.MTLCompileOptions.alloc().init()
-            options.setFastMathEnabled_(False)
-            make = self._device.newLibraryWithSource_options_error_
-            library, error = invoke(self._name, make, source, options, None)
+            library, error = invoke(self._name, _compiled, self._device, source)
         if library is None:
             raise device_error(error, "the kernel source is invalid", "newLibraryWithSource:options:error:", self._name)
         return Library(self._device, self._name, library)
 
     def clear(self) -> None:
         self._own.clear()
+
+
+def _compiled(device: Any, source: str) -> tuple[Any, Any]:
+    options = metal().MTLCompileOptions.alloc().init()
+    options.setFastMathEnabled_(False)
+    library, error = device.newLibraryWithSource_options_error_(source, options, None)
+    return library, error
 
 
 def dispatch(pipeline: Any, arguments: Sequence[Argument], count: int, encoder: Any) -> None:
