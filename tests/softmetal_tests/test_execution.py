@@ -244,14 +244,14 @@ def test_latency_delays_each_command_buffer(metal):
 
 
 def test_time_stamps_of_passes(metal):
-    Metal = metal.Metal
-    assert metal.device.supportsCounterSampling_(Metal.MTLCounterSamplingPointAtStageBoundary)
-    descriptor = Metal.MTLCounterSampleBufferDescriptor.new()
+    names = metal.Metal
+    assert metal.device.supportsCounterSampling_(names.MTLCounterSamplingPointAtStageBoundary)
+    descriptor = names.MTLCounterSampleBufferDescriptor.new()
     descriptor.setCounterSet_(metal.device.counterSets()[0])
     descriptor.setSampleCount_(2)
     samples, error = metal.device.newCounterSampleBufferWithDescriptor_error_(descriptor, None)
     assert error is None
-    taken = Metal.MTLBlitPassDescriptor.blitPassDescriptor()
+    taken = names.MTLBlitPassDescriptor.blitPassDescriptor()
     attachment = taken.sampleBufferAttachments().objectAtIndexedSubscript_(0)
     attachment.setSampleBuffer_(samples)
     attachment.setStartOfEncoderSampleIndex_(0)
@@ -267,9 +267,9 @@ def test_time_stamps_of_passes(metal):
 
 
 def test_indirect_commands_execute_often(metal):
-    Metal = metal.Metal
-    descriptor = Metal.MTLIndirectCommandBufferDescriptor.new()
-    descriptor.setCommandTypes_(Metal.MTLIndirectCommandTypeConcurrentDispatchThreads)
+    names = metal.Metal
+    descriptor = names.MTLIndirectCommandBufferDescriptor.new()
+    descriptor.setCommandTypes_(names.MTLIndirectCommandTypeConcurrentDispatchThreads)
     create = metal.device.newIndirectCommandBufferWithDescriptor_maxCommandCount_options_
     table, buffer = create(descriptor, 3, 0), metal.buffer()
     for index in (0, 2):  # 1 is empty
@@ -281,7 +281,7 @@ def test_indirect_commands_execute_often(metal):
     for _ in range(2):
         commands = metal.queue.commandBuffer()
         encoder = commands.computeCommandEncoder()
-        encoder.useResource_usage_(buffer, Metal.MTLResourceUsageRead | Metal.MTLResourceUsageWrite)
+        encoder.useResource_usage_(buffer, names.MTLResourceUsageRead | names.MTLResourceUsageWrite)
         encoder.executeCommandsInBuffer_withRange_(table, (0, 3))
         encoder.endEncoding()
         assert metal.done(commands) is None

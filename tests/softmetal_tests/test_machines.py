@@ -23,11 +23,11 @@ def test_large_machine(metal):
 def test_small_machine(metal):
     from Foundation import NSProcessInfo
 
-    device, Metal = metal.device, metal.Metal
+    device, names = metal.device, metal.Metal
     assert (device.name(), device.maxBufferLength()) == ("Apple M1", 4 * GIB)
-    families = [Metal.MTLGPUFamilyApple7, Metal.MTLGPUFamilyMetal3, Metal.MTLGPUFamilyMac2]
+    families = [names.MTLGPUFamilyApple7, names.MTLGPUFamilyMetal3, names.MTLGPUFamilyMac2]
     assert all(device.supportsFamily_(family) for family in families)
-    assert not device.supportsFamily_(Metal.MTLGPUFamilyApple8)
+    assert not device.supportsFamily_(names.MTLGPUFamilyApple8)
     assert (device.hasUnifiedMemory(), device.isLowPower(), device.isRemovable()) == (True, False, False)
     process = NSProcessInfo.processInfo()
     assert (process.physicalMemory(), tuple(process.operatingSystemVersion())) == (8 * GIB, (14, 5, 0))

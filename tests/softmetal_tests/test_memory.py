@@ -144,11 +144,11 @@ def test_buffer_keeps_its_heap(metal):
 
 
 def test_purgeable_states(metal):
-    Metal, buffer = metal.Metal, metal.buffer()
-    states = [Metal.MTLPurgeableStateVolatile, Metal.MTLPurgeableStateKeepCurrent, Metal.MTLPurgeableStateNonVolatile]
+    names, buffer = metal.Metal, metal.buffer()
+    states = [names.MTLPurgeableStateVolatile, names.MTLPurgeableStateKeepCurrent, names.MTLPurgeableStateNonVolatile]
     before = [buffer.setPurgeableState_(state) for state in states]
     assert before == [
-        Metal.MTLPurgeableStateNonVolatile,
-        Metal.MTLPurgeableStateVolatile,
-        Metal.MTLPurgeableStateVolatile,
+        names.MTLPurgeableStateNonVolatile,
+        names.MTLPurgeableStateVolatile,
+        names.MTLPurgeableStateVolatile,
     ]

@@ -79,22 +79,22 @@ def test_labels(metal):
 def test_capture_into_a_document(metal, tmp_path):
     from Foundation import NSURL
 
-    Metal, manager = metal.Metal, metal.Metal.MTLCaptureManager.sharedCaptureManager()
+    names, manager = metal.Metal, metal.Metal.MTLCaptureManager.sharedCaptureManager()
     metal.control.capture_enabled = True
-    assert manager.supportsDestination_(Metal.MTLCaptureDestinationGPUTraceDocument)
-    descriptor = Metal.MTLCaptureDescriptor.new()
+    assert manager.supportsDestination_(names.MTLCaptureDestinationGPUTraceDocument)
+    descriptor = names.MTLCaptureDescriptor.new()
     descriptor.setCaptureObject_(metal.device)
-    descriptor.setDestination_(Metal.MTLCaptureDestinationGPUTraceDocument)
+    descriptor.setDestination_(names.MTLCaptureDestinationGPUTraceDocument)
     descriptor.setOutputURL_(NSURL.fileURLWithPath_(str(tmp_path / "work.gputrace")))
     assert manager.startCaptureWithDescriptor_error_(descriptor, None) == (True, None)
     assert manager.isCapturing()
     started, error = manager.startCaptureWithDescriptor_error_(descriptor, None)
-    assert (started, error.code()) == (False, Metal.MTLCaptureErrorAlreadyCapturing)
+    assert (started, error.code()) == (False, names.MTLCaptureErrorAlreadyCapturing)
     manager.stopCapture()
     assert not manager.isCapturing()
     assert (tmp_path / "work.gputrace").is_dir()
     assert (
-        manager.startCaptureWithDescriptor_error_(descriptor, None)[1].code() == Metal.MTLCaptureErrorInvalidDescriptor
+        manager.startCaptureWithDescriptor_error_(descriptor, None)[1].code() == names.MTLCaptureErrorInvalidDescriptor
     )
     metal.control.capture_enabled = False
-    assert manager.startCaptureWithDescriptor_error_(descriptor, None)[1].code() == Metal.MTLCaptureErrorNotSupported
+    assert manager.startCaptureWithDescriptor_error_(descriptor, None)[1].code() == names.MTLCaptureErrorNotSupported
