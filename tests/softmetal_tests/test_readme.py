@@ -19,6 +19,18 @@ def test_machines_are_listed():
 
 
 def test_methods_that_steer_are_listed():
-    named = ("use", "hold", "step", "release", "held", "fail", "fail_command_buffer", "interrupt", "live", "calls", "check")
+    named = (
+        "use",
+        "hold",
+        "step",
+        "release",
+        "held",
+        "fail",
+        "fail_command_buffer",
+        "interrupt",
+        "live",
+        "calls",
+        "check",
+    )
     assert [name for name in named if f"{name}(" not in TEXT] == []
     assert all(callable(getattr(control, name)) for name in named)
