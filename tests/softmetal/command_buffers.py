@@ -13,7 +13,8 @@ from .counters import MTLBlitPassDescriptor, MTLComputePassDescriptor, samples_o
 from .events import Dispatcher, MTLEvent
 from .faults import GPUFault
 from .foundation import NSError
-from .objects import Descriptor, Labeled, autoreleased, instance, properties, unsigned, wait_uninterrupted
+from .objects import Descriptor, Labeled, NSObject, autoreleased, instance, properties, unsigned, wait_uninterrupted
+from .passes import PassRecord
 
 DOMAIN = "MTLCommandBufferErrorDomain"
 _dispatcher = Dispatcher("com.Metal.CompletionQueueDispatch")
@@ -26,10 +27,30 @@ class MTLCommandBufferDescriptor(Descriptor):
     __slots__ = ()
 
 
+class MTLCommandBufferEncoderInfo(NSObject):
+    """How far an encoder's pass came in a command buffer that ended with an error."""
+
+    __slots__ = ("_label", "_state")
+
+    def __init__(self, label: str | None, state: int) -> None:
+        super().__init__()
+        self._label, self._state = label, state
+
+    def label(self) -> str:
+        return self._label or ""
+
+    def errorState(self) -> int:
+        return self._state
+
+    def debugSignposts(self) -> tuple[()]:
+        return ()
+
+
 class CommandRecord:
     """The part of a command buffer that its queue executes."""
 
-    def __init__(self) -> None:
+    def __init__(self, error_options: int) -> None:
+        self.error_options = error_options
         self.steps: list[Callable[[Any], None]] = []
         self.committed = False
         self.status = k.MTLCommandBufferStatusNotEnqueued
@@ -58,19 +79,38 @@ class CommandRecord:
         self.become(k.MTLCommandBufferStatusScheduled)
         _dispatcher.post(self._call_scheduled)
         self.times[2] = control.clock()
+        executed = 0
         try:
             if (failure := control.buffer_error()) is not None:
                 raise GPUFault(failure.code, failure.text)  # noqa: TRY301 - it ends as other faults do
             for step in self.steps:
                 step(engine)
+                executed += 1
         except GPUFault as fault:
-            self.error = NSError(DOMAIN, fault.code, str(fault))
+            self.error = NSError(DOMAIN, fault.code, str(fault), self._info(executed))
         except Exception as error:  # noqa: BLE001 - a rule was broken: the record of it is in control.violations
-            self.error = NSError(DOMAIN, k.MTLCommandBufferErrorInternal, f"{type(error).__name__}: {error}")
+            text = f"{type(error).__name__}: {error}"
+            self.error = NSError(DOMAIN, k.MTLCommandBufferErrorInternal, text, self._info(executed))
         self.times[3] = control.clock()
         self.ended = {**engine.known, engine.number: engine.passes}
         self.steps.clear()
         self.retained.clear()
+
+    def _info(self, executed: int) -> dict[str, Any]:
+        """Return what an error says about the encoders."""
+        if not self.error_options & k.MTLCommandBufferErrorOptionEncoderExecutionStatus:
+            return {}
+        found: list[MTLCommandBufferEncoderInfo] = []
+        state = k.MTLCommandEncoderErrorStateFaulted
+        for place, step in enumerate(self.steps):
+            if not isinstance(step, PassRecord):
+                continue
+            if place < executed:
+                found.append(MTLCommandBufferEncoderInfo(step.label, k.MTLCommandEncoderErrorStateCompleted))
+            else:
+                found.append(MTLCommandBufferEncoderInfo(step.label, state))
+                state = k.MTLCommandEncoderErrorStatePending
+        return {"MTLCommandBufferEncoderInfoErrorKey": tuple(found)}
 
     def finish(self) -> None:
         failed = self.error is not None
@@ -110,7 +150,7 @@ class MTLCommandBuffer(Labeled):
         self._queue = queue
         self._is_retained = retained
         self._error_options = error_options
-        self._record = CommandRecord()
+        self._record = CommandRecord(error_options)
         self._encoder: Any = None  # the record of the open encoder
 
     def _die(self) -> None:

@@ -29,7 +29,11 @@ class Failure:
 
 
 class Control:
-    """The state that a test can read and set. All names of selectors have PyObjC's spelling."""
+    """The state that a test can read and set.
+
+    All names of selectors have PyObjC's spelling; with the name of a class and a space before it, a selector means that
+    of the class only: "MTLHeap newBufferWithLength_options_".
+    """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -38,6 +42,7 @@ class Control:
         self.machine = MACHINES[os.environ.get("SOFTMETAL_MACHINE", "m1-8gib")]
         self.latency = int(os.environ.get("SOFTMETAL_LATENCY", "0")) / 1e6  # seconds for each command buffer
         self.event_timeout = 30.0  # seconds after which the GPU gives up a command buffer that waits for an event
+        self.memory: int | None = None  # bytes that each device can allocate, instead of what its GPU has
         self.strict_pools = True
         self.strict_hazards = True
         self.capture_enabled = os.environ.get("METAL_CAPTURE_ENABLED") == "1"
@@ -78,7 +83,9 @@ class Control:
     def calls(self, selector: str | None = None) -> int | dict[str, int]:
         """Return how often a selector was called, on all classes together, or the counts of all selectors."""
         with self.lock:
-            return self._calls[selector] if selector else dict(self._calls)
+            if selector:
+                return self._calls[selector]
+            return {name: count for name, count in self._calls.items() if " " not in name}
 
     def born(self, name: str) -> None:
         with self.lock:
@@ -114,35 +121,38 @@ class Control:
         """Make a committed command buffer end with an error of MTLCommandBufferErrorDomain."""
         self._buffer_errors.append(Failure(after, code, "MTLCommandBufferErrorDomain", text, sticky))
 
-    def enter(self, selector: str) -> Failure | None:
-        """Count a call and return how it fails, if it does."""
+    def enter(self, selector: str, owner: str = "") -> Failure | None:
+        """Count a call of a selector of a class and return how it fails, if it does."""
         pid = os.getpid()
         with self.lock:
             if self.owner is None:
                 self.owner = pid
             elif self.owner != pid:
                 self.violated("fork", f"process {pid} calls {selector}, but process {self.owner} has used Metal")
-            self._calls[selector] += 1
-            return self._due(self._failures, selector)
+            names = (selector, f"{owner} {selector}")
+            self._calls.update(names)
+            due = [self._due(name) for name in names]
+        return due[0] or due[1]
 
-    def leave(self, selector: str) -> None:
+    def leave(self, selector: str, owner: str = "") -> None:
         """Send the signal that a test wants during a call: as C code does, the call completes before Python notices."""
-        left = self._interrupts.get(selector)
-        if left is not None:
-            self._interrupts[selector] = left - 1
-            if left == 0:
-                del self._interrupts[selector]
-                signal.raise_signal(signal.SIGINT)
+        for name in (selector, f"{owner} {selector}"):
+            left = self._interrupts.get(name)
+            if left is not None:
+                self._interrupts[name] = left - 1
+                if left == 0:
+                    del self._interrupts[name]
+                    signal.raise_signal(signal.SIGINT)
 
-    def _due(self, table: dict[str, Failure], selector: str) -> Failure | None:
-        failure = table.get(selector)
+    def _due(self, name: str) -> Failure | None:
+        failure = self._failures.get(name)
         if failure is None:
             return None
         if failure.after:
             failure.after -= 1
             return None
         if not failure.sticky:
-            del table[selector]
+            del self._failures[name]
         return failure
 
     def buffer_error(self) -> Failure | None:
@@ -232,6 +242,7 @@ class Control:
             self.refused.clear()
             self.latency = 0.0
             self.event_timeout = 30.0
+            self.memory = None
             self.strict_pools = self.strict_hazards = True
             self.capture_enabled = os.environ.get("METAL_CAPTURE_ENABLED") == "1"
             self.clock = time.monotonic

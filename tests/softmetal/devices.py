@@ -140,7 +140,8 @@ class MTLDevice(NSObject):
 
     def _reserve(self, nbytes: int) -> bool:
         with control.lock:
-            if self._allocated + nbytes > self._gpu.memory:
+            limit = self._gpu.memory if control.memory is None else control.memory
+            if self._allocated + nbytes > limit:
                 return False
             self._allocated += nbytes
             return True

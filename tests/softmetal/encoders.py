@@ -7,31 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from .control import control
-from .counters import take
 from .events import MTLFence
-from .hazards import CurrentPass
 from .objects import Labeled, instance
+from .passes import PassRecord
 from .resources import MTLBuffer
-
-
-class PassRecord:
-    """The commands of one encoder."""
-
-    def __init__(self, kind: str, *, concurrent: bool = False) -> None:
-        self.kind = kind
-        self.concurrent = concurrent
-        self.operations: list[Callable[[Any], None]] = []
-        self.fences_updated: set[int] = set()
-        self.samples: list[Any] = []  # of counters, see counters.py
-
-    def __call__(self, engine: Any) -> None:
-        current = CurrentPass(engine, self)
-        take(self.samples, 0)
-        for operation in self.operations:
-            current.next_command()
-            operation(current)
-        current.end()
-        take(self.samples, 1)
 
 
 class MTLCommandEncoder(Labeled):
@@ -60,6 +39,7 @@ class MTLCommandEncoder(Labeled):
     def endEncoding(self) -> None:
         self._check()
         self._open = False
+        self._pass.label = self._label
         self._buffer._encoder = None
 
     def updateFence_(self, fence: Any) -> None:

@@ -13,11 +13,11 @@ NSProcessInfoThermalStateSerious, NSProcessInfoThermalStateCritical = 2, 3
 
 
 class NSError(NSObject):
-    __slots__ = ("_code", "_domain", "_text")
+    __slots__ = ("_code", "_domain", "_info", "_text")
 
-    def __init__(self, domain: str, code: int, text: str) -> None:
+    def __init__(self, domain: str, code: int, text: str, info: dict[str, Any] | None = None) -> None:
         super().__init__()
-        self._domain, self._code, self._text = domain, code, text
+        self._domain, self._code, self._text, self._info = domain, code, text, info or {}
 
     def code(self) -> int:
         return self._code
@@ -32,7 +32,7 @@ class NSError(NSObject):
         return None
 
     def userInfo(self) -> dict[str, Any]:
-        return {NSLocalizedDescriptionKey: self._text}
+        return {NSLocalizedDescriptionKey: self._text, **self._info}
 
     def __str__(self) -> str:
         return f'Error Domain={self._domain} Code={self._code} "{self._text}"'

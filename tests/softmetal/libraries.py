@@ -175,6 +175,8 @@ class MTLComputePipelineState(Labeled):
         return 32
 
     def staticThreadgroupMemoryLength(self) -> int:
+        if self._kernel.static_memory:
+            control.refuse("staticThreadgroupMemoryLength of a library with threadgroup variables")
         return 0
 
     def supportIndirectCommandBuffers(self) -> bool:

@@ -59,13 +59,14 @@ def selector(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
-        failure = control.enter(name)
+        owner = getattr(arguments[0], "_protocol", "") if arguments else ""
+        failure = control.enter(name, owner)
         if failure is not None and name != "commit":
             return _failed(name, failure)
         if failure is not None:
             control.fail_command_buffer(failure.code, text=failure.text)
         result = function(*arguments)
-        control.leave(name)
+        control.leave(name, owner)
         return result
 
     return call

@@ -17,7 +17,15 @@ from pathlib import Path
 
 PREFIXES = (
     *("MTLArgumentBuffers", "MTLBarrierScope", "MTLBinding", "MTLBlitOption", "MTLCPUCacheMode", "MTLCapture"),
-    *("MTLCommandBuffer", "MTLCompileSymbol", "MTLCounter", "MTLDataType", "MTLDeviceError", "MTLDeviceLocation"),
+    *(
+        "MTLCommandBuffer",
+        "MTLCommandEncoderError",
+        "MTLCompileSymbol",
+        "MTLCounter",
+        "MTLDataType",
+        "MTLDeviceError",
+        "MTLDeviceLocation",
+    ),
     *("MTLDispatchType", "MTLFunctionType", "MTLGPUFamily", "MTLHazardTrackingMode", "MTLHeapType"),
     *("MTLIndirectCommandType", "MTLLanguageVersion", "MTLLibrary", "MTLMath", "MTLPipelineOption"),
     *("MTLPurgeableState", "MTLReadWriteTextureTier", "MTLResource", "MTLStorageMode"),

@@ -76,6 +76,38 @@ def test_interrupt_of_a_wait_is_raised_after_it(metal):
     assert commands.status() == metal.Metal.MTLCommandBufferStatusCompleted
 
 
+def test_failure_of_one_class_only(metal):
+    heap = metal.heap()
+    metal.control.fail("MTLHeap newBufferWithLength_options_")
+    assert metal.buffer() is not None
+    assert heap.newBufferWithLength_options_(64, 0) is None
+    assert metal.control.calls("MTLHeap newBufferWithLength_options_") == 1
+    assert "MTLHeap newBufferWithLength_options_" not in metal.control.calls()
+
+
+def test_memory_runs_out_at_a_limit(metal):
+    metal.control.memory = metal.device.currentAllocatedSize() + 16384
+    buffers = [metal.buffer(), metal.buffer()]
+    assert [buffer is None for buffer in buffers] == [False, True]
+
+
+def test_error_names_the_encoders(metal):
+    descriptor = metal.Metal.MTLCommandBufferDescriptor.new()
+    descriptor.setErrorOptions_(metal.Metal.MTLCommandBufferErrorOptionEncoderExecutionStatus)
+    commands = metal.queue.commandBufferWithDescriptor_(descriptor)
+    metal.fill(commands, metal.buffer())
+    encoder = metal.compute("diverge", commands)
+    encoder.setLabel_("sort")
+    encoder.dispatchThreads_threadsPerThreadgroup_((4, 1, 1), (4, 1, 1))
+    encoder.endEncoding()
+    metal.fill(commands, metal.buffer())
+    infos = metal.done(commands).userInfo()[metal.Metal.MTLCommandBufferEncoderInfoErrorKey]
+    names = "Completed", "Faulted", "Pending"
+    states = [getattr(metal.Metal, f"MTLCommandEncoderErrorState{name}") for name in names]
+    assert [(info.label(), info.errorState()) for info in infos] == list(zip(("", "sort", ""), states, strict=True))
+    metal.control.violations.clear()
+
+
 def test_calls_are_counted(metal):
     before = metal.control.calls("newFence")
     metal.device.newFence()

@@ -15,7 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .translate import MSLError, Translation, entry_of, translate
+from .tokens import MSLError
+from .translate import Translation, entry_of, translate
 
 _HERE = Path(__file__).parent
 _CACHE = Path(os.environ.get("SOFTMETAL_CACHE", _HERE.parents[2] / "build/softmetal"))
@@ -61,6 +62,7 @@ class CompiledKernel:
     bindings: list[Binding]
     entry: Any
     fibers: bool
+    static_memory: bool  # its library has threadgroup variables
 
 
 @dataclass
@@ -178,5 +180,6 @@ def build(source: str, macros: dict[str, str] | None = None, standard: int = 310
             if not each.builtin
         ]
         entry = getattr(handle, f"softmetal_entry_{number}")
-        kernels[kernel.name] = CompiledKernel(kernel.name, bindings, entry, translation.needs_fibers)
+        flags = translation.needs_fibers, translation.static_memory
+        kernels[kernel.name] = CompiledKernel(kernel.name, bindings, entry, *flags)
     return CompiledLibrary(kernels, handle)
