@@ -35,26 +35,26 @@ namespace metal {
 
 template <class T>
 struct numeric_limits;
-#define SOFTMETAL_LIMITS(TYPE, LOWEST, MIN, MAX, EPSILON)      \
-  template <>                                                  \
-  struct numeric_limits<TYPE> {                                \
-    static TYPE lowest() { return TYPE(LOWEST); }              \
-    static TYPE min() { return TYPE(MIN); }                    \
-    static TYPE max() { return TYPE(MAX); }                    \
-    static TYPE epsilon() { return TYPE(EPSILON); }            \
-    static TYPE infinity() { return TYPE(INFINITY); }          \
-    static TYPE quiet_NaN() { return TYPE(NAN); }              \
+#define SOFTMETAL_LIMITS(TYPE, LOWEST, MIN, MAX, EPSILON) \
+  template <>                                             \
+  struct numeric_limits<TYPE> {                           \
+    static TYPE lowest() { return TYPE(LOWEST); }         \
+    static TYPE min() { return TYPE(MIN); }               \
+    static TYPE max() { return TYPE(MAX); }               \
+    static TYPE epsilon() { return TYPE(EPSILON); }       \
+    static TYPE infinity() { return TYPE(INFINITY); }     \
+    static TYPE quiet_NaN() { return TYPE(NAN); }         \
   }
 SOFTMETAL_LIMITS(float, -FLT_MAX, FLT_MIN, FLT_MAX, FLT_EPSILON);
 SOFTMETAL_LIMITS(half, -65504.0f, 0x1p-14f, 65504.0f, 0x1p-10f);
 SOFTMETAL_LIMITS(bfloat, -0x1.fep127f, 0x1p-126f, 0x1.fep127f, 0x1p-7f);
 #undef SOFTMETAL_LIMITS
-#define SOFTMETAL_LIMITS(TYPE, MIN, MAX)              \
-  template <>                                         \
-  struct numeric_limits<TYPE> {                       \
-    static constexpr TYPE lowest() { return MIN; }    \
-    static constexpr TYPE min() { return MIN; }       \
-    static constexpr TYPE max() { return MAX; }       \
+#define SOFTMETAL_LIMITS(TYPE, MIN, MAX)           \
+  template <>                                      \
+  struct numeric_limits<TYPE> {                    \
+    static constexpr TYPE lowest() { return MIN; } \
+    static constexpr TYPE min() { return MIN; }    \
+    static constexpr TYPE max() { return MAX; }    \
   }
 SOFTMETAL_LIMITS(bool, false, true);
 SOFTMETAL_LIMITS(char, -128, 127);
@@ -116,74 +116,74 @@ inline To as_type(const From& from) {
 }
 
 // One argument: float, half, bfloat and vectors of them.
-#define SOFTMETAL_FUNCTION1(NAME, EXPRESSION)                          \
-  inline float NAME(float x) { return EXPRESSION; }                    \
-  inline half NAME(half x) { return half(NAME(float(x))); }            \
-  inline bfloat NAME(bfloat x) { return bfloat(NAME(float(x))); }      \
-  template <class T, int N>                                            \
-  inline vec<T, N> NAME(const vec<T, N>& x) {                          \
-    vec<T, N> out;                                                     \
-    for (int i = 0; i < N; i++) out[i] = NAME(x[i]);                   \
-    return out;                                                        \
+#define SOFTMETAL_FUNCTION1(NAME, EXPRESSION)                     \
+  inline float NAME(float x) { return EXPRESSION; }               \
+  inline half NAME(half x) { return half(NAME(float(x))); }       \
+  inline bfloat NAME(bfloat x) { return bfloat(NAME(float(x))); } \
+  template <class T, int N>                                       \
+  inline vec<T, N> NAME(const vec<T, N>& x) {                     \
+    vec<T, N> out;                                                \
+    for (int i = 0; i < N; i++) out[i] = NAME(x[i]);              \
+    return out;                                                   \
   }
-#define SOFTMETAL_FUNCTION2(NAME, EXPRESSION)                                                      \
-  inline float NAME(float x, float y) { return EXPRESSION; }                                       \
-  inline half NAME(half x, half y) { return half(NAME(float(x), float(y))); }                      \
-  inline bfloat NAME(bfloat x, bfloat y) { return bfloat(NAME(float(x), float(y))); }              \
-  template <class T, int N>                                                                        \
-  inline vec<T, N> NAME(const vec<T, N>& x, const vec<T, N>& y) {                                  \
-    vec<T, N> out;                                                                                 \
-    for (int i = 0; i < N; i++) out[i] = NAME(x[i], y[i]);                                         \
-    return out;                                                                                    \
+#define SOFTMETAL_FUNCTION2(NAME, EXPRESSION)                                         \
+  inline float NAME(float x, float y) { return EXPRESSION; }                          \
+  inline half NAME(half x, half y) { return half(NAME(float(x), float(y))); }         \
+  inline bfloat NAME(bfloat x, bfloat y) { return bfloat(NAME(float(x), float(y))); } \
+  template <class T, int N>                                                           \
+  inline vec<T, N> NAME(const vec<T, N>& x, const vec<T, N>& y) {                     \
+    vec<T, N> out;                                                                    \
+    for (int i = 0; i < N; i++) out[i] = NAME(x[i], y[i]);                            \
+    return out;                                                                       \
   }
-#define SOFTMETAL_MATH                                                                             \
-  SOFTMETAL_FUNCTION1(acos, __builtin_acosf(x))                                                    \
-  SOFTMETAL_FUNCTION1(acosh, __builtin_acoshf(x))                                                  \
-  SOFTMETAL_FUNCTION1(asin, __builtin_asinf(x))                                                    \
-  SOFTMETAL_FUNCTION1(asinh, __builtin_asinhf(x))                                                  \
-  SOFTMETAL_FUNCTION1(atan, __builtin_atanf(x))                                                    \
-  SOFTMETAL_FUNCTION1(atanh, __builtin_atanhf(x))                                                  \
-  SOFTMETAL_FUNCTION1(ceil, __builtin_ceilf(x))                                                    \
-  SOFTMETAL_FUNCTION1(cos, __builtin_cosf(x))                                                      \
-  SOFTMETAL_FUNCTION1(cosh, __builtin_coshf(x))                                                    \
-  SOFTMETAL_FUNCTION1(cospi, float(__builtin_cos(double(x) * 3.14159265358979323846)))             \
-  SOFTMETAL_FUNCTION1(exp, __builtin_expf(x))                                                      \
-  SOFTMETAL_FUNCTION1(exp10, __builtin_powf(10.0f, x))                                             \
-  SOFTMETAL_FUNCTION1(exp2, __builtin_exp2f(x))                                                    \
-  SOFTMETAL_FUNCTION1(fabs, __builtin_fabsf(x))                                                    \
-  SOFTMETAL_FUNCTION1(floor, __builtin_floorf(x))                                                  \
-  SOFTMETAL_FUNCTION1(fract, __builtin_fminf(x - __builtin_floorf(x), 0x1.fffffep-1f))             \
-  SOFTMETAL_FUNCTION1(log, __builtin_logf(x))                                                      \
-  SOFTMETAL_FUNCTION1(log10, __builtin_log10f(x))                                                  \
-  SOFTMETAL_FUNCTION1(log2, __builtin_log2f(x))                                                    \
-  SOFTMETAL_FUNCTION1(rint, __builtin_rintf(x))                                                    \
-  SOFTMETAL_FUNCTION1(round, __builtin_roundf(x))                                                  \
-  SOFTMETAL_FUNCTION1(rsqrt, float(1.0 / __builtin_sqrt(double(x))))                               \
-  SOFTMETAL_FUNCTION1(saturate, __builtin_fminf(__builtin_fmaxf(x, 0.0f), 1.0f))                   \
-  SOFTMETAL_FUNCTION1(sin, __builtin_sinf(x))                                                      \
-  SOFTMETAL_FUNCTION1(sinh, __builtin_sinhf(x))                                                    \
-  SOFTMETAL_FUNCTION1(sinpi, float(__builtin_sin(double(x) * 3.14159265358979323846)))             \
-  SOFTMETAL_FUNCTION1(sqrt, __builtin_sqrtf(x))                                                    \
-  SOFTMETAL_FUNCTION1(tan, __builtin_tanf(x))                                                      \
-  SOFTMETAL_FUNCTION1(tanh, __builtin_tanhf(x))                                                    \
-  SOFTMETAL_FUNCTION1(trunc, __builtin_truncf(x))                                                  \
-  SOFTMETAL_FUNCTION2(atan2, __builtin_atan2f(x, y))                                               \
-  SOFTMETAL_FUNCTION2(copysign, __builtin_copysignf(x, y))                                         \
-  SOFTMETAL_FUNCTION2(fdim, __builtin_fdimf(x, y))                                                 \
-  SOFTMETAL_FUNCTION2(fmax, __builtin_fmaxf(x, y))                                                 \
-  SOFTMETAL_FUNCTION2(fmin, __builtin_fminf(x, y))                                                 \
-  SOFTMETAL_FUNCTION2(fmod, __builtin_fmodf(x, y))                                                 \
-  SOFTMETAL_FUNCTION2(nextafter, __builtin_nextafterf(x, y))                                       \
-  SOFTMETAL_FUNCTION2(pow, __builtin_powf(x, y))                                                   \
-  SOFTMETAL_FUNCTION2(powr, __builtin_powf(x, y))                                                  \
-  SOFTMETAL_FUNCTION2(step, y < x ? 0.0f : 1.0f)                                                   \
-  inline float fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }                  \
-  inline half fma(half x, half y, half z) { return half(__builtin_fmaf(x, y, z)); }                \
-  inline float ldexp(float x, int k) { return __builtin_ldexpf(x, k); }                            \
-  template <class T>                                                                               \
-  inline T sincos(T x, T& cosine) {                                                                \
-    cosine = cos(x);                                                                               \
-    return sin(x);                                                                                 \
+#define SOFTMETAL_MATH                                                                 \
+  SOFTMETAL_FUNCTION1(acos, __builtin_acosf(x))                                        \
+  SOFTMETAL_FUNCTION1(acosh, __builtin_acoshf(x))                                      \
+  SOFTMETAL_FUNCTION1(asin, __builtin_asinf(x))                                        \
+  SOFTMETAL_FUNCTION1(asinh, __builtin_asinhf(x))                                      \
+  SOFTMETAL_FUNCTION1(atan, __builtin_atanf(x))                                        \
+  SOFTMETAL_FUNCTION1(atanh, __builtin_atanhf(x))                                      \
+  SOFTMETAL_FUNCTION1(ceil, __builtin_ceilf(x))                                        \
+  SOFTMETAL_FUNCTION1(cos, __builtin_cosf(x))                                          \
+  SOFTMETAL_FUNCTION1(cosh, __builtin_coshf(x))                                        \
+  SOFTMETAL_FUNCTION1(cospi, float(__builtin_cos(double(x) * 3.14159265358979323846))) \
+  SOFTMETAL_FUNCTION1(exp, __builtin_expf(x))                                          \
+  SOFTMETAL_FUNCTION1(exp10, __builtin_powf(10.0f, x))                                 \
+  SOFTMETAL_FUNCTION1(exp2, __builtin_exp2f(x))                                        \
+  SOFTMETAL_FUNCTION1(fabs, __builtin_fabsf(x))                                        \
+  SOFTMETAL_FUNCTION1(floor, __builtin_floorf(x))                                      \
+  SOFTMETAL_FUNCTION1(fract, __builtin_fminf(x - __builtin_floorf(x), 0x1.fffffep-1f)) \
+  SOFTMETAL_FUNCTION1(log, __builtin_logf(x))                                          \
+  SOFTMETAL_FUNCTION1(log10, __builtin_log10f(x))                                      \
+  SOFTMETAL_FUNCTION1(log2, __builtin_log2f(x))                                        \
+  SOFTMETAL_FUNCTION1(rint, __builtin_rintf(x))                                        \
+  SOFTMETAL_FUNCTION1(round, __builtin_roundf(x))                                      \
+  SOFTMETAL_FUNCTION1(rsqrt, float(1.0 / __builtin_sqrt(double(x))))                   \
+  SOFTMETAL_FUNCTION1(saturate, __builtin_fminf(__builtin_fmaxf(x, 0.0f), 1.0f))       \
+  SOFTMETAL_FUNCTION1(sin, __builtin_sinf(x))                                          \
+  SOFTMETAL_FUNCTION1(sinh, __builtin_sinhf(x))                                        \
+  SOFTMETAL_FUNCTION1(sinpi, float(__builtin_sin(double(x) * 3.14159265358979323846))) \
+  SOFTMETAL_FUNCTION1(sqrt, __builtin_sqrtf(x))                                        \
+  SOFTMETAL_FUNCTION1(tan, __builtin_tanf(x))                                          \
+  SOFTMETAL_FUNCTION1(tanh, __builtin_tanhf(x))                                        \
+  SOFTMETAL_FUNCTION1(trunc, __builtin_truncf(x))                                      \
+  SOFTMETAL_FUNCTION2(atan2, __builtin_atan2f(x, y))                                   \
+  SOFTMETAL_FUNCTION2(copysign, __builtin_copysignf(x, y))                             \
+  SOFTMETAL_FUNCTION2(fdim, __builtin_fdimf(x, y))                                     \
+  SOFTMETAL_FUNCTION2(fmax, __builtin_fmaxf(x, y))                                     \
+  SOFTMETAL_FUNCTION2(fmin, __builtin_fminf(x, y))                                     \
+  SOFTMETAL_FUNCTION2(fmod, __builtin_fmodf(x, y))                                     \
+  SOFTMETAL_FUNCTION2(nextafter, __builtin_nextafterf(x, y))                           \
+  SOFTMETAL_FUNCTION2(pow, __builtin_powf(x, y))                                       \
+  SOFTMETAL_FUNCTION2(powr, __builtin_powf(x, y))                                      \
+  SOFTMETAL_FUNCTION2(step, y < x ? 0.0f : 1.0f)                                       \
+  inline float fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }      \
+  inline half fma(half x, half y, half z) { return half(__builtin_fmaf(x, y, z)); }    \
+  inline float ldexp(float x, int k) { return __builtin_ldexpf(x, k); }                \
+  template <class T>                                                                   \
+  inline T sincos(T x, T& cosine) {                                                    \
+    cosine = cos(x);                                                                   \
+    return sin(x);                                                                     \
   }
 
 SOFTMETAL_MATH
@@ -202,13 +202,13 @@ inline T divide(T x, T y) {
 }
 }  // namespace fast
 
-#define SOFTMETAL_TEST(NAME, EXPRESSION)                               \
-  inline bool NAME(float x) { return EXPRESSION; }                     \
-  template <class T, int N>                                            \
-  inline vec<bool, N> NAME(const vec<T, N>& x) {                       \
-    vec<bool, N> out;                                                  \
-    for (int i = 0; i < N; i++) out[i] = NAME(float(x[i]));            \
-    return out;                                                        \
+#define SOFTMETAL_TEST(NAME, EXPRESSION)                    \
+  inline bool NAME(float x) { return EXPRESSION; }          \
+  template <class T, int N>                                 \
+  inline vec<bool, N> NAME(const vec<T, N>& x) {            \
+    vec<bool, N> out;                                       \
+    for (int i = 0; i < N; i++) out[i] = NAME(float(x[i])); \
+    return out;                                             \
   }
 SOFTMETAL_TEST(isnan, __builtin_isnan(x))
 SOFTMETAL_TEST(isinf, __builtin_isinf(x))

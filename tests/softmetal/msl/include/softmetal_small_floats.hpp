@@ -38,10 +38,10 @@ inline ushort softmetal_to_bfloat(float value) {
 
 template <class T>
 struct softmetal_integer {};
-#define SOFTMETAL_INTEGER(T)                 \
-  template <>                                \
-  struct softmetal_integer<T> {              \
-    using type = T;                          \
+#define SOFTMETAL_INTEGER(T)    \
+  template <>                   \
+  struct softmetal_integer<T> { \
+    using type = T;             \
   };
 SOFTMETAL_INTEGER(bool)
 SOFTMETAL_INTEGER(char)
@@ -55,37 +55,37 @@ SOFTMETAL_INTEGER(long)
 SOFTMETAL_INTEGER(ulong)
 
 // With a float the result is float; with an integer it has the small type.
-#define SOFTMETAL_SMALL_OPERATOR(TYPE, OP)                                                           \
-  inline TYPE operator OP(TYPE a, TYPE b) { return TYPE(float(a) OP float(b)); }                     \
-  inline float operator OP(TYPE a, float b) { return float(a) OP b; }                                \
-  inline float operator OP(float a, TYPE b) { return a OP float(b); }                                \
-  template <class T, class = typename softmetal_integer<T>::type>                                    \
-  inline TYPE operator OP(TYPE a, T b) {                                                             \
-    return TYPE(float(a) OP float(b));                                                               \
-  }                                                                                                  \
-  template <class T, class = typename softmetal_integer<T>::type>                                    \
-  inline TYPE operator OP(T a, TYPE b) {                                                             \
-    return TYPE(float(a) OP float(b));                                                               \
+#define SOFTMETAL_SMALL_OPERATOR(TYPE, OP)                                       \
+  inline TYPE operator OP(TYPE a, TYPE b) { return TYPE(float(a) OP float(b)); } \
+  inline float operator OP(TYPE a, float b) { return float(a) OP b; }            \
+  inline float operator OP(float a, TYPE b) { return a OP float(b); }            \
+  template <class T, class = typename softmetal_integer<T>::type>                \
+  inline TYPE operator OP(TYPE a, T b) {                                         \
+    return TYPE(float(a) OP float(b));                                           \
+  }                                                                              \
+  template <class T, class = typename softmetal_integer<T>::type>                \
+  inline TYPE operator OP(T a, TYPE b) {                                         \
+    return TYPE(float(a) OP float(b));                                           \
   }
 
-#define SOFTMETAL_SMALL_FLOAT(TYPE, TO, FROM)                                                        \
-  struct TYPE {                                                                                      \
-    ushort bits;                                                                                     \
-    TYPE() = default;                                                                                \
-    constexpr TYPE(const TYPE&) = default;                                                           \
-    template <class T, class = decltype(float(T()))>                                                 \
-    TYPE(T value) : bits(TO(float(value))) {}                                                        \
-    TYPE& operator=(const TYPE&) = default;                                                          \
-    operator float() const { return FROM; }                                                          \
-    TYPE operator-() const { return TYPE(-float(*this)); }                                           \
-    TYPE& operator+=(TYPE other) { return *this = TYPE(float(*this) + float(other)); }               \
-    TYPE& operator-=(TYPE other) { return *this = TYPE(float(*this) - float(other)); }               \
-    TYPE& operator*=(TYPE other) { return *this = TYPE(float(*this) * float(other)); }               \
-    TYPE& operator/=(TYPE other) { return *this = TYPE(float(*this) / float(other)); }               \
-  };                                                                                                 \
-  SOFTMETAL_SMALL_OPERATOR(TYPE, +)                                                                  \
-  SOFTMETAL_SMALL_OPERATOR(TYPE, -)                                                                  \
-  SOFTMETAL_SMALL_OPERATOR(TYPE, *)                                                                  \
+#define SOFTMETAL_SMALL_FLOAT(TYPE, TO, FROM)                                          \
+  struct TYPE {                                                                        \
+    ushort bits;                                                                       \
+    TYPE() = default;                                                                  \
+    constexpr TYPE(const TYPE&) = default;                                             \
+    template <class T, class = decltype(float(T()))>                                   \
+    TYPE(T value) : bits(TO(float(value))) {}                                          \
+    TYPE& operator=(const TYPE&) = default;                                            \
+    operator float() const { return FROM; }                                            \
+    TYPE operator-() const { return TYPE(-float(*this)); }                             \
+    TYPE& operator+=(TYPE other) { return *this = TYPE(float(*this) + float(other)); } \
+    TYPE& operator-=(TYPE other) { return *this = TYPE(float(*this) - float(other)); } \
+    TYPE& operator*=(TYPE other) { return *this = TYPE(float(*this) * float(other)); } \
+    TYPE& operator/=(TYPE other) { return *this = TYPE(float(*this) / float(other)); } \
+  };                                                                                   \
+  SOFTMETAL_SMALL_OPERATOR(TYPE, +)                                                    \
+  SOFTMETAL_SMALL_OPERATOR(TYPE, -)                                                    \
+  SOFTMETAL_SMALL_OPERATOR(TYPE, *)                                                    \
   SOFTMETAL_SMALL_OPERATOR(TYPE, /)
 
 SOFTMETAL_SMALL_FLOAT(half, softmetal_to_half, softmetal_from_half(bits))

@@ -51,17 +51,17 @@ inline bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* a, T* expe
   return __atomic_compare_exchange(const_cast<T*>(&a->value), expected, &value, false, __ATOMIC_RELAXED,
                                    __ATOMIC_RELAXED);
 }
-#define SOFTMETAL_ATOMIC(NAME, EXPRESSION)                                                            \
-  template <class T>                                                                                  \
-  inline T atomic_fetch_##NAME##_explicit(volatile atomic<T>* a, Plain<T> x, memory_order order) {    \
-    T old = atomic_load_explicit(a, order);                                                           \
-    while (!atomic_compare_exchange_weak_explicit(a, &old, T(EXPRESSION), order, order)) {            \
-    }                                                                                                 \
-    return old;                                                                                       \
+#define SOFTMETAL_ATOMIC(NAME, EXPRESSION)                                                         \
+  template <class T>                                                                               \
+  inline T atomic_fetch_##NAME##_explicit(volatile atomic<T>* a, Plain<T> x, memory_order order) { \
+    T old = atomic_load_explicit(a, order);                                                        \
+    while (!atomic_compare_exchange_weak_explicit(a, &old, T(EXPRESSION), order, order)) {         \
+    }                                                                                              \
+    return old;                                                                                    \
   }
 SOFTMETAL_ATOMIC(add, old + x)
 SOFTMETAL_ATOMIC(sub, old - x)
-SOFTMETAL_ATOMIC(and, old & x)
+SOFTMETAL_ATOMIC(and, old& x)
 SOFTMETAL_ATOMIC(or, old | x)
 SOFTMETAL_ATOMIC(xor, old ^ x)
 SOFTMETAL_ATOMIC(min, x < old ? x : old)
@@ -108,19 +108,19 @@ template <class T>
 inline T simd_shuffle_xor(T value, ushort mask) {
   return softmetal_of_lane(value, softmetal_self()->lane ^ mask);
 }
-#define SOFTMETAL_REDUCE(NAME, EXPRESSION)                                         \
-  template <class T>                                                               \
-  inline T simd_##NAME(T value) {                                                  \
-    __builtin_memcpy(softmetal_exchange(-1), &value, sizeof value);                \
-    softmetal_barrier(1);                                                          \
-    T old, x;                                                                      \
-    __builtin_memcpy(&old, softmetal_exchange(0), sizeof old);                     \
-    for (uint i = 1; i < softmetal_active_lanes(); i++) {                          \
-      __builtin_memcpy(&x, softmetal_exchange(int(i)), sizeof x);                  \
-      old = T(EXPRESSION);                                                         \
-    }                                                                              \
-    softmetal_barrier(1);                                                          \
-    return old;                                                                    \
+#define SOFTMETAL_REDUCE(NAME, EXPRESSION)                          \
+  template <class T>                                                \
+  inline T simd_##NAME(T value) {                                   \
+    __builtin_memcpy(softmetal_exchange(-1), &value, sizeof value); \
+    softmetal_barrier(1);                                           \
+    T old, x;                                                       \
+    __builtin_memcpy(&old, softmetal_exchange(0), sizeof old);      \
+    for (uint i = 1; i < softmetal_active_lanes(); i++) {           \
+      __builtin_memcpy(&x, softmetal_exchange(int(i)), sizeof x);   \
+      old = T(EXPRESSION);                                          \
+    }                                                               \
+    softmetal_barrier(1);                                           \
+    return old;                                                     \
   }
 SOFTMETAL_REDUCE(sum, old + x)
 SOFTMETAL_REDUCE(product, old* x)
@@ -225,7 +225,7 @@ inline A builtin_value(const uint& value) {
   return A(value);
 }
 
-template <class M, M softmetal_thread::*Member>
+template <class M, M softmetal_thread::* Member>
 struct BuiltinOf {
   template <class A>
   static A get(const softmetal_thread& t) {

@@ -118,30 +118,30 @@ struct Same {
 template <class T>
 using Plain = typename Same<T>::Type;  // an argument that takes no part in deduction
 
-#define SOFTMETAL_OPERATOR(OP, RESULT)                                       \
-  template <class T, int N>                                                  \
+#define SOFTMETAL_OPERATOR(OP, RESULT)                                        \
+  template <class T, int N>                                                   \
   inline vec<RESULT, N> operator OP(const vec<T, N>& a, const vec<T, N>& b) { \
-    vec<RESULT, N> out;                                                      \
-    for (int i = 0; i < N; i++) out[i] = RESULT(a[i] OP b[i]);               \
-    return out;                                                              \
-  }                                                                          \
-  template <class T, int N>                                                  \
-  inline vec<RESULT, N> operator OP(const vec<T, N>& a, Plain<T> b) {        \
-    return a OP vec<T, N>(b);                                                \
-  }                                                                          \
-  template <class T, int N>                                                  \
-  inline vec<RESULT, N> operator OP(Plain<T> a, const vec<T, N>& b) {        \
-    return vec<T, N>(a) OP b;                                                \
+    vec<RESULT, N> out;                                                       \
+    for (int i = 0; i < N; i++) out[i] = RESULT(a[i] OP b[i]);                \
+    return out;                                                               \
+  }                                                                           \
+  template <class T, int N>                                                   \
+  inline vec<RESULT, N> operator OP(const vec<T, N>& a, Plain<T> b) {         \
+    return a OP vec<T, N>(b);                                                 \
+  }                                                                           \
+  template <class T, int N>                                                   \
+  inline vec<RESULT, N> operator OP(Plain<T> a, const vec<T, N>& b) {         \
+    return vec<T, N>(a) OP b;                                                 \
   }
-#define SOFTMETAL_ASSIGNED(OP)                                                     \
-  SOFTMETAL_OPERATOR(OP, T)                                                        \
-  template <class T, int N>                                                        \
-  inline vec<T, N>& operator OP##=(vec<T, N>& a, const vec<T, N>& b) {             \
-    return a = a OP b;                                                             \
-  }                                                                                \
-  template <class T, int N>                                                        \
-  inline vec<T, N>& operator OP##=(vec<T, N>& a, Plain<T> b) {                     \
-    return a = a OP b;                                                             \
+#define SOFTMETAL_ASSIGNED(OP)                                            \
+  SOFTMETAL_OPERATOR(OP, T)                                               \
+  template <class T, int N>                                               \
+  inline vec<T, N>& operator OP## = (vec<T, N> & a, const vec<T, N>& b) { \
+    return a = a OP b;                                                    \
+  }                                                                       \
+  template <class T, int N>                                               \
+  inline vec<T, N>& operator OP## = (vec<T, N> & a, Plain<T> b) {         \
+    return a = a OP b;                                                    \
   }
 SOFTMETAL_ASSIGNED(+)
 SOFTMETAL_ASSIGNED(-)
@@ -162,12 +162,12 @@ SOFTMETAL_OPERATOR(>=, bool)
 SOFTMETAL_OPERATOR(&&, bool)
 SOFTMETAL_OPERATOR(||, bool)
 
-#define SOFTMETAL_PREFIX(OP)                                  \
-  template <class T, int N>                                   \
-  inline vec<T, N> operator OP(const vec<T, N>& a) {          \
-    vec<T, N> out;                                            \
-    for (int i = 0; i < N; i++) out[i] = T(OP a[i]);          \
-    return out;                                               \
+#define SOFTMETAL_PREFIX(OP)                         \
+  template <class T, int N>                          \
+  inline vec<T, N> operator OP(const vec<T, N>& a) { \
+    vec<T, N> out;                                   \
+    for (int i = 0; i < N; i++) out[i] = T(OP a[i]); \
+    return out;                                      \
   }
 SOFTMETAL_PREFIX(-)
 SOFTMETAL_PREFIX(~)
@@ -192,10 +192,10 @@ struct packed_vec {
 
 }  // namespace metal
 
-#define SOFTMETAL_NAMES(TYPE)                        \
-  using TYPE##2 = metal::vec<TYPE, 2>;               \
-  using TYPE##3 = metal::vec<TYPE, 3>;               \
-  using TYPE##4 = metal::vec<TYPE, 4>;               \
+#define SOFTMETAL_NAMES(TYPE)                          \
+  using TYPE##2 = metal::vec<TYPE, 2>;                 \
+  using TYPE##3 = metal::vec<TYPE, 3>;                 \
+  using TYPE##4 = metal::vec<TYPE, 4>;                 \
   using packed_##TYPE##2 = metal::packed_vec<TYPE, 2>; \
   using packed_##TYPE##3 = metal::packed_vec<TYPE, 3>; \
   using packed_##TYPE##4 = metal::packed_vec<TYPE, 4>;
