@@ -109,7 +109,7 @@ class MetalKernel:
             if value.dim():
                 raise ForebayError("Passed CPU tensor to MPS op")  # PyTorch's words
             number = value.numpy()
-            return bytes(number.astype(np.float32) if number.dtype == np.float64 else number)
+            return (number.astype(np.float32) if number.dtype == np.float64 else number).tobytes()
         return _constant(value, casts.get(at, casts.get(None, "")))
 
     def _group(self, grid: Sequence[int], group: Sequence[int] | None) -> Sequence[int]:

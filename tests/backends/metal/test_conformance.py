@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-import stand_in
+from support import metal_processes
 
 # The host cannot access memory of a GPU of its own.
 LEFT_OUT = "(test_draws_computed_from_tensors_match_the_cpu_device and with)"
 
 
-@pytest.mark.timeout(stand_in.LIMIT + 60)
+@pytest.mark.timeout(metal_processes.LIMIT + 60)
 @pytest.mark.parametrize(
     ("machine", "selected", "least"),
     [
@@ -26,8 +22,8 @@ LEFT_OUT = "(test_draws_computed_from_tensors_match_the_cpu_device and with)"
     ],
 )
 def test_backend_conforms(tmp_path, machine, selected, least):
-    suite = shutil.copy(stand_in.HERE / "conformance.py", tmp_path)  # away from the conftest.py of this suite
-    done = stand_in.run_pytest("-k", selected, f"--rootdir={tmp_path}", suite, cwd=tmp_path, machine=machine)
+    suite = shutil.copy(metal_processes.HERE / "conformance.py", tmp_path)  # away from the conftest.py of this suite
+    done = metal_processes.run_pytest("-k", selected, f"--rootdir={tmp_path}", suite, cwd=tmp_path, machine=machine)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import warnings
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from scenario import Scenario
+from support.metal_scenario import Scenario
 
 from forebay.backends.metal import discovery
 from forebay.errors import DeviceError, ForebayWarning, OutOfMemory
+
 
 def counted(mac) -> dict[str, int]:
     """Return how often a run without a failure calls each selector."""
@@ -103,7 +100,7 @@ def test_failed_command_buffer_is_reported_with_metals_code_and_text(mac, port, 
     queue.fill(address, 1, 4096)
     queue.fill(address, 2, 4096)
     tick = queue.signal()
-    with pytest.raises(DeviceError, match="a command buffer failed: .+MTLCommandBufferErrorDomain") as caught:
+    with pytest.raises(DeviceError, match=r"a command buffer failed: .+MTLCommandBufferErrorDomain") as caught:
         queue.wait(tick)
     assert caught.value.code == code
     queue.wait(tick)

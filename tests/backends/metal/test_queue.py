@@ -13,9 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from scenario import MIB, Scenario
+from support.metal_scenario import MIB, Scenario
 
 from forebay.backends.metal.queue import MOST_IN_FLIGHT
 from forebay.errors import DeviceError, WrongState
@@ -177,7 +175,9 @@ def test_threads_share_a_port(mac, port):
 
 def _interrupt(number, frame):
     """Raise KeyboardInterrupt at the next instruction of forebay: PyObjC is C code, which a handler cannot leave."""
-    while "/src/forebay/" not in frame.f_code.co_filename and not frame.f_code.co_filename.endswith("scenario.py"):
+    while "/src/forebay/" not in frame.f_code.co_filename and not frame.f_code.co_filename.endswith(
+        "metal_scenario.py"
+    ):
         frame = frame.f_back
 
     def raise_interrupt(_frame, event, _argument):

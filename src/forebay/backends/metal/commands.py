@@ -14,7 +14,19 @@ from forebay.backends.metal.calls import device_error, hold
 
 _COMPLETED = 4  # MTLCommandBufferStatusCompleted; the next one is MTLCommandBufferStatusError
 
-__all__ = ["BLIT", "COMPUTE", "Batch", "Command", "HostCall", "Mark", "Piece", "Signal", "Wait", "encode", "raise_event"]
+__all__ = [
+    "BLIT",
+    "COMPUTE",
+    "Batch",
+    "Command",
+    "HostCall",
+    "Mark",
+    "Piece",
+    "Signal",
+    "Wait",
+    "encode",
+    "raise_event",
+]
 
 BLIT, COMPUTE = "blitCommandEncoder", "computeCommandEncoder"  # methods of a command buffer
 

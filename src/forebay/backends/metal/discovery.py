@@ -15,10 +15,6 @@ __all__ = ["Discovery", "discover", "system"]
 
 _LOWEST_MACOS = 13  # the first with Metal 3
 _EMULATE = "; forebay can emulate a GPU: forebay.emulate('mps')"
-_FORKED = (
-    "Metal was initialised before this process was forked, and does not survive a fork: start processes with the "
-    "method 'spawn' or 'forkserver'"
-)
 
 
 @dataclass(frozen=True)
@@ -27,6 +23,7 @@ class Discovery:
 
     device: Any = None  # an MTLDevice
     reason: str = ""
+    process: int = 0  # which found the device, and alone may use it
 
     def text(self) -> str:
         """Return the reason for a user, with a way to continue without a GPU; "" if there is a device."""
@@ -34,15 +31,14 @@ class Discovery:
 
 
 _found: Discovery | None = None  # with a device; other results may change, for example by an installation
-_process = 0  # that found it
 _lock = threading.RLock()
 
 
 def discover() -> Discovery:
     """Return what Metal finds. The first device that is found is kept, as MTLDevice objects are for a process."""
-    global _found, _process
+    global _found  # noqa: PLW0603 -- the device of the process
     if (found := _found) is not None:
-        return found if _process == os.getpid() else Discovery(reason=_FORKED)
+        return found
     if reason := _unsuitable_system():
         return Discovery(reason=reason)
     try:
@@ -57,7 +53,7 @@ def discover() -> Discovery:
         except Exception as error:  # noqa: BLE001 -- PyObjC's are of several types
             return Discovery(reason=f"Metal cannot be initialised: {error}")
         if found.device is not None:
-            _process, _found = os.getpid(), found
+            _found = found
         return found
 
 
@@ -70,7 +66,8 @@ def _unsuitable_system() -> str:
     name, version = system()
     if name != "macOS":
         return f"Metal needs macOS, and this system is {name}"
-    if version and int(version.partition(".")[0]) < _LOWEST_MACOS:
+    is_old = version and int(version.partition(".")[0]) < _LOWEST_MACOS
+    if is_old and version != "10.16":  # what newer systems tell programs that were built for older ones
         return f"macOS {version} is too old: Metal 3 needs macOS {_LOWEST_MACOS} or later"
     return ""
 
@@ -81,7 +78,7 @@ def _suitable_device(api: Any) -> Discovery:
         return Discovery(reason="Metal finds no GPU: a virtual machine may have none")
     if not device.supportsFamily_(api.MTLGPUFamilyMetal3):
         return Discovery(reason=_without_metal_3(device))
-    return Discovery(device)
+    return Discovery(device, process=os.getpid())
 
 
 def _default_device(api: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from forebay.backends.common.arguments import integer_of
 from forebay.backends.common.cuda_errors import INVALID_DEVICE
 from forebay.backends.metal.calls import autorelease_pool, foundation, invoke, metal
 from forebay.backends.metal.discovery import discover
-from forebay.errors import DeviceError
+from forebay.errors import DeviceError, Forked
 from forebay.spi import DeviceProps, Heaps
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class MetalDriver:
 
     def __init__(self) -> None:
         self._ports: list[MetalPort] = []
+        self._props: DeviceProps | None = None  # which a forked child cannot query
 
     def count(self) -> int:
         return 0 if discover().device is None else 1
@@ -38,6 +40,8 @@ class MetalDriver:
         return discover().text()
 
     def describe(self, index: int) -> DeviceProps:
+        if self._props is not None and integer_of(index, "index") == 0:
+            return self._props
         return self._described(self._device(index, "describe"))
 
     def open(self, index: int) -> MetalPort:
@@ -58,6 +62,7 @@ class MetalDriver:
 
     def _described(self, device: Any) -> DeviceProps:
         found: DeviceProps = invoke(f"{self.kind}:0", _props, device)
+        self._props = found
         return found
 
     def _device(self, index: int, function: str) -> Any:
@@ -67,6 +72,11 @@ class MetalDriver:
             raise DeviceError(found.text(), call=function, device=name)
         if index != 0:
             raise DeviceError(f"{name} does not exist: there is one MPS device", code=INVALID_DEVICE, call=function)
+        if found.process != os.getpid():
+            raise Forked(
+                f"{name}: Metal was initialised before this process was forked, and does not survive a fork: start "
+                "processes with the method 'spawn' or 'forkserver'"
+            )
         return found.device
 
 

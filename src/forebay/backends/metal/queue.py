@@ -552,4 +552,3 @@ class _NativeFailure(Exception):
 def _call_native(function: Callable[[int], int], argument: int) -> None:
     if code := function(argument):
         raise _NativeFailure(code)
-

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from forebay.backends.metal.calls import autorelease_pool, device_error, invoke
+from forebay.backends.metal.calls import autorelease_pool, device_error, foundation, invoke
 from forebay.backends.metal.commands import COMPUTE
 from forebay.backends.metal.kernels.library import Argument, Library, dispatch_threads
 from forebay.backends.metal.transfers import region_of
@@ -72,12 +73,22 @@ def compile_shader(port: MetalPort, source: str) -> ShaderLibrary:
 
 
 def load_library(port: MetalPort, content: bytes) -> ShaderLibrary:
-    """Load a compiled library (.metallib). Raises DeviceError if Metal refuses it."""
-    with autorelease_pool():
-        library, error = invoke(port.name, port.device.newLibraryWithData_error_, content, None)
+    """Load a compiled library (.metallib). Raises DeviceError if Metal refuses it.
+
+    From a temporary file: PyObjC makes the argument of newLibraryWithData:error: in another package.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".metallib") as file, autorelease_pool():
+        file.write(content)
+        file.flush()
+        library, error = invoke(port.name, _loaded, port.device, file.name)
     if library is None:
-        raise device_error(error, "the library cannot be loaded", "newLibraryWithData:error:", port.name)
+        raise device_error(error, "the library cannot be loaded", "newLibraryWithURL:error:", port.name)
     return ShaderLibrary(port, Library(port.device, port.name, library))
+
+
+def _loaded(device: Any, path: str) -> tuple[Any, Any]:
+    library, error = device.newLibraryWithURL_error_(foundation().NSURL.fileURLWithPath_(path), None)
+    return library, error
 
 
 def _constant(argument: bytes) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from support import software_metal
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "backends/metal/processes"
 LIMIT = 300  # seconds
 
 
