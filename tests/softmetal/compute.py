@@ -9,6 +9,7 @@ from typing import Any
 from . import constants as k
 from .control import control
 from .encoders import MTLCommandEncoder
+from .faults import GPUFault
 from .libraries import MTLComputePipelineState
 from .msl import compiler
 from .objects import instance, unsigned
@@ -104,6 +105,10 @@ class Dispatch:
         diverged = compiler.runtime().softmetal_run(
             self.kernel.entry, table, groups, triple(*self.grid), triple(*self.group), fibers
         )
+        for _, region, _, written in self.regions:
+            if written and not region.storage.is_intact():
+                control.note_violation("kernel-range", f"kernel {self.kernel.name}, {region.nbytes} bytes")
+                raise GPUFault(k.MTLCommandBufferErrorPageFault)
         if diverged:
             control.violated("barrier", f"threads of kernel {self.kernel.name} did not all reach a barrier")
 

@@ -24,7 +24,7 @@ class MTLCommandEncoder(Labeled):
         self._buffer = buffer
         self._pass = PassRecord(self._kind, concurrent=concurrent)
         self._open = True
-        self._busy = threading.Lock()
+        self._busy = threading.RLock()
         buffer._encoder = self._pass
         buffer._record.steps.append(self._pass)
 
@@ -70,12 +70,7 @@ class MTLCommandEncoder(Labeled):
 
     def _add(self, operation: Callable[[Any], None]) -> None:
         self._check()
-        if not self._busy.acquire(blocking=False):
-            control.violated("threads", f"two threads use a {self._kind} encoder at once")
-        try:
-            self._pass.operations.append(operation)
-        finally:
-            self._busy.release()
+        self._pass.operations.append(operation)
 
     def _uses(self, resource: Any) -> Any:
         """Check that a resource can be used here, and retain it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from .control import Failure, control
@@ -65,11 +65,24 @@ def selector(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             return _failed(name, failure)
         if failure is not None:
             control.fail_command_buffer(failure.code, text=failure.text)
-        result = function(*arguments)
+        busy = getattr(arguments[0], "_busy", None) if arguments else None
+        with exclusively(busy, owner) if busy is not None else nullcontext():
+            result = function(*arguments)
         control.leave(name, owner)
         return result
 
     return call
+
+
+@contextmanager
+def exclusively(busy: Any, owner: str) -> Iterator[None]:
+    """Complain if another thread is inside a call of the same object."""
+    if not busy.acquire(blocking=False):
+        control.violated("threads", f"two threads use a {owner} at once")
+    try:
+        yield
+    finally:
+        busy.release()
 
 
 class NSObject:
@@ -80,6 +93,7 @@ class NSObject:
 
     __slots__ = ()
     _protocol = "NSObject"
+    _busy: Any = None  # a lock, for objects that one thread at a time may use
 
     def __init_subclass__(cls) -> None:
         cls._protocol = cls.__name__

@@ -298,12 +298,7 @@ class MTLHeap(Labeled):
         self._regions.sort(key=lambda each: each.offset)
         if self._type == k.MTLHeapTypeAutomatic:
             region.poison(0xA5)
-        else:
-            self._alias(region)
         return MTLBuffer(self._device, region, options, self)
-
-    def _alias(self, region: Region) -> None:
-        """Mark what overlaps a new buffer of a placement heap."""
 
     def _taken(self, region: Region) -> int:
         return int(self._device._size_and_align(region.nbytes).size)

@@ -115,6 +115,7 @@ RULES = {
     "binding-size": Rule(
         "bound data is at least as long as the argument's type", "MTLComputeCommandEncoder setBytes(_:length:index:)"
     ),
+    "kernel-range": Rule("a kernel writes inside its buffers", "MTLCommandBufferError pageFault"),
     "bytes": Rule("setBytes copies 1 to 4096 bytes", "MTLComputeCommandEncoder setBytes(_:length:index:)"),
     "threadgroup-memory": Rule(
         "threadgroup memory is a multiple of 16 bytes, and within maxThreadgroupMemoryLength",

@@ -11,21 +11,29 @@ from .control import control
 
 _GPU_BASE = 0x1_0000_0000_0000  # GPU addresses are none of the host, so that using one there fails
 _POISON_BYTES = 1 << 16  # at the beginning and the end of a region: writing more would take memory from the machine
+_PAGE = 16384  # of macOS
+_BEHIND = bytes(256)  # a kernel that writes behind a buffer finds place here, so that it is noticed
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 _zombies: list[Storage] = []
 
 
 class Storage:
-    """A range of the host's memory that a device has allocated."""
+    """A range of the host's memory that a device has allocated, from a page of macOS, and zeros behind it."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self.map: mmap.mmap | None = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+        self.map: mmap.mmap | None = mmap.mmap(-1, nbytes + _PAGE + len(_BEHIND), flags=flags)
         anchor = ctypes.c_char.from_buffer(self.map)
-        self.address = ctypes.addressof(anchor)
+        self.begin = -ctypes.addressof(anchor) % _PAGE  # in the map
+        self.address = ctypes.addressof(anchor) + self.begin
         del anchor
         self.uses: list[Any] = []  # by passes, see hazards.py
+
+    def is_intact(self) -> bool:
+        """Say whether nothing has been written behind the memory."""
+        return ctypes.string_at(self.address + self.nbytes, len(_BEHIND)) == _BEHIND
 
     def __del__(self) -> None:
         if self.map is not None:
@@ -36,13 +44,19 @@ class Storage:
 
 
 class BorrowedStorage:
-    """Memory of the program that a buffer uses without a copy."""
+    """Memory of the program that a buffer uses without a copy, and without keeping it alive."""
+
+    begin = 0
 
     def __init__(self, view: memoryview) -> None:
         self.nbytes = view.nbytes
-        self.map: Any = view
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(view))
+        self.map: Any = memoryview((ctypes.c_char * self.nbytes).from_address(self.address)).cast("B")
         self.uses: list[Any] = []
+
+    def is_intact(self) -> bool:
+        """The program has what is behind its memory."""
+        return True
 
 
 def check_zombies() -> None:
@@ -81,7 +95,7 @@ class Region:
 
     def view(self, offset: int, nbytes: int) -> memoryview:
         assert self.storage.map is not None
-        start = self.offset + offset
+        start = self.storage.begin + self.offset + offset
         return memoryview(self.storage.map)[start : start + nbytes]
 
     def poison(self, value: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import struct
 import threading
 from contextlib import suppress
 
@@ -365,14 +366,25 @@ def encoder_that_is_released_open(metal):
         metal.queue.commandBuffer().blitCommandEncoder()
 
 
+class Slow:
+    """A number that another thread looks up while it is passed to a call."""
+
+    def __init__(self, meanwhile):
+        self.meanwhile = meanwhile
+
+    def __index__(self):
+        thread = threading.Thread(target=attempt, args=[self.meanwhile])
+        thread.start()
+        thread.join()
+        return 64
+
+
 @breaks("threads")
 def two_threads_in_one_encoder(metal):
-    encoder = metal.queue.commandBuffer().blitCommandEncoder()
-    with encoder._busy:  # as a thread in the middle of a call
-        try:
-            encoder.fillBuffer_range_value_(metal.buffer(), (0, 64), 0)
-        finally:
-            encoder.endEncoding()
+    buffer, encoder = metal.buffer(), metal.queue.commandBuffer().blitCommandEncoder()
+    slow = Slow(lambda: encoder.fillBuffer_range_value_(buffer, (0, 64), 0))
+    encoder.fillBuffer_range_value_(buffer, (0, slow), 0)
+    encoder.endEncoding()
 
 
 def blit(metal, encode):
@@ -571,6 +583,16 @@ def bytes_that_a_kernel_writes(metal):
         dispatch()(encoder)
 
     encoded(metal, encode)
+
+
+@breaks("kernel-range")
+def kernel_that_writes_behind_its_buffer(metal):
+    commands = metal.queue.commandBuffer()
+    encoder = metal.compute("add", commands)
+    encoder.setBytes_length_atIndex_(struct.pack("f", float("nan")), 4, 1)
+    dispatch((20, 1, 1))(encoder)
+    encoder.endEncoding()
+    assert metal.done(commands).code() == metal.Metal.MTLCommandBufferErrorPageFault
 
 
 @breaks("threadgroup-memory")
