@@ -10,7 +10,7 @@ from . import constants as k
 from .clocks import Clock, implied, merge, observe, observed, publish
 from .control import WAIT_LIMIT, control
 from .counters import MTLBlitPassDescriptor, MTLComputePassDescriptor, samples_of
-from .events import Dispatcher, MTLEvent
+from .events import Dispatcher, MTLEvent, call_block
 from .faults import GPUFault
 from .foundation import NSError
 from .objects import Descriptor, Labeled, NSObject, autoreleased, instance, properties, unsigned, wait_uninterrupted
@@ -135,7 +135,7 @@ class CommandRecord:
     def _call(self, handlers: list[Callable[[Any], None]]) -> None:
         self.handler_thread = threading.get_ident()
         for handler in handlers:
-            handler(self.buffer)
+            call_block(handler, self.buffer)
         handlers.clear()
         self.handler_thread = None
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from .machines import MACHINES, Machine
 from .rules import MetalRuleViolation, NotImitated
 
-WAIT_LIMIT = 100  # seconds that a blocking call waits before it gives up; a real one would wait forever
+WAIT_LIMIT = 60  # seconds that a blocking call waits before it gives up; a real one would wait forever
 
 
 @dataclass

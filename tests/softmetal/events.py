@@ -10,6 +10,7 @@ from typing import Any
 from .clocks import implied, observe
 from .control import WAIT_LIMIT, control
 from .objects import Creatable, Labeled, autorelease_pool, instance, unsigned, wait_uninterrupted
+from .rules import MetalRuleViolation
 
 
 class Dispatcher:
@@ -33,8 +34,18 @@ class Dispatcher:
     def _run(work: queue.SimpleQueue[Callable[[], None] | None]) -> None:
         while (block := work.get()) is not None:
             with autorelease_pool():
-                block()
+                call_block(block)
             block = None
+
+
+def call_block(block: Callable[..., None], *arguments: Any) -> None:
+    """Call a block of the program, and complain if it raises."""
+    try:
+        block(*arguments)
+    except MetalRuleViolation:
+        pass  # it is recorded
+    except Exception as error:  # noqa: BLE001 - it is reported as a rule that was broken
+        control.note_violation("block", f"a handler raised {type(error).__name__}: {error}")
 
 
 class EventState:

@@ -63,6 +63,9 @@ RULES = {
     "enqueue": Rule("a command buffer is enqueued before its commit", "MTLCommandBuffer enqueue()"),
     "committed": Rule("a committed command buffer takes no more commands", "MTLCommandBuffer commit()"),
     "handler": Rule("handlers are added before commit", "MTLCommandBuffer addCompletedHandler(_:)"),
+    "block": Rule(
+        "a handler raises nothing: the process would end", "Exception Programming Topics: Uncaught Exceptions"
+    ),
     "wait-uncommitted": Rule(
         "a command buffer is committed before a wait for it", "MTLCommandBuffer waitUntilCompleted()"
     ),

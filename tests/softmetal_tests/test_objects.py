@@ -54,6 +54,15 @@ def test_name_that_is_not_imitated_is_refused(metal):
     assert not hasattr(metal.Metal, "__wrapped__")
 
 
+@pytest.mark.parametrize("module", ["objc", "Foundation"])
+def test_names_of_the_other_modules_are_refused(metal, module):
+    import importlib
+
+    with pytest.raises(NotImitated, match=rf"{module}\.NSBundle"):
+        importlib.import_module(module).NSBundle  # noqa: B018 - the look-up is refused
+    metal.control.refused.clear()
+
+
 def test_varlist_has_buffers_of_a_length(metal):
     buffer = metal.buffer()
     contents = buffer.contents()

@@ -311,6 +311,14 @@ def handler_that_waits_for_its_command_buffer(metal):
     metal.done(commands)
 
 
+@breaks("block")
+def handler_that_raises(metal):
+    commands = metal.queue.commandBuffer()
+    commands.addCompletedHandler_(lambda _: 1 / 0)
+    metal.done(commands)
+    assert metal.done(metal.queue.commandBuffer()) is None  # later handlers are called
+
+
 @breaks("unretained")
 def buffer_released_before_its_command_buffer_completes(metal):
     commands = metal.queue.commandBufferWithUnretainedReferences()
