@@ -13,6 +13,7 @@
     minimums run the fast tests with the lowest allowed versions of all requirements, or with --newest
     golden   replay golden traces of PyTorch's allocator: golden [--model] FILE...
     gpu      run everything that needs an NVIDIA GPU, and write docs/benchmarks-gpu.md: gpu [--quick] [--output FOLDER]
+    mac      run everything that needs Apple's GPU, and write a file for an issue: mac [--quick] [--output FILE]
     message  check the commit message in a file: message FILE
 
 A task creates .venv (or $FOREBAY_VENV) if it is missing, installs what the task needs, and rebuilds the compiled core
@@ -210,6 +211,12 @@ def gpu(arguments: list[str]) -> int:
     return run(["python", "-m", "gpu", *arguments])
 
 
+def mac(arguments: list[str]) -> int:
+    prepare("test", "metal")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, ["tools", os.environ.get("PYTHONPATH")]))
+    return run(["python", "-m", "mac", *arguments])
+
+
 def prepare(*extras: str, core: bool = True) -> None:
     """Bring the environment up to date: interpreter, requirements, compiled core."""
     import tomllib
@@ -353,6 +360,7 @@ TASKS = {
     "minimums": minimums,
     "golden": golden,
     "gpu": gpu,
+    "mac": mac,
     "message": message,
 }
 

@@ -40,6 +40,7 @@ SLOW = (
     "faces/test_torch_like_program.py",  # child processes
     "golden",  # long recorded traces
     "house/test_gpu_task.py",  # child processes
+    "house/test_mac_task.py",  # child processes
     "house/test_docstrings.py",  # all docstrings through numpydoc
     "house/test_stubs.py",  # runs of stubtest
     "interop/test_cupy.py",  # child processes

@@ -1,0 +1,1 @@
+"""Everything that needs Apple's GPU; `python3 dev.py mac`."""

@@ -1,0 +1,36 @@
+"""The tests of torch.mps's names on Apple's GPU, without those that depend on the memory of an emulated device."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from gpu.part import Outcome, execute
+from gpu.pytest_runs import run_tests
+from steps import ROOT
+
+SUITES = ("tests/mps",)
+QUICK = ("tests/mps/test_event.py", "tests/mps/test_streams.py")
+SECONDS = 1700.0  # less than the part's limit
+
+
+def left_out() -> dict[str, list[str]]:
+    """Return the tests that are left out, by the reason."""
+    table: dict[str, list[str]] = tomllib.loads((Path(__file__).parent / "faces.toml").read_text())["tests"]
+    return table
+
+
+def compare(quick: bool) -> Outcome:
+    """Run the tests; quickly, those of events and streams."""
+    reasons = left_out()
+    deselected = [f"--deselect={name}" for names in reasons.values() for name in names]
+    suites = QUICK if quick else SUITES
+    run = run_tests(["-p", "mac.real_device", "-m", "not slow", *deselected, *suites], ROOT, SECONDS)
+    counts = ", ".join(f"{number} {name}" for name, number in run.counts.items())
+    passed = run.status == 0 and run.counts["passed"] > 0
+    lines = [f"* {len(names)} tests were left out: {reason}." for reason, names in reasons.items()]
+    return Outcome("ok" if passed else "failed", counts or "no test ran", [*([] if passed else run.problems()), *lines])
+
+
+if __name__ == "__main__":
+    execute(compare)
