@@ -100,7 +100,8 @@ def _stubs() -> Path:
     return folder
 
 
-def _preprocess(source: str, macros: dict[str, str], standard: int) -> str:
+def preprocess(source: str, macros: dict[str, str], standard: int) -> str:
+    """Return a source without comments and macros."""
     defined = {"__METAL__": "1", "__METAL_VERSION__": str(standard), "__HAVE_BFLOAT__": "1", **macros}
     command = [*compiler(), "-E", "-x", "c++", "-std=c++14", "-undef", "-nostdinc", f"-I{_stubs()}"]
     command += [f"-D{name}={value}" for name, value in defined.items()]
@@ -109,7 +110,7 @@ def _preprocess(source: str, macros: dict[str, str], standard: int) -> str:
 
 def _sources() -> bytes:
     return b"".join(
-        path.read_bytes() for path in sorted([*_HERE.glob("*.py"), *_HERE.glob("*.cpp"), *_HERE.glob("include/*")])
+        path.read_bytes() for path in sorted([*_HERE.glob("*.py"), *_HERE.glob("*.cpp"), *_HERE.glob("include/*.hpp")])
     )
 
 
@@ -147,15 +148,21 @@ def runtime() -> Any:
 
 def _compiled(source: str, macros: dict[str, str], standard: int) -> tuple[Path, Translation]:
     """Return the library of a source, and its kernels, which are kept in a file beside it."""
-    key = json.dumps([source, macros, standard, _digest_of_sources()])
+    strict = os.environ.get("SOFTMETAL_ADDRESS_SPACES") == "1"
+    key = json.dumps([source, macros, standard, strict, _digest_of_sources()])
     digest = hashlib.sha256(key.encode()).hexdigest()[:32]
     path, beside = _CACHE / f"{digest}.so", _CACHE / f"{digest}.json"
     if path.exists() and beside.exists():
         return path, Translation.from_json(beside.read_text())
     try:
-        translation = translate(_preprocess(source, macros, standard))
+        translation = translate(preprocess(source, macros, standard))
     except MSLError as error:
         raise CompileError(str(error)) from None
+    if strict:
+        from .address_spaces import problems
+
+        if found := problems(source, macros, standard):
+            raise CompileError("\n".join(found))
     entries = "".join(entry_of(kernel, number) for number, kernel in enumerate(translation.kernels))
     text = f'{translation.text}\n#line 1 "softmetal_entries"\n{entries}'
     path = _built(path.name, [*compiler(), *_OPTIONS], text)
