@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import mmap
+import sys
 from typing import Any
 
 from .control import control
@@ -13,7 +14,8 @@ _GPU_BASE = 0x1_0000_0000_0000  # GPU addresses are none of the host, so that us
 _POISON_BYTES = 1 << 16  # at the beginning and the end of a region: writing more would take memory from the machine
 _PAGE = 16384  # of macOS
 _BEHIND = bytes(256)  # a kernel that writes behind a buffer finds place here, so that it is noticed
-_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+# Linux counts memory that is not used yet, unless it is told otherwise; Python 3.11 has no name for that.
+_NORESERVE = 0x4000 if sys.platform == "linux" else 0
 
 _zombies: list[Storage] = []
 

@@ -141,7 +141,7 @@ def test_atomics(metal):
 def test_vectors(metal):
     header = "static float4 v() { return float4(1, 2, 3, 4); }\n"
     expressions = [
-        *("v().xy.operator float2().y", "float2(v().zw).x", "v().wzyx.operator float4().x", "dot(v(), v())"),
+        *("float2(v().xy).y", "float2(v().zw).x", "float4(v().wzyx).x", "dot(v(), v())"),
         *("(v() * 2 + float4(1)).w", "(uint4(5, 6, 7, 8) >> 1).w", "sizeof(float3)", "float3(float2(1, 2), 3).z"),
         *("any(v() > 3) ? 1 : 0", "all(v() > 3) ? 1 : 0", "select(v(), -v(), v() > 2.5).z", "max(v(), float4(2.5)).x"),
         *("as_type<float>(as_type<uint>(2.5))", "float(as_type<half>(ushort(0x3c00)))", "float4(int4(-1))[2]"),

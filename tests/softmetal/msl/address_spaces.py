@@ -34,13 +34,15 @@ class _Rewriter(Tokens):
         self._texts = [token.text for token in self.tokens]
         for place in range(len(self.places)):
             token = self.token(place)
+            if token.text == "[[":
+                self._erase_attribute(place)
             if token.kind != "name":
                 continue
             if token.text == "threadgroup" and self._is_variable(place):
                 self._variable(place)
-            elif token.text in _SPACES and not self._in_attribute(place):
+            elif token.text in _SPACES and self._texts[self.places[place]]:
                 self._put(place, _SPACES[token.text])
-            elif token.text == "kernel" and not self._in_attribute(place):
+            elif token.text == "kernel":
                 self._put(place, "")
             elif token.text in _VECTORS and self.text(place + 1) == "(" and self.text(place - 1) != "operator":
                 self._put(place, f"metal::make_{token.text}")
@@ -49,8 +51,9 @@ class _Rewriter(Tokens):
     def _put(self, place: int, text: str) -> None:
         self._texts[self.places[place]] = text
 
-    def _in_attribute(self, place: int) -> bool:
-        return self.text(place - 1) == "[["
+    def _erase_attribute(self, place: int) -> None:
+        for each in range(place, self.attribute(place)[1]):
+            self._put(each, "")
 
     def _is_variable(self, place: int) -> bool:
         if self.text(place - 1) not in {"{", "}", ";"}:

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,6 +30,7 @@ _OPTIONS = (
     *("-std=gnu++14", "-Ulinux", "-Uunix", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing"),
     *("-ffp-contract=off", f"-I{_HERE / 'include'}", "-include", "softmetal.hpp"),
 )
+_LINK = ("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()  # kernels call the runtime
 _TIMEOUT = 120  # seconds
 
 
@@ -165,7 +167,7 @@ def _compiled(source: str, macros: dict[str, str], standard: int) -> tuple[Path,
             raise CompileError("\n".join(found))
     entries = "".join(entry_of(kernel, number) for number, kernel in enumerate(translation.kernels))
     text = f'{translation.text}\n#line 1 "softmetal_entries"\n{entries}'
-    path = _built(path.name, [*compiler(), *_OPTIONS], text)
+    path = _built(path.name, [*compiler(), *_OPTIONS, *_LINK], text)
     unfinished = beside.with_suffix(f".{os.getpid()}.json")
     unfinished.write_text(translation.to_json())
     unfinished.rename(beside)

@@ -1,4 +1,7 @@
 // Runs the threads of a dispatch: one after another, or as fibers where the threads of a group wait for each other.
+#ifndef _XOPEN_SOURCE
+#define _XOPEN_SOURCE 700  // macOS has contexts for programs that ask for this standard
+#endif
 #include <ucontext.h>
 
 #include <cstdint>
