@@ -51,6 +51,10 @@ def test_every_variable_has_a_description():
         "FOREBAY_DRIVER_TIMEOUT",
         "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
         "PYTORCH_MPS_LOW_WATERMARK_RATIO",
+        "PYTORCH_DEBUG_MPS_ALLOCATOR",
+        "PYTORCH_MPS_LOG_PROFILE_INFO",
+        "PYTORCH_MPS_TRACE_SIGNPOSTS",
+        "PYTORCH_MPS_FAST_MATH",
         "FOREBAY_TRACE",
     ]
     assert all(variable.meaning for variable in config.VARIABLES)

@@ -8,7 +8,14 @@ try:
 except Exception as _why:  # noqa: BLE001 - an ImportError, or anything where the file is damaged; see __getattr__
     _why_no_core = _why
 else:
-    from forebay import _oom_advice, _tensor_reductions, backends, memory, random  # noqa: F401 - two register themselves
+    from forebay import (  # noqa: F401 - three register themselves
+        _mps_variables,
+        _oom_advice,
+        _tensor_reductions,
+        backends,
+        memory,
+        random,
+    )
     from forebay._utils import _register_device_module as _register_device_module  # private: not in __all__
     from forebay._utils import get_device_module
     from forebay.backends import why_not

@@ -22,6 +22,10 @@ __all__ = [
     "EMULATE",
     "HIGH_WATERMARK",
     "LOW_WATERMARK",
+    "MPS_ALLOCATOR_LOG",
+    "MPS_FAST_MATH",
+    "MPS_OPERATION_LOG",
+    "MPS_SIGNPOSTS",
     "SANITIZER",
     "STRAY_CONTEXTS",
     "TRACE",
@@ -192,6 +196,45 @@ LOW_WATERMARK: Variable[float | None] = Variable(
 )
 
 
+def _bits(text: str) -> int:
+    try:
+        value = int(text, 0)
+    except ValueError:
+        value = -1
+    if value >= 0:
+        return value
+    raise ValueError(f"{text!r} is not a sum of options, as 6")
+
+
+MPS_ALLOCATOR_LOG = Variable(
+    "PYTORCH_DEBUG_MPS_ALLOCATOR",
+    "prints of MPS memory, a sum: 1 a summary at exit, 2 allocations, 4 frees, 8 changes of the reserved memory, 16 "
+    "only what is larger than 1 MiB; 0 if not set",
+    _bits,
+    int,
+)
+MPS_OPERATION_LOG = Variable(
+    "PYTORCH_MPS_LOG_PROFILE_INFO",
+    "prints of MPS operations, a sum: 1 operations, 2 copies; at exit 16 statistics of operations, 32 of copies, 8 of "
+    "both; 0 if not set",
+    _bits,
+    int,
+)
+MPS_SIGNPOSTS = Variable(
+    "PYTORCH_MPS_TRACE_SIGNPOSTS",
+    "trace of `forebay.mps.profiler` from the first use of MPS until the end, a sum: 1 or 16 events, 2 or 32 "
+    "intervals, 4 wait for each operation; 0, none, if not set",
+    _bits,
+    int,
+)
+MPS_FAST_MATH = Variable(
+    "PYTORCH_MPS_FAST_MATH",
+    "1: `forebay.mps.compile_shader` compiles with fast math, which is less exact; without if not set",
+    lambda text: text != "0",
+    bool,
+)
+
+
 def _file(text: str) -> Path:
     from pathlib import Path
 
@@ -217,6 +260,10 @@ VARIABLES: tuple[Variable[Any], ...] = (
     DRIVER_TIMEOUT,
     HIGH_WATERMARK,
     LOW_WATERMARK,
+    MPS_ALLOCATOR_LOG,
+    MPS_OPERATION_LOG,
+    MPS_SIGNPOSTS,
+    MPS_FAST_MATH,
     TRACE,
 )
 

@@ -33,6 +33,7 @@ LAYERS: list[tuple[float, str]] = [
     (5, "memory random"),
     (5, "_oom_advice"),
     (5.1, "_tensor_reductions"),
+    (5.1, "_mps_variables"),
     (5.1, "flight_recorder"),
     (6, "cuda"),
     (6, "mps"),

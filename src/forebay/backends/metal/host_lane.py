@@ -70,6 +70,7 @@ class HostLane:
                 with autorelease_pool():
                     self._run_one(call, function)
                 del function, call
+        self._calls.put(None)  # for a second thread
 
     def _run_one(self, call: HostCall, function: Callable[[], object]) -> None:
         failures: list[BaseException] = []

@@ -9,12 +9,13 @@ memory.
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from bisect import bisect_right, insort
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
+
+import numpy as np
 
 from forebay.backends.common.mmap import reserve_pages, unmap_memory
 from forebay.backends.metal.calls import metal
@@ -81,7 +82,8 @@ class Regions:
 def contents_address(buffer: Any) -> int:
     """Return the address of a shared buffer's contents."""
     view = buffer.contents().as_buffer(1)
-    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+    address: int = np.frombuffer(view, np.uint8).ctypes.data
+    return address
 
 
 def new_heap_buffer(device: Any, nbytes: int, shared: bool) -> Region | None:

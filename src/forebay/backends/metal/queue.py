@@ -337,7 +337,7 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
         try:
             batch.buffer = self._new_buffer()
             encode(batch.buffer, commands, self.owner.name)
-            batch.buffer.addCompletedHandler_(partial(self._completed, batch))
+            batch.buffer.addCompletedHandler_(lambda _buffer: self._completed(batch))  # PyObjC looks at its signature
             batch.submitted = time.monotonic()
             self._in_flight.append(batch)
             self._watched.add(batch)
@@ -388,7 +388,7 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
         if batch in self._in_flight:
             self._in_flight.remove(batch)
 
-    def _completed(self, batch: Batch, buffer: object) -> None:  # noqa: ARG002 -- Metal passes it
+    def _completed(self, batch: Batch) -> None:
         """Handle the completion of a command buffer, on a thread of Metal."""
         with autorelease_pool(), self._changed:
             self._watched.discard(batch)

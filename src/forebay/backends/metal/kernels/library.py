@@ -71,10 +71,10 @@ class Kernels:
                 found = self._own[key] = self._own.get(key) or self.compile(source)
         return found.pipeline(function)
 
-    def compile(self, source: str) -> Library:
-        """Compile Metal source without fast math. Raises DeviceError with the compiler's messages."""
+    def compile(self, source: str, *, fast_math: bool = False) -> Library:
+        """Compile Metal source. Raises DeviceError with the compiler's messages."""
         with autorelease_pool():
-            library, error = invoke(self._name, _compiled, self._device, source)
+            library, error = invoke(self._name, _compiled, self._device, source, fast_math)
         if library is None:
             raise device_error(error, "the kernel source is invalid", "newLibraryWithSource:options:error:", self._name)
         return Library(self._device, self._name, library)
@@ -83,9 +83,9 @@ class Kernels:
         self._own.clear()
 
 
-def _compiled(device: Any, source: str) -> tuple[Any, Any]:
+def _compiled(device: Any, source: str, fast_math: bool) -> tuple[Any, Any]:
     options = metal().MTLCompileOptions.alloc().init()
-    options.setFastMathEnabled_(False)
+    options.setFastMathEnabled_(fast_math)
     library, error = device.newLibraryWithSource_options_error_(source, options, None)
     return library, error
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from forebay import config
 from forebay.backends.metal.calls import autorelease_pool, device_error, foundation, invoke
 from forebay.backends.metal.commands import COMPUTE
 from forebay.backends.metal.kernels.library import Argument, Library, dispatch_threads
@@ -69,7 +70,7 @@ class ShaderLibrary:
 
 def compile_shader(port: MetalPort, source: str) -> ShaderLibrary:
     """Compile Metal source. Raises DeviceError with the compiler's messages."""
-    return ShaderLibrary(port, port.kernels.compile(source))
+    return ShaderLibrary(port, port.kernels.compile(source, fast_math=config.MPS_FAST_MATH.value()))
 
 
 def load_library(port: MetalPort, content: bytes) -> ShaderLibrary:

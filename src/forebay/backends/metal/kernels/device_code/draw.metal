@@ -71,7 +71,7 @@ inline void make(constant DrawJob& job, Words drawn, thread BITS* numbers) {
     numbers[lane] = uniform_element(job, word[lane]);
 #elif defined(LAW_EXPONENTIAL)
     const float u = uniform_number(word[lane]);
-    numbers[lane] = STORE(job.a * (u >= 1.0f - 0x1p-24f ? -0x1p-24f : log_of(u)));
+    numbers[lane] = STORE(job.a * (u >= 1.0f - 5.96046448e-08f ? -5.96046448e-08f : log_of(u)));
 #elif defined(LAW_BERNOULLI)
     numbers[lane] = uniform_number(word[lane]) < job.a ? STORE(1.0f) : STORE(0.0f);
 #elif defined(LAW_INTEGERS)

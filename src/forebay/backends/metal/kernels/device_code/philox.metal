@@ -1,6 +1,7 @@
 // Philox4x32-10 and the float conversions of native/random/philox.hpp, with the same operations in the same order, so
 // that the numbers are equal bit for bit. Metal's language is C++14 with address spaces and without doubles, so that
-// the header itself cannot be compiled. Compile without fast math.
+// the header itself cannot be compiled. Compile without fast math. Constants are decimal, with the 9 digits that
+// identify a float, as C++14 has no hexadecimal ones.
 #include <metal_stdlib>
 using namespace metal;
 
@@ -24,22 +25,22 @@ inline Words words(ulong seed, ulong subsequence, ulong draw) {
   return Words{a, b, c, d};
 }
 
-inline float uniform_number(uint x) { return float(x) * 0x1p-32f + 0x1p-33f; }
+inline float uniform_number(uint x) { return float(x) * 2.32830644e-10f + 1.16415322e-10f; }
 
 inline float log_of(float u) {
   const uint raw = as_type<uint>(u);
   const uint exponent = (raw - 0x3F2AAAABu) & 0xFF800000u;
-  const float e = float(int(exponent)) * 0x1p-23f;
+  const float e = float(int(exponent)) * 1.1920929e-07f;
   const float f = as_type<float>(raw - exponent) - 1.0f;
-  float p = fma(-0x1.0aa04ep-3f, f, 0x1.2073ecp-3f);
-  p = fma(p, f, -0x1.f19b98p-4f);
-  p = fma(p, f, 0x1.1e52aap-3f);
-  p = fma(p, f, -0x1.55b172p-3f);
-  p = fma(p, f, 0x1.99da16p-3f);
-  p = fma(p, f, -0x1.fffe44p-3f);
-  p = fma(p, f, 0x1.5554f0p-2f);
+  float p = fma(-0.130188569f, f, 0.140846103f);
+  p = fma(p, f, -0.121486276f);
+  p = fma(p, f, 0.139806107f);
+  p = fma(p, f, -0.166842356f);
+  p = fma(p, f, 0.200122997f);
+  p = fma(p, f, -0.249996692f);
+  p = fma(p, f, 0.333331823f);
   p = fma(p, f, -0.5f);
-  return fma(e, 0x1.62e430p-1f, fma(f * p, f, f));
+  return fma(e, 0.693147182f, fma(f * p, f, f));
 }
 
 // Two numbers of the standard normal distribution, by Box and Muller.
