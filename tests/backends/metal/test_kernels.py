@@ -11,6 +11,7 @@ from forebay.backends import override_driver
 from forebay.backends.metal.driver import MetalDriver
 from forebay.backends.metal.kernels.library import Kernels
 from forebay.runtime.lifecycle.emulation import reset_kind
+from forebay.spi import StridedCopy
 
 REALS = ("float32", "float16", "bfloat16")
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64", "bool")
@@ -107,3 +108,50 @@ def test_fast_math_is_what_the_variable_says(device, monkeypatch, value, fast):
     monkeypatch.setattr(Kernels, "compile", noting)
     forebay.mps.compile_shader("#include <metal_stdlib>\nkernel void nothing(device float* x) { x[0] = 1; }")
     assert seen == [fast]
+
+
+EVERY = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32")
+
+
+@pytest.mark.parametrize("source", EVERY)
+def test_gpu_converts_as_the_cpu_device(device, source):
+    """All 16-bit patterns, as the elements of each type, aligned and not."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    if source == "bool":
+        bits = bits & 0x0101
+    elif source == "float32":  # patterns of each exponent, with some that are between 16-bit floats
+        bits = (np.arange(1 << 16, dtype=np.uint32) << 16 | 0x8FFF * (np.arange(1 << 16, dtype=np.uint32) % 3)).view(
+            "u2"
+        )
+    values = forebay.tensor(bits.view(np.uint8)).view(getattr(forebay, source))
+    there = values.to("mps")
+    for to in EVERY:
+        before = device.calls("dispatchThreads_threadsPerThreadgroup_")
+        found, expected = (each.to(getattr(forebay, to)) for each in (there, values))
+        by_gpu = device.calls("dispatchThreads_threadsPerThreadgroup_") > before
+        is_float = "float" in source
+        assert by_gpu == (to != source and not (is_float and "float" not in to and to != "bool")), to
+        assert np.array_equal(_pattern(found.cpu()), _pattern(expected)), to
+
+
+def test_gpu_converts_elements_at_odd_addresses(device):
+    raw = np.arange(4001, dtype=np.uint8)
+    memory = forebay.tensor(raw).to("mps")
+    target = forebay.zeros(4001, dtype=forebay.uint8, device="mps")
+    odd = forebay.empty(0, dtype=forebay.float16, device="mps")
+    queue, at = odd.raw_storage.opened.default_queue, memory.raw_address()
+    copy = StridedCopy((1000,), target.raw_address() + 1, (4,), "float32", 4, at + 3, (2,), "float16")
+    queue.copy_strided(copy)
+    forebay.mps.synchronize()
+    expected = raw[3:2003].copy().view(np.float16).astype(np.float32)
+    found = target.cpu().numpy()[1:].copy().view(np.float32)
+    assert np.array_equal(np.nan_to_num(found), np.nan_to_num(expected))
+
+
+def _pattern(tensor) -> np.ndarray:
+    """Return the bytes of a tensor, with one pattern for all numbers that are none."""
+    if tensor.dtype in (forebay.float16, forebay.float32):
+        values = tensor.numpy().copy()
+        values[np.isnan(values)] = np.nan
+        return values.view(np.uint8)
+    return tensor.view(forebay.uint8).numpy()

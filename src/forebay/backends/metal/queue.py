@@ -402,20 +402,25 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
 
     def _harvest(self) -> None:
         """Read the outcome of completed command buffers, in order. The caller holds the lock."""
-        while self._in_flight:
-            batch = self._in_flight[0]
-            if not batch.done and not batch.finish(self.owner.name):
-                return
-            if batch.failure is not None:
-                self._note_failure(batch.failure)
-            self._note_times(batch)
-            if batch.dropped:
-                for command in batch.commands:  # what the GPU has not signalled
-                    if isinstance(command, Signal):
-                        raise_event(command.event, command.value)
-                    elif isinstance(command, HostCall):
-                        raise_event(command.event, command.after)
-            self._in_flight.popleft()
+        if self._in_flight:
+            with autorelease_pool():
+                while self._in_flight and self._harvest_first(self._in_flight[0]):
+                    self._in_flight.popleft()
+
+    def _harvest_first(self, batch: Batch) -> bool:
+        """Read the outcome of a command buffer. Return False if it is not complete."""
+        if not batch.done and not batch.finish(self.owner.name):
+            return False
+        if batch.failure is not None:
+            self._note_failure(batch.failure)
+        self._note_times(batch)
+        if batch.dropped:
+            for command in batch.commands:  # what the GPU has not signalled
+                if isinstance(command, Signal):
+                    raise_event(command.event, command.value)
+                elif isinstance(command, HostCall):
+                    raise_event(command.event, command.after)
+        return True
 
     def _note_times(self, batch: Batch) -> None:
         self._last_end = max(batch.end, batch.submitted, self._last_end)
