@@ -35,6 +35,7 @@ pytest.register_assert_rewrite(
             "runtime_streams",
             "helpers",
             "shares",
+            "storage_modes",
             "strided_copies",
             "survives_fork",
             "timing",
@@ -60,6 +61,7 @@ from forebay.testing.conformance import (  # noqa: E402 - assertions of imported
     runtime_random,
     runtime_streams,
     shares,
+    storage_modes,
     strided_copies,
     survives_fork,
     timing,
@@ -81,6 +83,7 @@ from forebay.testing.conformance.runtime_memory import *  # noqa: E402, F403 - a
 from forebay.testing.conformance.runtime_random import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.runtime_streams import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.shares import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.storage_modes import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.strided_copies import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.survives_fork import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.timing import *  # noqa: E402, F403 - as above
@@ -103,6 +106,7 @@ __all__ += runtime_lifecycle.__all__
 __all__ += runtime_random.__all__
 __all__ += runtime_streams.__all__
 __all__ += shares.__all__
+__all__ += storage_modes.__all__
 __all__ += strided_copies.__all__
 __all__ += survives_fork.__all__
 __all__ += timing.__all__
