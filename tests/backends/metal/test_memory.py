@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import random
+from dataclasses import replace
 
 import pytest
-from softmetal.machines import GIB, MIB
+from softmetal.machines import GIB, MACHINES, MIB, Machine
 
 import forebay
-from forebay import mps
+from forebay import mps, profiles
 from forebay.backends import override_driver
 from forebay.backends.metal.driver import MetalDriver
 from forebay.errors import OutOfMemory
@@ -133,3 +134,42 @@ def test_statistics_equal_a_recount_and_nothing_is_lost(device):
     for _ in range(3):
         mps.empty_cache()
     assert device.live("MTLHeap") == len(heaps) <= 1
+
+
+def _play() -> dict[str, int]:
+    """Allocate and free at random, and return the statistics."""
+    chance, kept = random.Random(23), []
+    for _ in range(400):
+        if kept and chance.random() < 0.5:
+            kept.pop(chance.randrange(len(kept)))
+        else:
+            size = chance.choice([8, 4000, MIB, 3 * MIB, 12 * MIB, 40 * MIB, 600 * MIB])
+            try:
+                kept.append(forebay.empty(size, dtype="uint8", device="mps"))
+            except OutOfMemory:
+                kept.clear()
+        if chance.random() < 0.02:
+            mps.empty_cache()
+    mps.synchronize()
+    kept.clear()
+    found = forebay.memory.memory_stats("mps")
+    return {name: number for name, number in found.items() if isinstance(number, int)}
+
+
+def test_heap_policy_is_that_of_an_emulated_device(machine, monkeypatch):
+    """The same program has the same statistics, of which some exceed the watermarks."""
+    monkeypatch.setenv("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "0.3")
+    monkeypatch.setenv("PYTORCH_MPS_LOW_WATERMARK_RATIO", "0.2")
+    properties = profiles.load("apple_m1").properties
+    with forebay.emulate("mps", profile="apple_m1"):
+        expected = _play()
+    assert expected["num_ooms"] > 0
+    gpu = replace(
+        MACHINES["m1-8gib"].gpus[0],
+        memory=properties["total_memory"],
+        working_set=properties["recommended_max_memory"],
+        max_buffer=properties["max_buffer_length"],
+        heap_alignment=properties["buffer_alignment"],
+    )
+    machine(Machine((gpu,), properties["total_memory"]))
+    assert _play() == expected

@@ -384,7 +384,9 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
             self._encoding = None
 
     def _take_back(self, batch: Batch) -> None:
+        """Forget a batch that was not committed."""
         self._watched.discard(batch)
+        batch.buffer = None  # its handler refers to the batch, and Metal drops only handlers that it has called
         if batch in self._in_flight:
             self._in_flight.remove(batch)
 
