@@ -139,6 +139,22 @@ def test_host_functions_and_gpu_work_keep_their_order(mac, port):
     assert seen == [bytes([value]) * 64 for value in expected]
 
 
+def test_failure_of_a_host_function_is_known_before_the_queue_is_idle(mac, port, monkeypatch):
+    """Else a wait that follows at once would not raise it."""
+    queue, idle = port.queue(), list[bool]()
+    note = queue._note_failure
+
+    def noting(failure):
+        idle.append(queue._lane.idle())
+        note(failure)
+
+    monkeypatch.setattr(queue, "_note_failure", noting)
+    queue.call(lambda: 1 // 0)
+    with pytest.raises(DeviceError, match="ZeroDivisionError"):
+        queue.wait(queue.signal())
+    assert idle == [False]
+
+
 def test_close_with_a_time_limit_drops_work(mac, port):
     queue, other, address = port.queue(), port.queue(), port.reserve(MIB)
     ctypes.memset(address, 0, MIB)

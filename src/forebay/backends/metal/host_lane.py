@@ -20,7 +20,10 @@ _SLICE = 1000  # milliseconds of a wait, after which the lane looks whether it w
 
 
 class HostLane:
-    """The host functions of a queue. `report` is called when one begins, with an end of 0, and when it has ended."""
+    """The host functions of a queue. `report` is called when one begins, with an end of 0, and when it has ended.
+
+    The latter sets `ended`, when it has noted the failure: from then on the queue may be idle.
+    """
 
     def __init__(self, name: str, report: Callable[[HostCall, int, int, BaseException | None], object]) -> None:
         self._name = name
@@ -85,7 +88,6 @@ class HostLane:
             except BaseException as error:  # noqa: BLE001 -- the next wait raises it
                 failures.append(error)
         end = max(time.perf_counter_ns(), begin + 1)
-        call.ended = True
         self._report(call, begin, end, failures[0] if failures else None)
         failures = []
         _insist(partial(raise_event, call.event, call.then), failures)

@@ -452,6 +452,7 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
                 self._note_failure(failure)
             self._log.note(call.number, begin, end)
             if end:
+                call.ended = True
                 self._changed.notify_all()
 
     def _note_failure(self, failure: BaseException) -> None:
