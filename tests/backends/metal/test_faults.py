@@ -51,7 +51,14 @@ ALTERNATIVES = {  # which Metal offers: the default device, automatic heaps
     "newHeapWithDescriptor_",
     "newBufferWithLength_options_offset_",
 }
-NUMBER_VARIES = {"commandBuffer", "addCompletedHandler_", "commit", "status", "error", "encodeSignalEvent_value_"}
+NUMBER_VARIES = {
+    "commandBufferWithUnretainedReferences",
+    "addCompletedHandler_",
+    "commit",
+    "status",
+    "error",
+    "encodeSignalEvent_value_",
+}
 NUMBER_VARIES |= {"waitUntilSignaledValue_timeoutMS_", "encodeWaitForEvent_value_", "signaledValue", "endEncoding"}
 NUMBER_VARIES |= {"GPUStartTime", "GPUEndTime", "blitCommandEncoder", "computeCommandEncoder", "setSignaledValue_"}
 

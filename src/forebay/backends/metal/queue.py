@@ -349,9 +349,12 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
         return bool(batch.committed)
 
     def _new_buffer(self) -> Any:
-        buffer = self._queue.commandBuffer()
+        # The commands keep what they use alive until they are complete. A command buffer would keep it for longer, so
+        # that memory that was released would still count.
+        buffer = self._queue.commandBufferWithUnretainedReferences()
         if buffer is None:
-            raise device_error(None, "work could not be queued", "commandBuffer", self.owner.name)
+            name = "commandBufferWithUnretainedReferences"
+            raise device_error(None, "work could not be queued", name, self.owner.name)
         return buffer
 
     def _next_commands(self) -> list[Command]:
@@ -407,7 +410,9 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
         if self._in_flight:
             with autorelease_pool():
                 while self._in_flight and self._harvest_first(self._in_flight[0]):
-                    self._in_flight.popleft()
+                    done = self._in_flight.popleft()
+                    if done is not self._encoding:
+                        done.commands = ()  # its handler may still refer to it
 
     def _harvest_first(self, batch: Batch) -> bool:
         """Read the outcome of a command buffer. Return False if it is not complete."""
