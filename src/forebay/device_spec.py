@@ -28,6 +28,12 @@ _KNOWN = frozenset(_TORCH_KINDS.split(", "))
 NO_ACCELERATOR = "Cannot access accelerator device when none is available."
 
 
+def _is_pytorch_device(device: object) -> bool:
+    """Return True for a `torch.device`. Does not import PyTorch."""
+    kind = device.__class__
+    return kind.__name__ == "device" and kind.__module__ == "torch"
+
+
 class Device:
     """A device name: a kind and an optional index.
 
@@ -37,7 +43,8 @@ class Device:
     Parameters
     ----------
     type : str or device or int
-        A kind (`"cuda"`), a kind with an index (`"cuda:1"`), another device, or an index of the current accelerator.
+        A kind (`"cuda"`), a kind with an index (`"cuda:1"`), another device, PyTorch's devices included, or an index
+        of the current accelerator.
     index : int, optional
         The index, if `type` is a kind alone. Without one, `"cuda"` is the current CUDA device of the calling thread
         and `"cpu"` is the first CPU device.
@@ -103,6 +110,8 @@ class Device:
             kind = accelerator
         elif index is not None:
             _reject_type(spec)
+        elif _is_pytorch_device(spec):
+            kind, found = spec.type, spec.index
         else:
             _reject(spec)
         object.__setattr__(self, "kind", kind)
@@ -117,7 +126,9 @@ class Device:
         raise AttributeError(f"attribute {name!r} of 'forebay.device' objects is not writable")
 
     def __eq__(self, other: object) -> bool:
-        return other.__class__ is Device and self.kind == other.kind and self.index == other.index
+        if other.__class__ is Device or _is_pytorch_device(other):
+            return self.kind == other.type and self.index == other.index  # type: ignore[attr-defined]
+        return False
 
     def __hash__(self) -> int:
         return hash((self.kind, self.index))

@@ -1,0 +1,146 @@
+# cython: language_level=3
+"""Objects of PyTorch's C++ interfaces for CUDA without a driver; documented in _device_guard.pyi.
+
+Each is a copy of an object whose methods do nothing, with a table in which some methods are replaced. A method receives
+and returns what the C++ ABI prescribes for c10::Device (type and index, a byte each) and c10::Stream (the device and a
+64-bit number): both are structures that registers hold.
+"""
+
+from libc.stdint cimport int8_t, int64_t, uint16_t, uintptr_t
+from libc.string cimport memcpy
+
+cdef extern from "Python.h":
+    int Py_IsInitialized() nogil
+
+cdef enum:
+    CUDA = 1  # c10::DeviceType
+    METHODS = 128  # at most; what follows a shorter table is copied, and never used
+    TYPE_INFORMATION = 2  # words before the first method
+
+cdef struct Stream:
+    uint16_t device
+    int64_t number
+
+cdef class Table:
+    """A table of methods, and an object with it."""
+
+    cdef void* methods[TYPE_INFORMATION + METHODS]
+    cdef void* instance[1]
+
+cdef object _current_index = None
+cdef object _device_count = None
+cdef object _current_stream = None
+cdef object _exchange_stream = None
+
+
+cdef uint16_t pack(int index) noexcept nogil:
+    return <uint16_t>(CUDA | (index & 0xff) << 8)
+
+
+cdef int unpack(uint16_t device) noexcept nogil:
+    return <int8_t>(device >> 8)
+
+
+# A callback cannot raise into C++: it answers with device 0 and its default stream instead.
+
+cdef int ask_index() noexcept with gil:
+    try:
+        return _current_index()
+    except BaseException:
+        return 0
+
+
+cdef int ask_count() noexcept with gil:
+    try:
+        return _device_count()
+    except BaseException:
+        return 0
+
+
+cdef int64_t ask_stream(int index) noexcept with gil:
+    try:
+        return _current_stream(index)
+    except BaseException:
+        return 0
+
+
+cdef int64_t ask_exchange(int index, int64_t number) noexcept with gil:
+    try:
+        return _exchange_stream(index, number)
+    except BaseException:
+        return 0
+
+
+cdef uint16_t get_device(void* self) noexcept nogil:
+    return pack(ask_index() if Py_IsInitialized() else 0)
+
+
+cdef uint16_t exchange_device(void* self, uint16_t device) noexcept nogil:
+    return device
+
+
+cdef int8_t count_devices(void* self) noexcept nogil:
+    return <int8_t>(ask_count() if Py_IsInitialized() else 0)
+
+
+cdef Stream get_stream(void* self, uint16_t device) noexcept nogil:
+    cdef Stream stream
+    cdef int index = unpack(device)
+    if index < 0:
+        index = ask_index() if Py_IsInitialized() else 0
+    stream.device, stream.number = pack(index), ask_stream(index) if Py_IsInitialized() else 0
+    return stream
+
+
+cdef Stream get_default_stream(void* self, uint16_t device) noexcept nogil:
+    cdef Stream stream
+    stream.device, stream.number = device, 0
+    return stream
+
+
+cdef Stream exchange_stream(void* self, Stream stream) noexcept nogil:
+    cdef Stream previous
+    previous.device = stream.device
+    previous.number = ask_exchange(unpack(stream.device), stream.number) if Py_IsInitialized() else 0
+    return previous
+
+
+cdef bint answer_true(void* self) noexcept nogil:
+    return True
+
+
+cdef bint answer_true_for(void* self, int8_t index) noexcept nogil:
+    return True
+
+
+cdef dict _METHODS = {
+    "exchangeDevice": <uintptr_t>&exchange_device,
+    "getDevice": <uintptr_t>&get_device,
+    "deviceCount": <uintptr_t>&count_devices,
+    "getStream": <uintptr_t>&get_stream,
+    "getDefaultStream": <uintptr_t>&get_default_stream,
+    "exchangeStream": <uintptr_t>&exchange_stream,
+    "hasCUDA": <uintptr_t>&answer_true,
+    "isBuilt": <uintptr_t>&answer_true,
+    "isAvailable": <uintptr_t>&answer_true,
+    "hasPrimaryContext": <uintptr_t>&answer_true_for,
+}
+
+
+def set_callbacks(current_index, device_count, current_stream, exchange_stream):
+    global _current_index, _device_count, _current_stream, _exchange_stream
+    _current_index, _device_count = current_index, device_count
+    _current_stream, _exchange_stream = current_stream, exchange_stream
+
+
+def make_object(uintptr_t template, dict slots):
+    cdef Table table = Table()
+    cdef void** methods = (<void***>template)[0]
+    cdef int slot
+    memcpy(table.methods, methods - <int>TYPE_INFORMATION, sizeof(table.methods))
+    for name, slot in slots.items():
+        if not 0 <= slot < METHODS:
+            raise ValueError(f"no method has the number {slot}")
+        table.methods[<int>TYPE_INFORMATION + slot] = <void*><uintptr_t>_METHODS[name]
+    table.instance[0] = &table.methods[<int>TYPE_INFORMATION]
+    return table, <uintptr_t>&table.instance[0], <uintptr_t>table.instance[0]

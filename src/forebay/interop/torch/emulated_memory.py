@@ -1,0 +1,168 @@
+"""Memory of PyTorch's CUDA tensors on emulated devices: a block of forebay's allocator beside the tensor's values.
+
+The address that PyTorch sees is the block's, which is never read or written. The values are a storage of PyTorch's on the
+CPU or, in the mode that computes none, on its meta device. A capsule of DLPack makes a storage of the device `cuda` from
+the address; its owner is deleted with the storage, and frees the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from forebay.device_spec import Device
+from forebay.errors import OutOfMemory
+from forebay.runtime.devices import current, open_device
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.memory._dlpack import export_memory
+from forebay.runtime.memory.storage import AnyBlock, allocate_block
+from forebay.runtime.streams.stream import current_stream_for
+
+__all__ = ["EmulatedMemory", "adopt", "alias", "allocate_bytes", "memory_of", "open_torch_device", "set_observer"]
+
+_CUDA = 2  # kDLCUDA
+_BYTE = (1, 8)
+_ELEMENTS: dict[torch.dtype, tuple[int, int]] = {
+    torch.int8: (0, 8), torch.int16: (0, 16), torch.int32: (0, 32), torch.int64: (0, 64),
+    torch.uint8: _BYTE, torch.uint16: (1, 16), torch.uint32: (1, 32), torch.uint64: (1, 64),
+    torch.float16: (2, 16), torch.float32: (2, 32), torch.float64: (2, 64), torch.bfloat16: (4, 16),
+    torch.complex64: (5, 64), torch.complex128: (5, 128), torch.bool: (6, 8),
+}  # fmt: skip
+_AS_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # noqa: SLF001 -- has no public name
+_as_strided = torch.ops.aten.as_strided.default.redispatch
+_view_dtype = torch.ops.aten.view.dtype.redispatch
+
+_by_storage: dict[int, EmulatedMemory] = {}  # by the address of PyTorch's storage object on the emulated device
+_by_values: dict[int, EmulatedMemory] = {}  # by that of the values' storage object
+_observer: Callable[[EmulatedMemory, bool], None] | None = None
+
+
+class EmulatedMemory:
+    """The memory of one storage of an emulated device.
+
+    Parameters
+    ----------
+    values : torch.UntypedStorage
+        The values, on the CPU or the meta device.
+    block : Block or None
+        The block of the allocator; None for no bytes.
+    opened : OpenDevice
+        The device.
+    nbytes : int
+        Size in bytes, as requested.
+    """
+
+    __slots__ = ("block", "constant", "nbytes", "opened", "record", "values")
+
+    def __init__(self, values: torch.UntypedStorage, block: AnyBlock | None, opened: OpenDevice, nbytes: int) -> None:
+        self.values, self.block, self.opened, self.nbytes = values, block, opened, nbytes
+        self.constant: complex | bool | None = None  # the only element, if it is known although no values are computed
+        self.record: Any = None  # of the observer
+
+
+class _Lifetime:
+    """The owner that PyTorch deletes with a storage."""
+
+    __slots__ = ("key", "memory")
+
+    def __init__(self, memory: EmulatedMemory) -> None:
+        self.memory, self.key = memory, 0
+        _by_values[memory.values._cdata] = memory
+        if _observer is not None:
+            _observer(memory, True)
+
+    def __del__(self) -> None:
+        memory = self.memory
+        if _by_storage is None:  # the interpreter exits
+            return
+        if _by_storage.get(self.key) is memory:
+            del _by_storage[self.key]
+        if _by_values.get(key := memory.values._cdata) is memory:  # else the values have grown, and have another block
+            del _by_values[key]
+        if _observer is not None:
+            _observer(memory, False)
+
+
+def set_observer(observer: Callable[[EmulatedMemory, bool], None] | None) -> None:
+    """Call a function with each memory that is allocated (True) or freed (False) from now on; None for no function."""
+    global _observer
+    _observer = observer
+
+
+def open_torch_device(device: torch.device | int | None) -> OpenDevice:
+    """Open the emulated device that PyTorch's device denotes, by default the current one."""
+    index = device.index if isinstance(device, torch.device) else device
+    return open_device.open_device(Device("cuda", current.current_index("cuda") if index is None else index))
+
+
+def allocate_bytes(opened: OpenDevice, nbytes: int) -> AnyBlock | None:
+    """Allocate memory for the current stream. Raises torch.OutOfMemoryError with PyTorch's text."""
+    if not nbytes:
+        return None
+    try:
+        return allocate_block(opened, nbytes, current_stream_for(opened).handle)
+    except OutOfMemory as error:
+        raise torch.OutOfMemoryError(str(error)) from None
+
+
+def adopt(values: torch.Tensor, opened: OpenDevice, block: AnyBlock | None = None) -> torch.Tensor:
+    """Return a tensor of the device with the values, which own their storage. Allocates what it occupies, or uses `block`."""
+    storage = values.untyped_storage()
+    nbytes: int = storage.nbytes()
+    known = _by_values.get(storage._cdata)
+    if known is not None and known.nbytes == nbytes:  # an operator returned a view of an argument
+        raise AssertionError("the storage of the values belongs to another tensor")
+    memory = EmulatedMemory(storage, block or allocate_bytes(opened, nbytes), opened, nbytes)
+    address = 0 if memory.block is None else memory.block.address
+    element = _ELEMENTS.get(values.dtype)
+    shape = values.shape
+    place = _CUDA, opened.device.index or 0
+    if element is not None and not values.storage_offset() and nbytes == _extent(values):
+        tensor = _from_dlpack(address, shape, values.stride(), element, place, memory)
+    else:
+        tensor = _from_dlpack(address, (nbytes,), (1,), _BYTE, place, memory)
+        if values.dtype != torch.uint8:
+            tensor = _retype(tensor, values.dtype)
+        tensor = _as_strided(_AS_CPU, tensor, shape, values.stride(), values.storage_offset())
+    return tensor
+
+
+def _retype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return _view_dtype(_AS_CPU, tensor, dtype)
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """Return the bytes from the first to the last element."""
+    if not tensor.numel():
+        return 0
+    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
+
+
+def _from_dlpack(
+    address: int, shape: Sequence[int], strides: Sequence[int], element: tuple[int, int], place: tuple[int, int],
+    memory: EmulatedMemory,
+) -> torch.Tensor:  # fmt: skip
+    lifetime = _Lifetime(memory)
+    capsule = export_memory(
+        address, shape, strides, element, place, lifetime, versioned=False, read_only=False, copied=False
+    )
+    tensor: torch.Tensor = torch._C._from_dlpack(capsule)  # noqa: SLF001 -- without the checks of torch.from_dlpack
+    lifetime.key = tensor.untyped_storage()._cdata
+    _by_storage[lifetime.key] = memory
+    return tensor
+
+
+def memory_of(tensor: torch.Tensor) -> EmulatedMemory:
+    """Return the memory of a tensor on an emulated device."""
+    return _by_storage[tensor.untyped_storage()._cdata]
+
+
+def alias(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor over the values of a tensor on an emulated device."""
+    values = _by_storage[tensor.untyped_storage()._cdata].values
+    return torch.empty(0, dtype=tensor.dtype, device=values.device).set_(
+        values, tensor.storage_offset(), tensor.shape, tensor.stride()
+    )

@@ -1,0 +1,177 @@
+"""`patch()`: PyTorch's CUDA devices are forebay's emulated ones."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.autograd.graph
+import torch.cuda
+import torch.cuda.graphs
+import torch.cuda.memory
+import torch.cuda.random
+import torch.cuda.streams
+
+import forebay.accelerator
+import forebay.cuda
+import forebay.cuda.graphs
+import forebay.cuda.memory
+import forebay.cuda.streams
+from forebay.device_spec import Device
+from forebay.errors import WrongState
+from forebay.interop.torch import values
+from forebay.interop.torch._device_guard import set_callbacks
+from forebay.interop.torch.copy_kernels import COPY_KERNELS
+from forebay.interop.torch.factory_kernels import FACTORY_KERNELS
+from forebay.interop.torch.generators import GeneratorFactory, to_bytes, to_tensor
+from forebay.interop.torch.python_names import NameReplacements
+from forebay.interop.torch.random_kernels import RANDOM_KERNELS
+from forebay.interop.torch.registration import Kernels
+from forebay.interop.torch.tensor_methods import replace_methods
+from forebay.interop.torch.torch_internals import CudaInterfaces
+from forebay.runtime.devices import current, open_device
+from forebay.runtime.streams.stream import current_stream_for
+
+__all__ = ["is_patched", "patch"]
+
+_lock = threading.Lock()
+_patched = False
+_SKIPPED = ("OutOfMemoryError", "AcceleratorError", "amp", "get_rng_state", "get_rng_state_all", "set_rng_state",
+            "set_rng_state_all", "_get_generator")  # fmt: skip
+
+
+def is_patched() -> bool:
+    """Return True while PyTorch's CUDA devices are emulated ones.
+
+    Returns
+    -------
+    bool
+        Whether `patch()` is active.
+    """
+    return _patched
+
+
+@contextmanager
+def patch(mode: values.Mode = "compute") -> Iterator[None]:
+    """Let PyTorch use forebay's emulated CUDA devices.
+
+    Parameters
+    ----------
+    mode : {"compute", "shapes"}, default "compute"
+        Compute the values on the CPU, or compute only shapes: then no memory is used, and a program that reads a value
+        raises DataDependent with the line.
+
+    Yields
+    ------
+    None
+        PyTorch is restored at the end. Tensors of the emulated devices must not be used any more then.
+
+    Raises
+    ------
+    WrongState
+        If it is active already, or no CUDA device is emulated.
+    Unsupported
+        If this version of PyTorch lacks the interfaces.
+
+    Notes
+    -----
+    Affects the whole process. Call it before the program creates CUDA tensors.
+
+    Examples
+    --------
+    >>> import forebay, forebay.interop.torch
+    >>> import torch  # doctest: +SKIP
+    >>> with forebay.emulate("cuda", profile="h100"), forebay.interop.torch.patch():  # doctest: +SKIP
+    ...     weights = torch.ones(1000, 1000, device="cuda")
+    ...     print(weights.device, torch.cuda.memory_allocated())
+    cuda:0 4000256
+    """
+    global _patched
+    with _lock:
+        if _patched:
+            raise WrongState("patch() is active already: leave its with block first")
+        if not forebay.cuda.is_available():
+            raise WrongState("there is no CUDA device: call forebay.emulate('cuda') before patch()")
+        interfaces = CudaInterfaces()
+        names = NameReplacements()
+        kernels = Kernels({**COPY_KERNELS, **FACTORY_KERNELS, **RANDOM_KERNELS}, values.device)
+        values.set_mode(mode)
+        set_callbacks(lambda: current.current_index("cuda"), forebay.cuda.device_count, _stream_id, _exchange_stream)
+        _patched = True
+    try:
+        interfaces.install()
+        kernels.register()
+        _replace_names(names)
+        yield
+    finally:
+        names.restore()
+        kernels.remove()
+        interfaces.remove()
+        _patched = False
+
+
+def _replace_names(names: NameReplacements) -> None:
+    for theirs, ours in (
+        (torch.cuda, forebay.cuda),
+        (torch.cuda.memory, forebay.cuda.memory),
+        (torch.cuda.streams, forebay.cuda.streams),
+        (torch.cuda.graphs, forebay.cuda.graphs),
+        (torch.cuda.random, forebay.cuda.random),
+        (torch.accelerator, forebay.accelerator),
+    ):
+        names.replace_module(theirs, ours, _SKIPPED)
+    for module in (torch.cuda, torch.cuda.random):
+        for name, function in _random_functions().items():
+            names.replace(module, name, function)
+    names.replace(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))  # noqa: ARG005 -- PyTorch's signature
+    names.replace(torch, "Generator", GeneratorFactory)
+    names.replace(torch._C, "_has_cuda", True)  # noqa: SLF001 -- torch.backends.cuda.is_built reads it
+    for name in dir(forebay._C):  # noqa: SLF001 -- the functions of torch._C that only a build with CUDA has
+        if name.startswith("_cuda") and not hasattr(torch._C, name):  # noqa: SLF001
+            names.replace(torch._C, name, getattr(forebay._C, name))  # noqa: SLF001
+    run_backward = torch.autograd.graph._engine_run_backward  # noqa: SLF001 -- the only entry to the engine
+    for module in (torch.autograd.graph, torch.autograd):
+        names.replace(module, "_engine_run_backward", _in_one_thread(run_backward))
+    replace_methods(names)
+
+
+def _in_one_thread(run_backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that runs the backward pass in the calling thread: the engine has no thread for the devices."""
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        with torch.autograd.set_multithreading_enabled(False):
+            return run_backward(*args, **keywords)
+
+    return run
+
+
+def _stream_id(index: int) -> int:
+    return current_stream_for(open_device.open_device(Device("cuda", index))).stream_id
+
+
+def _exchange_stream(index: int, number: int) -> int:
+    previous = current_stream_for(open_device.open_device(Device("cuda", index)))
+    if number != previous.stream_id:
+        with current.use_device(Device("cuda", index)):
+            forebay.cuda._set_stream_by_id(number, index, 1)  # noqa: SLF001 -- torch.cuda's
+    return previous.stream_id
+
+
+def _random_functions() -> dict[str, Callable[..., Any]]:
+    def get_rng_state(device: Any = "cuda") -> torch.Tensor:
+        return to_tensor(forebay.cuda.get_rng_state(device))
+
+    def get_rng_state_all() -> list[torch.Tensor]:
+        return [to_tensor(each) for each in forebay.cuda.get_rng_state_all()]
+
+    def set_rng_state(new_state: torch.Tensor, device: Any = "cuda") -> None:
+        forebay.cuda.set_rng_state(to_bytes(new_state), device)
+
+    def set_rng_state_all(new_states: Any) -> None:
+        forebay.cuda.set_rng_state_all([to_bytes(each) for each in new_states])
+
+    functions = (get_rng_state, get_rng_state_all, set_rng_state, set_rng_state_all)
+    return {each.__name__: each for each in functions}

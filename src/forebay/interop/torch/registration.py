@@ -1,0 +1,81 @@
+"""Registration of kernels for emulated devices in PyTorch's dispatcher."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from forebay.interop.torch.generic_kernel import generic_kernel, view_kernel
+
+__all__ = ["Kernels"]
+
+_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001 -- has no public name
+# Composite operators that call kernels by the type of the device, and those with a kernel of CUDA's own.
+_COMPOSITE = ("_foreach_", "_fused_", "_amp_", "copy_", "_index_put_impl_", "convolution", "convolution_backward")
+
+
+class Kernels:
+    """All kernels of the emulated devices.
+
+    Parameters
+    ----------
+    special : dict of str to callable
+        Kernels by name of the operator and its overload, such as "aten::copy_", in place of the generic one.
+    values_device : callable
+        Return the device of the values: "cpu" or "meta".
+    """
+
+    def __init__(self, special: dict[str, Callable[..., Any]], values_device: Callable[[], str]) -> None:
+        self._libraries: dict[str, torch.library.Library] = {}
+        self._special, self._values_device = special, values_device
+
+    def register(self) -> None:
+        """Register the kernels. PyTorch's own kernels for CUDA are replaced where the build has them."""
+        for name, operator in _operators("aten"):
+            if (kernel := self._special.get(name)) is None:
+                if not _needs_kernel(name):
+                    continue
+                kernel = view_kernel(operator) if _is_view(operator) else generic_kernel(operator, self._values_device)
+            self._add(name, kernel)
+
+    def remove(self) -> None:
+        """Remove the kernels."""
+        for library in self._libraries.values():
+            library._destroy()  # noqa: SLF001 -- has no public name
+        self._libraries.clear()
+
+    def _add(self, name: str, kernel: Callable[..., Any]) -> None:
+        space, _, short = name.partition("::")
+        if space not in self._libraries:
+            self._libraries[space] = torch.library.Library(space, "IMPL")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._libraries[space].impl(short, kernel, "CUDA")
+
+
+def _operators(space: str) -> Iterator[tuple[str, Any]]:
+    """Yield all operators of a namespace with their names."""
+    packets = getattr(torch.ops, space)
+    for name in torch._C._dispatch_get_all_op_names():  # noqa: SLF001 -- has no public name
+        if name.startswith(f"{space}::"):
+            short, _, overload = name.partition("::")[2].partition(".")
+            try:
+                yield name, getattr(getattr(packets, short), overload or "default")
+            except (AttributeError, RuntimeError):  # without a Python name
+                continue
+
+
+def _needs_kernel(name: str) -> bool:
+    short = name.partition("::")[2].partition(".")[0]
+    if any(_has_kernel(name, key) for key in ("CPU", "CompositeExplicitAutogradNonFunctional")):
+        return True
+    return _has_kernel(name, "CompositeExplicitAutograd") and short.startswith(_COMPOSITE)
+
+
+def _is_view(operator: Any) -> bool:
+    """Return True if results share the memory of arguments that the operator does not write."""
+    returned = [each.alias_info for each in operator._schema.returns]
+    return bool(returned) and all(each is not None and not each.is_write for each in returned)

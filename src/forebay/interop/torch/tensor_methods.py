@@ -1,0 +1,66 @@
+"""Methods of PyTorch's tensors and storages that need a driver, for emulated devices."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+
+from forebay.interop.torch.emulated_memory import memory_of
+from forebay.interop.torch.python_names import NameReplacements
+from forebay.runtime.memory.storage import AnyBlock
+
+__all__ = ["replace_methods"]
+
+_TensorBase = torch._C.TensorBase  # noqa: SLF001 -- has no public name
+_StorageBase = torch._C.StorageBase  # noqa: SLF001 -- has no public name
+
+
+def replace_methods(names: NameReplacements) -> None:
+    """Replace the methods."""
+    names.replace(torch.Tensor, "record_stream", _record_stream)
+    names.replace(torch.Tensor, "pin_memory", _pin_memory)
+    names.replace(torch.Tensor, "is_pinned", _is_pinned)
+    names.replace(torch.Tensor, "__dlpack__", _dlpack(torch.Tensor.__dlpack__))
+    names.replace(torch.Tensor, "__cuda_array_interface__", property(_array_interface))
+    names.replace(torch.UntypedStorage, "__new__", staticmethod(_new_storage))
+
+
+def _record_stream(self: torch.Tensor, stream: Any) -> None:
+    block = memory_of(self).block
+    if isinstance(block, AnyBlock):
+        block.record_stream(stream.queue.handle)
+
+
+_pinned: set[int] = set()
+
+
+def _pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:  # noqa: ARG001 -- PyTorch's signature
+    if self.device.type != "cpu":
+        raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
+    return self
+
+
+def _is_pinned(self: torch.Tensor, device: Any = None) -> bool:  # noqa: ARG001 -- PyTorch's signature
+    return False
+
+
+def _dlpack(original: Any) -> Any:
+    def __dlpack__(self: torch.Tensor, *args: Any, **keywords: Any) -> Any:
+        if self.is_cuda:
+            raise BufferError("memory of an emulated device cannot be exported: copy the tensor to the CPU first")
+        return original(self, *args, **keywords)
+
+    return __dlpack__
+
+
+def _array_interface(self: torch.Tensor) -> NoReturn:
+    raise AttributeError("tensors of emulated devices have no __cuda_array_interface__: copy them to the CPU first")
+
+
+def _new_storage(cls: type, *args: Any, device: Any = None, **keywords: Any) -> Any:
+    if device is None or torch.device(device).type != "cuda":
+        if device is not None:
+            keywords["device"] = device
+        return _StorageBase.__new__(cls, *args, **keywords)
+    return torch.empty(args[0] if args else 0, dtype=torch.uint8, device=device).untyped_storage()
