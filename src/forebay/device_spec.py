@@ -16,6 +16,7 @@ __all__ = [
     "canonical",
     "chosen_device",
     "default_device",
+    "is_pytorch_device",
     "set_default",
 ]
 
@@ -28,7 +29,7 @@ _KNOWN = frozenset(_TORCH_KINDS.split(", "))
 NO_ACCELERATOR = "Cannot access accelerator device when none is available."
 
 
-def _is_pytorch_device(device: object) -> bool:
+def is_pytorch_device(device: object) -> bool:
     """Return True for a `torch.device`. Does not import PyTorch."""
     kind = device.__class__
     return kind.__name__ == "device" and kind.__module__ == "torch"
@@ -110,7 +111,7 @@ class Device:
             kind = accelerator
         elif index is not None:
             _reject_type(spec)
-        elif _is_pytorch_device(spec):
+        elif is_pytorch_device(spec):
             kind, found = spec.type, spec.index
         else:
             _reject(spec)
@@ -126,7 +127,7 @@ class Device:
         raise AttributeError(f"attribute {name!r} of 'forebay.device' objects is not writable")
 
     def __eq__(self, other: object) -> bool:
-        if other.__class__ is Device or _is_pytorch_device(other):
+        if other.__class__ is Device or is_pytorch_device(other):
             return self.kind == other.type and self.index == other.index  # type: ignore[attr-defined]
         return False
 

@@ -582,7 +582,7 @@ def _stream_context(streams: Sequence[Stream | None], number: int, device: Devic
     stream = streams[number] if number < len(streams) else None
     if stream is None:
         return nullcontext()
-    if stream.device != device:
+    if stream.opened.device != device:
         raise ForebayError(
             f"Expected the device associated with the stream at index {number} (was {stream.device_index}) to match "
             f"the device supplied at that index (expected {device.index})"

@@ -88,7 +88,7 @@ def _sleep(cycles: int) -> None:
     stream = current_stream()
     queue = stream.queue
     if not can_launch(queue):
-        raise Unsupported(f"the queues of {stream.device} cannot run host functions", ability="Launches")
+        raise Unsupported(f"the queues of {stream.opened.device} cannot run host functions", ability="Launches")
     clock = stream.opened.port.props.details.get("clock_rate") or _DEFAULT_CLOCK_KHZ
     address = ctypes.cast(_libc.usleep, ctypes.c_void_p).value
     _queue_native_call(queue, address or 0, min(int(cycles * 1000 / clock), (1 << 32) - 1))

@@ -443,9 +443,9 @@ def _stream_chooser(given: Any, tensors: list[Tensor]) -> Any:
         streams = []
         for index, tensor in enumerate(tensors):
             stream = (given and given[index]) or current_stream_for(tensor.raw_storage.opened)
-            if stream.device != tensor.device:
+            if stream.opened.device != tensor.device:
                 raise ForebayError(
-                    f"the stream at index {index} is on {stream.device}, but its tensor is on {tensor.device}"
+                    f"the stream at index {index} is on {stream.opened.device}, but its tensor is on {tensor.device}"
                 )
             streams.append(stream)
         return streams

@@ -7,7 +7,7 @@ from typing import Any
 
 from forebay import backends
 from forebay.backends.common.cuda_errors import INVALID_DEVICE, accelerator_error
-from forebay.device_spec import Device, DeviceLike
+from forebay.device_spec import Device, DeviceLike, is_pytorch_device
 from forebay.errors import ForebayError
 from forebay.runtime.base import lazy_init
 from forebay.runtime.base.lazy_init import LazyInit
@@ -96,7 +96,7 @@ class DeviceKind:
         """Return the index that a device argument names, or None. Raises ValueError for another kind."""
         if isinstance(device, int):
             return device
-        parsed = Device(device) if isinstance(device, str) else device
+        parsed = Device(device) if isinstance(device, str) or is_pytorch_device(device) else device
         if isinstance(parsed, Device):
             if parsed.kind != self.name:
                 is_cpu = parsed.kind == "cpu"
@@ -116,7 +116,7 @@ class DeviceKind:
 
         Raises ValueError for another kind. Equals `index(device, optional=True)` in every other respect.
         """
-        parsed = Device(device) if isinstance(device, str) else device
+        parsed = Device(device) if isinstance(device, str) or is_pytorch_device(device) else device
         if isinstance(parsed, (int, Device)):
             return None if parsed == Device(self.name) else self.index(parsed)
         index = getattr(parsed, "idx", None)

@@ -12,6 +12,10 @@ def set_callbacks(
     device_count: Callable[[], int],
     current_stream: Callable[[int], int],
     exchange_stream: Callable[[int, int], int],
+    record_event: Callable[[int, int], int],
+    wait_event: Callable[[int, int, int], object],
+    destroy_event: Callable[[int], object],
+    record_memory: Callable[[int, int, int], object],
 ) -> None:
     """Set the functions that the methods call, for all objects.
 
@@ -25,6 +29,23 @@ def set_callbacks(
         Return the number of the current stream of the device with an index.
     exchange_stream : callable
         Make the stream with an index of a device and a number current, and return the number of the previous one.
+    record_event : callable
+        Record an event on the stream with an index of a device and a number, and return a number for it, not 0.
+    wait_event : callable
+        Make the stream with an index and a number, which follow the number of the event, wait for it.
+    destroy_event : callable
+        Delete an event by its number.
+    record_memory : callable
+        Record that the stream with an index and a number uses the memory at an address, which precedes them.
+    """
+
+def set_host_allocator(allocator: int) -> None:
+    """Set the allocator that hooks return for pinned memory.
+
+    Parameters
+    ----------
+    allocator : int
+        Address of PyTorch's allocator of CPU memory.
     """
 
 def make_object(template: int, slots: Mapping[str, int]) -> tuple[Table, int, int]:
@@ -36,8 +57,9 @@ def make_object(template: int, slots: Mapping[str, int]) -> tuple[Table, int, in
         Address of the object.
     slots : dict of str to int
         Position in the table of each method to replace: of device guards "exchangeDevice", "getDevice", "deviceCount",
-        "getStream", "getDefaultStream" and "exchangeStream"; of hooks "hasCUDA", "isBuilt", "isAvailable" and
-        "hasPrimaryContext".
+        "getStream", "getDefaultStream", "exchangeStream", "record", "block", "destroyEvent", "queryEvent",
+        "queryStream", "synchronizeEvent", "synchronizeStream" and "recordDataPtrOnStream"; of hooks "hasCUDA", "isBuilt", "isAvailable",
+        "init", "hasPrimaryContext" and "getPinnedMemoryAllocator".
 
     Returns
     -------

@@ -27,10 +27,15 @@ cdef class Table:
     cdef void* methods[TYPE_INFORMATION + METHODS]
     cdef void* instance[1]
 
+cdef uintptr_t _host_allocator = 0
 cdef object _current_index = None
 cdef object _device_count = None
 cdef object _current_stream = None
 cdef object _exchange_stream = None
+cdef object _record_event = None
+cdef object _wait_event = None
+cdef object _destroy_event = None
+cdef object _record_memory = None
 
 
 cdef uint16_t pack(int index) noexcept nogil:
@@ -71,6 +76,34 @@ cdef int64_t ask_exchange(int index, int64_t number) noexcept with gil:
         return 0
 
 
+cdef int64_t ask_record(int index, int64_t number) noexcept with gil:
+    try:
+        return _record_event(index, number)
+    except BaseException:
+        return 0
+
+
+cdef void ask_wait(int64_t event, int index, int64_t number) noexcept with gil:
+    try:
+        _wait_event(event, index, number)
+    except BaseException:
+        pass
+
+
+cdef void ask_destroy(int64_t event) noexcept with gil:
+    try:
+        _destroy_event(event)
+    except BaseException:
+        pass
+
+
+cdef void ask_memory(uintptr_t address, int index, int64_t number) noexcept with gil:
+    try:
+        _record_memory(address, index, number)
+    except BaseException:
+        pass
+
+
 cdef uint16_t get_device(void* self) noexcept nogil:
     return pack(ask_index() if Py_IsInitialized() else 0)
 
@@ -105,6 +138,43 @@ cdef Stream exchange_stream(void* self, Stream stream) noexcept nogil:
     return previous
 
 
+cdef void do_nothing(void* self) noexcept nogil:
+    pass
+
+
+# An event is a number, in place of the pointer that C++ code keeps.
+
+cdef void record_event(void* self, void** event, const Stream* stream, int8_t index, int flag) noexcept nogil:
+    if not Py_IsInitialized():
+        return
+    if event[0] is not NULL:
+        ask_destroy(<int64_t>event[0])
+    event[0] = <void*>ask_record(unpack(stream.device), stream.number)
+
+
+cdef void wait_for_event(void* self, void* event, const Stream* stream) noexcept nogil:
+    if event is not NULL and Py_IsInitialized():
+        ask_wait(<int64_t>event, unpack(stream.device), stream.number)
+
+
+cdef void destroy_event(void* self, void* event, int8_t index) noexcept nogil:
+    if event is not NULL and Py_IsInitialized():
+        ask_destroy(<int64_t>event)
+
+
+cdef bint query(void* self, void* event_or_stream) noexcept nogil:
+    return True  # the operators of emulated devices are complete when they return
+
+
+cdef void record_memory(void* self, void** data, const Stream* stream) noexcept nogil:
+    if Py_IsInitialized():  # c10::DataPtr begins with the address
+        ask_memory(<uintptr_t>data[0], unpack(stream.device), stream.number)
+
+
+cdef void* get_pinned_allocator(void* self) noexcept nogil:
+    return <void*>_host_allocator
+
+
 cdef bint answer_true(void* self) noexcept nogil:
     return True
 
@@ -120,17 +190,36 @@ cdef dict _METHODS = {
     "getStream": <uintptr_t>&get_stream,
     "getDefaultStream": <uintptr_t>&get_default_stream,
     "exchangeStream": <uintptr_t>&exchange_stream,
+    "record": <uintptr_t>&record_event,
+    "block": <uintptr_t>&wait_for_event,
+    "destroyEvent": <uintptr_t>&destroy_event,
+    "queryEvent": <uintptr_t>&query,
+    "queryStream": <uintptr_t>&query,
+    "synchronizeEvent": <uintptr_t>&do_nothing,
+    "synchronizeStream": <uintptr_t>&do_nothing,
+    "recordDataPtrOnStream": <uintptr_t>&record_memory,
     "hasCUDA": <uintptr_t>&answer_true,
     "isBuilt": <uintptr_t>&answer_true,
     "isAvailable": <uintptr_t>&answer_true,
+    "init": <uintptr_t>&do_nothing,
     "hasPrimaryContext": <uintptr_t>&answer_true_for,
+    "getPinnedMemoryAllocator": <uintptr_t>&get_pinned_allocator,
 }
 
 
-def set_callbacks(current_index, device_count, current_stream, exchange_stream):
+def set_callbacks(
+    current_index, device_count, current_stream, exchange_stream, record_event, wait_event, destroy_event, record_memory,
+):
     global _current_index, _device_count, _current_stream, _exchange_stream
+    global _record_event, _wait_event, _destroy_event, _record_memory
     _current_index, _device_count = current_index, device_count
     _current_stream, _exchange_stream = current_stream, exchange_stream
+    _record_event, _wait_event, _destroy_event, _record_memory = record_event, wait_event, destroy_event, record_memory
+
+
+def set_host_allocator(uintptr_t allocator):
+    global _host_allocator
+    _host_allocator = allocator
 
 
 def make_object(uintptr_t template, dict slots):

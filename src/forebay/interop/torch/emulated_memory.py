@@ -7,7 +7,9 @@ the address; its owner is deleted with the storage, and frees the block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,7 +22,7 @@ from forebay.runtime.memory._dlpack import export_memory
 from forebay.runtime.memory.storage import AnyBlock, allocate_block
 from forebay.runtime.streams.stream import current_stream_for
 
-__all__ = ["EmulatedMemory", "adopt", "alias", "allocate_bytes", "memory_of", "open_torch_device", "set_observer"]
+__all__ = ["EmulatedMemory", "adopt", "alias", "allocate_bytes", "find_memory", "memory_at", "memory_of", "open_torch_device", "set_observer"]
 
 _CUDA = 2  # kDLCUDA
 _BYTE = (1, 8)
@@ -36,6 +38,7 @@ _view_dtype = torch.ops.aten.view.dtype.redispatch
 
 _by_storage: dict[int, EmulatedMemory] = {}  # by the address of PyTorch's storage object on the emulated device
 _by_values: dict[int, EmulatedMemory] = {}  # by that of the values' storage object
+_by_address: dict[int, EmulatedMemory] = {}
 _observer: Callable[[EmulatedMemory, bool], None] | None = None
 
 
@@ -69,7 +72,9 @@ class _Lifetime:
 
     def __init__(self, memory: EmulatedMemory) -> None:
         self.memory, self.key = memory, 0
-        _by_values[memory.values._cdata] = memory
+        if memory.block is not None:
+            _by_values[memory.values._cdata] = memory
+            _by_address[memory.block.address] = memory
         if _observer is not None:
             _observer(memory, True)
 
@@ -81,6 +86,8 @@ class _Lifetime:
             del _by_storage[self.key]
         if _by_values.get(key := memory.values._cdata) is memory:  # else the values have grown, and have another block
             del _by_values[key]
+        if memory.block is not None and _by_address.get(address := memory.block.address) is memory:
+            del _by_address[address]
         if _observer is not None:
             _observer(memory, False)
 
@@ -107,26 +114,77 @@ def allocate_bytes(opened: OpenDevice, nbytes: int) -> AnyBlock | None:
         raise torch.OutOfMemoryError(str(error)) from None
 
 
+class _Thread(threading.local):
+    log: list[EmulatedMemory] | None = None  # what this thread adopts
+    results: Iterator[torch.UntypedStorage] | None = None  # the values that this thread's new results replace
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def logged() -> Iterator[list[EmulatedMemory]]:
+    """List the memory of all results that this thread adopts."""
+    before, _thread.log = _thread.log, []
+    try:
+        yield _thread.log
+    finally:
+        _thread.log = before
+
+
+@contextmanager
+def replaying(results: Sequence[torch.UntypedStorage]) -> Iterator[None]:
+    """Copy what this thread adopts into given values, in order, without an allocation."""
+    _thread.results = iter(results)
+    try:
+        yield
+    finally:
+        _thread.results = None
+
+
+def shadow(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor over the values of another one, for which no memory of the device is allocated."""
+    memory = memory_of(tensor)
+    made = _tensor_over(alias(tensor), EmulatedMemory(memory.values, None, memory.opened, memory.nbytes))
+    if tensor.requires_grad:
+        made.requires_grad_()
+    return made
+
+
 def adopt(values: torch.Tensor, opened: OpenDevice, block: AnyBlock | None = None) -> torch.Tensor:
     """Return a tensor of the device with the values, which own their storage. Allocates what it occupies, or uses `block`."""
     storage = values.untyped_storage()
     nbytes: int = storage.nbytes()
+    if _thread.results is not None:
+        kept = next(_thread.results)
+        kept.copy_(storage)
+        return _tensor_over(_over(values, kept), EmulatedMemory(kept, None, opened, nbytes))
     known = _by_values.get(storage._cdata)
     if known is not None and known.nbytes == nbytes:  # an operator returned a view of an argument
         raise AssertionError("the storage of the values belongs to another tensor")
     memory = EmulatedMemory(storage, block or allocate_bytes(opened, nbytes), opened, nbytes)
+    if _thread.log is not None:
+        _thread.log.append(memory)
+    return _tensor_over(values, memory)
+
+
+def _tensor_over(values: torch.Tensor, memory: EmulatedMemory) -> torch.Tensor:
+    """Return a tensor of the device with the layout of `values`."""
     address = 0 if memory.block is None else memory.block.address
-    element = _ELEMENTS.get(values.dtype)
-    shape = values.shape
-    place = _CUDA, opened.device.index or 0
+    element, shape, nbytes = _ELEMENTS.get(values.dtype), values.shape, memory.nbytes
+    place = _CUDA, memory.opened.device.index or 0
     if element is not None and not values.storage_offset() and nbytes == _extent(values):
-        tensor = _from_dlpack(address, shape, values.stride(), element, place, memory)
-    else:
-        tensor = _from_dlpack(address, (nbytes,), (1,), _BYTE, place, memory)
-        if values.dtype != torch.uint8:
-            tensor = _retype(tensor, values.dtype)
-        tensor = _as_strided(_AS_CPU, tensor, shape, values.stride(), values.storage_offset())
-    return tensor
+        return _from_dlpack(address, shape, values.stride(), element, place, memory)
+    tensor = _from_dlpack(address, (nbytes,), (1,), _BYTE, place, memory)
+    if values.dtype != torch.uint8:
+        tensor = _retype(tensor, values.dtype)
+    return _as_strided(_AS_CPU, tensor, shape, values.stride(), values.storage_offset())
+
+
+def _over(values: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
+    """Return a tensor with the layout of `values` over another storage."""
+    made = torch.empty(0, dtype=values.dtype, device=storage.device)
+    return made.set_(storage, values.storage_offset(), values.shape, values.stride())
 
 
 def _retype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -157,12 +215,23 @@ def _from_dlpack(
 
 def memory_of(tensor: torch.Tensor) -> EmulatedMemory:
     """Return the memory of a tensor on an emulated device."""
-    return _by_storage[tensor.untyped_storage()._cdata]
+    storage = tensor.untyped_storage()
+    try:
+        return _by_storage[storage._cdata]
+    except KeyError:  # C++ code made another storage from the address
+        return _by_address[storage.data_ptr()]
+
+
+def memory_at(address: int) -> EmulatedMemory | None:
+    """Return the memory whose block begins at an address, or None."""
+    return _by_address.get(address)
+
+
+def find_memory(storage: torch.UntypedStorage) -> EmulatedMemory | None:
+    """Return the memory of a storage, or None if it is not on an emulated device."""
+    return _by_storage.get(storage._cdata)
 
 
 def alias(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor over the values of a tensor on an emulated device."""
-    values = _by_storage[tensor.untyped_storage()._cdata].values
-    return torch.empty(0, dtype=tensor.dtype, device=values.device).set_(
-        values, tensor.storage_offset(), tensor.shape, tensor.stride()
-    )
+    return _over(tensor, memory_of(tensor).values)

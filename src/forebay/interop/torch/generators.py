@@ -10,9 +10,12 @@ import torch
 
 from forebay.device_spec import Device
 from forebay.runtime.devices import current
-from forebay.runtime.random.generator import Generator
+from forebay.interop.torch.emulated_memory import open_torch_device
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.streams.stream import current_stream_for
+from forebay.runtime.random.generator import Generator, default_generator
 
-__all__ = ["EmulatedGenerator", "GeneratorFactory", "emulated_generator", "to_bytes", "to_tensor"]
+__all__ = ["EmulatedGenerator", "GeneratorFactory", "generator_of", "host_generator", "to_bytes", "to_tensor"]
 
 _HostGenerator = torch.Generator  # before it is replaced
 
@@ -36,6 +39,28 @@ def emulated_generator(generator: torch.Generator) -> Generator | None:
     """Return forebay's generator of one that PyTorch passes to a kernel, which is another object; None for the CPU's."""
     known = _by_address.get(generator._cdata)
     return None if known is None else known.emulated
+
+
+_GOLDEN = 0x9E3779B97F4A7C15  # mixes the seed and the offset
+
+
+def generator_of(opened: OpenDevice, given: torch.Generator | None) -> Generator:
+    """Return forebay's generator of an argument; None is the default one of the device."""
+    if given is None:
+        return default_generator(opened.device)
+    emulated = emulated_generator(given)
+    if emulated is None:
+        raise RuntimeError(f"Expected a 'cuda' device type for generator but found '{given.device.type}'")
+    return emulated
+
+
+def host_generator(device: torch.device, given: torch.Generator | None = None) -> torch.Generator:
+    """Return a generator of the CPU, seeded from that of the device, which advances."""
+    opened = open_torch_device(device)
+    if current_stream_for(opened).is_capturing():  # the replays draw
+        return torch.Generator().manual_seed(0)
+    seed, offset = generator_of(opened, given).advance_on(opened, 4)
+    return torch.Generator().manual_seed((seed + (offset + 1) * _GOLDEN) % (1 << 63))
 
 
 class EmulatedGenerator(_HostGenerator):

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.emulated_memory import adopt, alias, memory_of, open_torch_device
+from forebay.interop.torch.generators import host_generator
 from forebay.runtime.devices.open_device import OpenDevice
 
-__all__ = ["ArgumentReader", "Operator", "generic_kernel", "mixed_devices", "replace_values", "view_kernel"]
+__all__ = ["ArgumentReader", "Operator", "generic_kernel", "mixed_devices", "replace_values", "view_kernel", "written_arguments"]
 
 Operator = Any  # torch._ops.OpOverload, which has no annotations
 _AS_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # noqa: SLF001 -- has no public name
@@ -34,10 +35,11 @@ def mixed_devices(one: torch.device, other: torch.device) -> RuntimeError:
 class ArgumentReader:
     """The arguments of one call as tensors over the values, and where the results belong."""
 
-    __slots__ = ("aliases", "device", "mixed", "originals", "values_device")
+    __slots__ = ("aliases", "device", "generator", "mixed", "originals", "values_device")
 
     def __init__(self, values_device: str, *, mixed: bool) -> None:
         self.device: torch.device | None = None
+        self.generator: torch.Generator | None = None
         self.mixed = mixed
         self.values_device = values_device
         self.aliases: dict[int, torch.Tensor] = {}  # by the id of the original
@@ -53,6 +55,7 @@ class ArgumentReader:
             self.device = self.device or argument
             return torch.device(self.values_device)
         if isinstance(argument, torch.Generator):
+            self.generator = argument
             return None
         return argument
 
@@ -98,10 +101,11 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
     """Return the kernel of an operator."""
     name = operator._schema.name.partition("::")[2]
     mixed = name in _MIXED
-    written = _written_arguments(operator)
+    written = written_arguments(operator)
     returns_written = [any(alias_of.is_write for alias_of in [each.alias_info] if alias_of is not None)
                        for each in operator._schema.returns]  # fmt: skip
     names = [argument.name for argument in operator._schema.arguments]
+    draws = "generator" in names
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         reader = ArgumentReader(values_device(), mixed=mixed)
@@ -110,6 +114,9 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
         keywords = {key: read(each) for key, each in kwargs.items()}
         if "pin_memory" in keywords:
             keywords["pin_memory"] = False
+        if draws:
+            keywords["generator"] = host_generator(reader.device or torch.device("cuda"), reader.generator)
+            given = given[: names.index("generator")]
         results = operator(*given, **keywords)
         if written:
             reader.write_back()
@@ -124,7 +131,8 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
     return kernel
 
 
-def _written_arguments(operator: Operator) -> list[int]:
+def written_arguments(operator: Operator) -> list[int]:
+    """Return the positions of the arguments that an operator writes."""
     return [
         at for at, argument in enumerate(operator._schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write

@@ -23,13 +23,17 @@ import forebay.cuda.streams
 from forebay.device_spec import Device
 from forebay.errors import WrongState
 from forebay.interop.torch import values
-from forebay.interop.torch._device_guard import set_callbacks
 from forebay.interop.torch.copy_kernels import COPY_KERNELS
 from forebay.interop.torch.factory_kernels import FACTORY_KERNELS
 from forebay.interop.torch.generators import GeneratorFactory, to_bytes, to_tensor
+from forebay.interop.torch.graph_capture import TorchGraph
+from forebay.interop.torch.legacy_types import replace_legacy_types
+from forebay.interop.torch.pinned_memory import replace_pinned_memory
 from forebay.interop.torch.python_names import NameReplacements
 from forebay.interop.torch.random_kernels import RANDOM_KERNELS
 from forebay.interop.torch.registration import Kernels
+from forebay.interop.torch.stream_types import replace_stream_types
+from forebay.interop.torch.streams_of_engine import connect_streams
 from forebay.interop.torch.tensor_methods import replace_methods
 from forebay.interop.torch.torch_internals import CudaInterfaces
 from forebay.runtime.devices import current, open_device
@@ -40,7 +44,8 @@ __all__ = ["is_patched", "patch"]
 _lock = threading.Lock()
 _patched = False
 _SKIPPED = ("OutOfMemoryError", "AcceleratorError", "amp", "get_rng_state", "get_rng_state_all", "set_rng_state",
-            "set_rng_state_all", "_get_generator")  # fmt: skip
+            "set_rng_state_all", "_get_generator", *(name for name in dir(torch.cuda) if name.endswith(("Storage", "Tensor"))),
+            "_CudaBase", "_lazy_new", "graph", "make_graphed_callables")  # fmt: skip  # types of tensors, which are PyTorch's
 
 
 def is_patched() -> bool:
@@ -99,7 +104,7 @@ def patch(mode: values.Mode = "compute") -> Iterator[None]:
         names = NameReplacements()
         kernels = Kernels({**COPY_KERNELS, **FACTORY_KERNELS, **RANDOM_KERNELS}, values.device)
         values.set_mode(mode)
-        set_callbacks(lambda: current.current_index("cuda"), forebay.cuda.device_count, _stream_id, _exchange_stream)
+        connect_streams()
         _patched = True
     try:
         interfaces.install()
@@ -128,14 +133,19 @@ def _replace_names(names: NameReplacements) -> None:
             names.replace(module, name, function)
     names.replace(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))  # noqa: ARG005 -- PyTorch's signature
     names.replace(torch, "Generator", GeneratorFactory)
+    for module in (torch.cuda, torch.cuda.graphs):
+        names.replace(module, "CUDAGraph", TorchGraph)
     names.replace(torch._C, "_has_cuda", True)  # noqa: SLF001 -- torch.backends.cuda.is_built reads it
     for name in dir(forebay._C):  # noqa: SLF001 -- the functions of torch._C that only a build with CUDA has
-        if name.startswith("_cuda") and not hasattr(torch._C, name):  # noqa: SLF001
+        if name.startswith(("_cuda", "_host_")):  # noqa: SLF001
             names.replace(torch._C, name, getattr(forebay._C, name))  # noqa: SLF001
     run_backward = torch.autograd.graph._engine_run_backward  # noqa: SLF001 -- the only entry to the engine
     for module in (torch.autograd.graph, torch.autograd):
         names.replace(module, "_engine_run_backward", _in_one_thread(run_backward))
     replace_methods(names)
+    replace_stream_types(names)
+    replace_pinned_memory(names)
+    replace_legacy_types(names)
 
 
 def _in_one_thread(run_backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -146,18 +156,6 @@ def _in_one_thread(run_backward: Callable[..., Any]) -> Callable[..., Any]:
             return run_backward(*args, **keywords)
 
     return run
-
-
-def _stream_id(index: int) -> int:
-    return current_stream_for(open_device.open_device(Device("cuda", index))).stream_id
-
-
-def _exchange_stream(index: int, number: int) -> int:
-    previous = current_stream_for(open_device.open_device(Device("cuda", index)))
-    if number != previous.stream_id:
-        with current.use_device(Device("cuda", index)):
-            forebay.cuda._set_stream_by_id(number, index, 1)  # noqa: SLF001 -- torch.cuda's
-    return previous.stream_id
 
 
 def _random_functions() -> dict[str, Callable[..., Any]]:

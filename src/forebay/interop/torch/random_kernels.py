@@ -15,40 +15,19 @@ import torch
 
 from forebay.interop.torch import values
 from forebay.interop.torch.emulated_memory import adopt, alias, open_torch_device
-from forebay.interop.torch.generators import emulated_generator
-from forebay.runtime.devices.open_device import OpenDevice
+from forebay.interop.torch.generators import generator_of, host_generator
 from forebay.runtime.memory.storage import Storage
 from forebay.runtime.random import fill
-from forebay.runtime.random.generator import Generator, default_generator
 from forebay.runtime.streams.stream import current_stream_for
 from forebay.runtime.tensors.tensor import Tensor
 
-__all__ = ["RANDOM_KERNELS", "host_generator"]
+__all__ = ["RANDOM_KERNELS"]
 
 _NUMPY = {
     torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64, torch.bool: np.bool_,
     torch.int8: np.int8, torch.int16: np.int16, torch.int32: np.int32, torch.int64: np.int64, torch.uint8: np.uint8,
     torch.complex64: np.complex64, torch.complex128: np.complex128,
 }  # fmt: skip
-_GOLDEN = 0x9E3779B97F4A7C15  # mixes the seed and the offset
-
-
-def _generator(opened: OpenDevice, given: torch.Generator | None) -> Generator:
-    if given is None:
-        return default_generator(opened.device)
-    emulated = emulated_generator(given)
-    if emulated is None:
-        raise RuntimeError(f"Expected a 'cuda' device type for generator but found '{given.device.type}'")
-    return emulated
-
-
-def host_generator(device: torch.device, given: object = None) -> torch.Generator:
-    """Return a generator of the CPU, seeded from that of the device, which advances."""
-    opened = open_torch_device(device)
-    seed, offset = _generator(opened, given).advance_on(opened, 4)
-    return torch.Generator().manual_seed((seed + (offset + 1) * _GOLDEN) % (1 << 63))
-
-
 def _draw(target: torch.Tensor, generator: object, function: Callable[..., None], *arguments: Any) -> torch.Tensor:
     """Draw into the values of a tensor."""
     if not values.is_computed():
@@ -60,9 +39,15 @@ def _draw(target: torch.Tensor, generator: object, function: Callable[..., None]
         dtype = np.float32
     memory = Storage(opened, elements.untyped_storage().nbytes(), elements.data_ptr(), elements)
     strides = tuple(stride * elements.itemsize for stride in elements.stride())
-    function(Tensor(memory, np.dtype(dtype), tuple(elements.shape), strides), *arguments, _generator(opened, generator))
-    current_stream_for(opened).synchronize()
-    if dtype is np.float32 and target.dtype != torch.float32:
+    function(Tensor(memory, np.dtype(dtype), tuple(elements.shape), strides), *arguments, generator_of(opened, generator))
+    stream, rounded = current_stream_for(opened), elements.dtype != target.dtype
+    if stream.is_capturing():
+        if rounded:
+            final = alias(target)
+            stream.queue.call(lambda: final.copy_(elements))  # type: ignore[attr-defined]  # queues of emulated devices launch
+        return target
+    stream.synchronize()
+    if rounded:
         alias(target).copy_(elements)
     return target
 
@@ -121,23 +106,33 @@ def _dropout(tensor: torch.Tensor, p: float, train: bool | None) -> tuple[torch.
     return adopt(result, opened), adopt(mask, opened)
 
 
-def _with_host_generator(operator: Any, place: str) -> Callable[..., Any]:
-    """Return a kernel that calls PyTorch's with a generator of the CPU. `place` names a result argument, or is ""."""
-
-    def kernel(*args: Any, generator: Any = None, **keywords: Any) -> Any:
-        tensors = [each for each in (*args, *keywords.values()) if isinstance(each, torch.Tensor)]
-        device = tensors[0].device
-        keywords = {name: alias(each) if isinstance(each, torch.Tensor) else each for name, each in keywords.items()}
-        given = [alias(each) if isinstance(each, torch.Tensor) and each.is_cuda else each for each in args]
-        result = operator(*given, generator=host_generator(device, generator), **keywords)
-        if place:
-            return tensors[-1]
-        return adopt(result, open_torch_device(device))
-
-    return kernel
+def _bernoulli_tensor(target: torch.Tensor, p: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
+    chances = p.to(target.device).expand(target.shape).contiguous()
+    if not values.is_computed():
+        return target
+    opened = open_torch_device(target.device)
+    given = alias(chances).to(torch.float64 if target.dtype == torch.float64 else torch.float32)
+    memory = Storage(opened, given.untyped_storage().nbytes(), given.data_ptr(), given)
+    strides = tuple(stride * given.itemsize for stride in given.stride())
+    dtype = np.dtype(np.float64 if given.dtype == torch.float64 else np.float32)
+    return _draw(target, generator, fill.bernoulli, Tensor(memory, dtype, tuple(given.shape), strides))
 
 
-_aten = torch.ops.aten
+def _bernoulli_like(p: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
+    return torch.empty_like(p).bernoulli_(p, generator=generator)
+
+
+def _bernoulli_out(p: torch.Tensor, *, generator: Any = None, out: torch.Tensor) -> torch.Tensor:
+    return out.resize_(p.shape).bernoulli_(p, generator=generator)
+
+
+def _normal_of(mean: Any, std: Any, *, generator: Any = None) -> torch.Tensor:
+    given = [each for each in (mean, std) if isinstance(each, torch.Tensor)]
+    shape = torch.broadcast_shapes(*(each.shape for each in given))
+    made = torch.empty(shape, dtype=given[0].dtype, device=given[0].device).normal_(generator=generator)
+    return made.mul_(std).add_(mean)
+
+
 RANDOM_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::uniform_": _uniform,
     "aten::normal_": _normal,
@@ -150,7 +145,10 @@ RANDOM_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::log_normal_": _log_normal,
     "aten::geometric_": _geometric,
     "aten::native_dropout": _dropout,
-    "aten::multinomial": _with_host_generator(_aten.multinomial.default, ""),
-    "aten::poisson": _with_host_generator(_aten.poisson.default, ""),
-    "aten::randperm.generator_out": _with_host_generator(_aten.randperm.generator_out, "out"),
+    "aten::bernoulli": _bernoulli_like,
+    "aten::bernoulli.out": _bernoulli_out,
+    "aten::bernoulli_.Tensor": _bernoulli_tensor,
+    "aten::normal.Tensor_float": lambda mean, std=1.0, *, generator=None: _normal_of(mean, std, generator=generator),
+    "aten::normal.float_Tensor": _normal_of,
+    "aten::normal.Tensor_Tensor": _normal_of,
 }

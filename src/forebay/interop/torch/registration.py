@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
-from forebay.interop.torch.generic_kernel import generic_kernel, view_kernel
+from forebay.interop.torch.generic_kernel import generic_kernel, view_kernel, written_arguments
+from forebay.interop.torch.graph_capture import capturable
+from forebay.interop.torch.random_kernels import RANDOM_KERNELS
 
 __all__ = ["Kernels"]
 
@@ -38,7 +40,12 @@ class Kernels:
             if (kernel := self._special.get(name)) is None:
                 if not _needs_kernel(name):
                     continue
-                kernel = view_kernel(operator) if _is_view(operator) else generic_kernel(operator, self._values_device)
+                if _is_view(operator):
+                    self._add(name, view_kernel(operator))
+                    continue
+                kernel = generic_kernel(operator, self._values_device)
+            if name not in RANDOM_KERNELS:  # forebay captures draws itself
+                kernel = capturable(kernel, written_arguments(operator))
             self._add(name, kernel)
 
     def remove(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from forebay.interop.torch.emulated_memory import memory_of
+from forebay.interop.torch.emulated_memory import allocate_bytes, find_memory, memory_of
 from forebay.interop.torch.python_names import NameReplacements
 from forebay.runtime.memory.storage import AnyBlock
 
@@ -19,30 +19,18 @@ _StorageBase = torch._C.StorageBase  # noqa: SLF001 -- has no public name
 def replace_methods(names: NameReplacements) -> None:
     """Replace the methods."""
     names.replace(torch.Tensor, "record_stream", _record_stream)
-    names.replace(torch.Tensor, "pin_memory", _pin_memory)
-    names.replace(torch.Tensor, "is_pinned", _is_pinned)
     names.replace(torch.Tensor, "__dlpack__", _dlpack(torch.Tensor.__dlpack__))
     names.replace(torch.Tensor, "__cuda_array_interface__", property(_array_interface))
     names.replace(torch.UntypedStorage, "__new__", staticmethod(_new_storage))
+    names.replace(torch.UntypedStorage, "resize_", _resize)
+    names.replace(torch.UntypedStorage, "nbytes", _nbytes)
+    names.replace(torch.UntypedStorage, "size", _nbytes)
 
 
 def _record_stream(self: torch.Tensor, stream: Any) -> None:
     block = memory_of(self).block
     if isinstance(block, AnyBlock):
         block.record_stream(stream.queue.handle)
-
-
-_pinned: set[int] = set()
-
-
-def _pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:  # noqa: ARG001 -- PyTorch's signature
-    if self.device.type != "cpu":
-        raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
-    return self
-
-
-def _is_pinned(self: torch.Tensor, device: Any = None) -> bool:  # noqa: ARG001 -- PyTorch's signature
-    return False
 
 
 def _dlpack(original: Any) -> Any:
@@ -64,3 +52,20 @@ def _new_storage(cls: type, *args: Any, device: Any = None, **keywords: Any) -> 
             keywords["device"] = device
         return _StorageBase.__new__(cls, *args, **keywords)
     return torch.empty(args[0] if args else 0, dtype=torch.uint8, device=device).untyped_storage()
+
+
+def _resize(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+    memory = find_memory(self)
+    if memory is None:
+        return _StorageBase.resize_(self, size)
+    memory.block = None  # frees it before the new memory is allocated only if nothing is to be copied
+    memory.block = allocate_bytes(memory.opened, size)
+    memory.values.resize_(size)
+    memory.nbytes = size
+    return self
+
+
+def _nbytes(self: torch.UntypedStorage) -> int:
+    memory = find_memory(self)
+    size: int = _StorageBase.nbytes(self) if memory is None else memory.nbytes
+    return size

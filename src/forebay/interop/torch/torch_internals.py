@@ -14,15 +14,18 @@ from pathlib import Path
 import torch
 
 from forebay.errors import Unsupported
-from forebay.interop.torch._device_guard import Table, make_object
+from forebay.interop.torch._device_guard import Table, make_object, set_host_allocator
 
 __all__ = ["CudaInterfaces", "method_slots"]
 
 _GUARDS = "_ZN3c104impl26device_guard_impl_registryE"  # c10::impl::device_guard_impl_registry
 _HOOKS = "_ZN2at6detail12getCUDAHooksEv"  # at::detail::getCUDAHooks()
+_HOST_ALLOCATOR = "_ZN3c1015GetCPUAllocatorEv"  # c10::GetCPUAllocator()
 _CPU, _CUDA, _META = 0, 1, 14  # c10::DeviceType
-_GUARD_METHODS = ("exchangeDevice", "getDevice", "deviceCount", "getStream", "getDefaultStream", "exchangeStream")
-_HOOK_METHODS = ("hasCUDA", "hasPrimaryContext", "isBuilt", "isAvailable")
+_GUARD_METHODS = ("exchangeDevice", "getDevice", "deviceCount", "getStream", "getDefaultStream", "exchangeStream",
+                  "record", "block", "destroyEvent", "queryEvent", "queryStream", "synchronizeEvent",
+                  "synchronizeStream", "recordDataPtrOnStream")  # fmt: skip
+_HOOK_METHODS = ("hasCUDA", "hasPrimaryContext", "isBuilt", "isAvailable", "init", "getPinnedMemoryAllocator")
 _VIRTUAL = re.compile(r"\bvirtual\s+(~)?[^;{}()]*?(\w+)\s*\(")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
@@ -56,7 +59,9 @@ class CudaInterfaces:
     def __init__(self) -> None:
         folder = Path(torch.__file__).parent
         try:
-            self._guards = (ctypes.c_void_p * (_META + 1)).in_dll(ctypes.CDLL(str(folder / "lib/libc10.so")), _GUARDS)
+            core = ctypes.CDLL(str(folder / "lib/libc10.so"))
+            self._guards = (ctypes.c_void_p * (_META + 1)).in_dll(core, _GUARDS)
+            find_allocator = getattr(core, _HOST_ALLOCATOR)
             find_hooks = getattr(ctypes.CDLL(str(folder / "lib/libtorch_cpu.so")), _HOOKS)
             headers = folder / "include"
             guard = (headers / "c10/core/impl/DeviceGuardImplInterface.h").read_text()
@@ -71,7 +76,8 @@ class CudaInterfaces:
             raise Unsupported(
                 f"PyTorch {torch.__version__} cannot emulate CUDA devices: it has no guard of meta tensors"
             )
-        find_hooks.restype = ctypes.c_void_p
+        find_allocator.restype = find_hooks.restype = ctypes.c_void_p
+        set_host_allocator(find_allocator())
         self._hooks = ctypes.cast(find_hooks(), ctypes.POINTER(ctypes.c_void_p))
         self._tables: list[Table] = []  # never freed while PyTorch may use them
         self._replaced: tuple[int | None, int | None] | None = None

@@ -159,11 +159,11 @@ class Graph(GraphHooks, ConditionalNodes):
         stream = self._stream()
         if not self.allows_default_stream and stream == default_stream_for(stream.opened):
             raise RuntimeError(
-                f"{stream.device.kind.upper()} graphs must be captured on a non-default stream. (However, after "
+                f"{stream.opened.device.kind.upper()} graphs must be captured on a non-default stream. (However, after "
                 "capture, it's ok to replay them on the default stream.)"
             )
         if not can_capture(stream.queue):
-            raise Unsupported(f"{stream.device.kind} does not support graph capture", ability="Captures")
+            raise Unsupported(f"{stream.opened.device.kind} does not support graph capture", ability="Captures")
         mode = capture_error_mode if capture_error_mode in _MODES else _MODES[0]
         with ExitStack() as undo:
             self._begin(stream, pool, mode, undo)

@@ -196,9 +196,9 @@ def record_use(storage: Storage, stream: Stream) -> None:
     if (pinned := pinned_block(owner := storage.owner)) is not None:
         pinned.record_stream(stream.queue)
     elif isinstance(owner, AnyBlock | StreamOrderedOwner):
-        if stream.device != (device := storage.opened.device):
+        if stream.opened.device != (device := storage.opened.device):
             reason = f"{stream!r} is not a stream of {device}, where this tensor is"
-            if stream.device.kind == device.kind:
+            if stream.opened.device.kind == device.kind:
                 raise ValueError(reason)
             backend = device.kind.upper()
             raise NotImplementedError(

@@ -50,20 +50,20 @@ def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
     Reports a blocking copy between device kinds to `sync_debug`: another runtime would synchronise.
     """
     stream, other = current_stream_for(target.raw_storage.opened), current_stream_for(source.raw_storage.opened)
-    if capture_state.active and stream.device.kind != other.device.kind:
+    if capture_state.active and stream.opened.device.kind != other.device.kind:
         if (capture := stream.capture) is not None:
             _capture_host_copy(capture, stream, target, source, host=source, non_blocking=non_blocking)
             return
         if (capture := other.capture) is not None:
             _capture_host_copy(capture, other, target, source, host=target, non_blocking=non_blocking)
             return
-    if non_blocking and stream.device.kind != other.device.kind and (source.is_pinned() or target.is_pinned()):
+    if non_blocking and stream.opened.device.kind != other.device.kind and (source.is_pinned() or target.is_pinned()):
         _copy_pinned(target, source)
         return
-    if sync_debug.mode and not non_blocking and stream.device.kind != other.device.kind and target.numel():
+    if sync_debug.mode and not non_blocking and stream.opened.device.kind != other.device.kind and target.numel():
         for opened in (stream.opened, other.opened):
             sync_debug.check_wait(opened)
-    unreachable = stream.device.kind != other.device.kind and not source.raw_storage.host_visible
+    unreachable = stream.opened.device.kind != other.device.kind and not source.raw_storage.host_visible
     if unreachable and not target.raw_storage.host_visible:  # neither device can access the other: copy via the host
         copy_array(target, read(source), non_blocking=False)
         return
@@ -121,7 +121,7 @@ def _capture_host_copy(
     if not host.is_pinned() or not host.is_contiguous() or (converts and not non_blocking):
         raise _uncapturable(stream)
     if not non_blocking:  # the host would wait for the copy
-        capture_state.forbid_on(stream.queue, stream.device.kind, "copy_")
+        capture_state.forbid_on(stream.queue, stream.opened.device.kind, "copy_")
     capture.hosts.add(host.raw_storage.opened)
     capture.recording.retain(host.raw_storage)
     with keep_alive(stream, (source if host is target else target).raw_storage):
@@ -141,7 +141,7 @@ def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> N
         # NumPy converts now what a copy of bytes cannot, and raises for bad objects and strings.
         array = np.array(array, target.numpy_dtype, order="C", copy=None)
     pinned = pinned_block(array) if non_blocking else None
-    stable = pinned is not None or (non_blocking and registered_memory.covers(stream.device.kind, array))
+    stable = pinned is not None or (non_blocking and registered_memory.covers(stream.opened.device.kind, array))
     captured = capture_state.active and stream.capture is not None
     if captured:
         if not stable:
@@ -246,7 +246,7 @@ def _queue_copy(stream: Stream, target: Tensor, source: Elements, owner: object,
         _queue_numpy_copy(by_numpy, stream, target, source.array(), "copy_", owner)
     else:
         raise Unsupported(
-            f"{stream.device} can only copy bytes, in at most {MAX_RUNS} runs: cannot copy {source.dtype} of strides "
+            f"{stream.opened.device} can only copy bytes, in at most {MAX_RUNS} runs: cannot copy {source.dtype} of strides "
             f"{source.strides} to {to.dtype} of strides {to.strides}; use NumPy on the host instead",
             ability="Launches",
         )
@@ -299,7 +299,7 @@ def _queue_runs(queue: Queue, runs: Iterable[Run], nbytes: int) -> None:
 
 
 def _uncapturable(stream: Stream) -> RuntimeError:
-    name = stream.device.kind.upper()
+    name = stream.opened.device.kind.upper()
     return RuntimeError(
         f"Cannot copy between CPU and {name} tensors during {name} graph capture unless the CPU tensor is pinned. "
         "Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
@@ -361,7 +361,7 @@ def read_item(source: Tensor) -> Any:
     """Wait for the current stream and return the only element. Breaks the stream's capture, if any."""
     if capture_state.active and not source.raw_storage.host_visible:
         stream = current_stream_for(source.raw_storage.opened)
-        capture_state.forbid_on(stream.queue, stream.device.kind, "item")
+        capture_state.forbid_on(stream.queue, stream.opened.device.kind, "item")
     return read(source).item()
 
 

@@ -140,14 +140,14 @@ class Event:
         opened = stream.opened
         if self._opened is not opened:
             self._check_device(stream)
-            self._opened, self._device, self._kind = opened, stream.device, opened.device.kind
+            self._opened, self._device, self._kind = opened, stream.opened.device, opened.device.kind
             if observers.registered:
                 observers.notify_event_created(self, opened)
         queue = stream.queue
         self._queue = None
         if self.external and (capture := stream.capture) is not None:
             if self.enable_timing and not _supports_timing(queue):
-                raise Unsupported(f"{stream.device.kind} does not support event timing", ability="Timing")
+                raise Unsupported(f"{stream.opened.device.kind} does not support event timing", ability="Timing")
             capture.recording.add_event(queue, "record_event", id(self), self._record_in_replay)
             self._in_graph = True
             for listener in observers.registered:
@@ -163,7 +163,7 @@ class Event:
             self._mark = queue.mark()
             self._tick = self._mark.tick
         else:
-            raise Unsupported(f"{stream.device.kind} does not support event timing", ability="Timing")
+            raise Unsupported(f"{stream.opened.device.kind} does not support event timing", ability="Timing")
         self._stream = stream
         self._queue = None if self._tick < 0 or self.shared is not None else queue
         for listener in observers.registered:
@@ -182,12 +182,12 @@ class Event:
 
     def _check_device(self, stream: Stream) -> None:
         """Raise RuntimeError, with PyTorch's texts, if the event cannot be recorded on the stream's device."""
-        kind, bound = stream.device.kind, self._opened or (self.shared.opened if self.shared else None)
+        kind, bound = stream.opened.device.kind, self._opened or (self.shared.opened if self.shared else None)
         if self._kind not in ("", kind):
             raise RuntimeError(
                 f"Event device type {self._kind.upper()} does not match recording stream's device type {kind.upper()}."
             )
-        if bound is not None and bound.device != stream.device:
+        if bound is not None and bound.device != stream.opened.device:
             index = bound.device.index or 0
             raise RuntimeError(self._another_index.format(index, stream.device_index))
 
@@ -228,9 +228,9 @@ class Event:
             return True
         else:
             if capture_state.active:
-                capture_state.forbid(self._stream.device.kind, "query")
+                capture_state.forbid(self._stream.opened.device.kind, "query")
             if self._tick < 0:
-                raise capture_state.capture_error(self._stream.device.kind, CAPTURED_EVENT, "query")
+                raise capture_state.capture_error(self._stream.opened.device.kind, CAPTURED_EVENT, "query")
             done = self._stream.queue.reached() >= self._tick
         for listener in observers.registered:
             listener.event_queried(self, done)

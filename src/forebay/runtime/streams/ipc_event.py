@@ -46,7 +46,7 @@ class IpcEventState:
         if not can_share(type(stream.opened.port)):
             self.mark.wait(word)
             return
-        capture_state.forbid_on(stream.queue, stream.device.kind, "wait")
+        capture_state.forbid_on(stream.queue, stream.opened.device.kind, "wait")
         with stream.opened.keep_alive(stream.queue, self.mark):
             tracer = observers.tracer
             begun = tracer.queueing(stream.queue) if tracer else None
