@@ -14,6 +14,7 @@ import torch.cuda.graphs
 import torch.cuda.memory
 import torch.cuda.random
 import torch.cuda.streams
+import torch.utils._device
 
 import forebay.accelerator
 import forebay.cuda
@@ -23,6 +24,7 @@ import forebay.cuda.streams
 from forebay.device_spec import Device
 from forebay.errors import WrongState
 from forebay.interop.torch import values
+from forebay.interop.torch.collective_kernels import collective_kernels, replace_process_groups
 from forebay.interop.torch.copy_kernels import COPY_KERNELS
 from forebay.interop.torch.factory_kernels import FACTORY_KERNELS
 from forebay.interop.torch.generators import GeneratorFactory, to_bytes, to_tensor
@@ -102,7 +104,7 @@ def patch(mode: values.Mode = "compute") -> Iterator[None]:
             raise WrongState("there is no CUDA device: call forebay.emulate('cuda') before patch()")
         interfaces = CudaInterfaces()
         names = NameReplacements()
-        kernels = Kernels({**COPY_KERNELS, **FACTORY_KERNELS, **RANDOM_KERNELS}, values.device)
+        kernels = Kernels({**collective_kernels(), **COPY_KERNELS, **FACTORY_KERNELS, **RANDOM_KERNELS}, values.device)
         values.set_mode(mode)
         connect_streams()
         _patched = True
@@ -119,6 +121,7 @@ def patch(mode: values.Mode = "compute") -> Iterator[None]:
 
 
 def _replace_names(names: NameReplacements) -> None:
+    torch.utils._device._device_constructors()  # it keeps the factories, which must be PyTorch's own
     for theirs, ours in (
         (torch.cuda, forebay.cuda),
         (torch.cuda.memory, forebay.cuda.memory),
@@ -146,6 +149,7 @@ def _replace_names(names: NameReplacements) -> None:
     replace_stream_types(names)
     replace_pinned_memory(names)
     replace_legacy_types(names)
+    replace_process_groups(names)
 
 
 def _in_one_thread(run_backward: Callable[..., Any]) -> Callable[..., Any]:

@@ -48,6 +48,10 @@ class Kernels:
                 kernel = capturable(kernel, written_arguments(operator))
             self._add(name, kernel)
 
+        for name, kernel in self._special.items():
+            if not name.startswith("aten::"):
+                self._add(name, kernel)
+
     def remove(self) -> None:
         """Remove the kernels."""
         for library in self._libraries.values():
