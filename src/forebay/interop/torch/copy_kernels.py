@@ -10,18 +10,38 @@ import torch
 from forebay.interop.torch import values
 from forebay.interop.torch.emulated_memory import alias, memory_of
 
-__all__ = ["COPY_KERNELS", "constant_of", "set_constant"]
+__all__ = ["COPY_KERNELS", "forget_values", "keep_known", "known_values"]
+
+_KNOWN_ELEMENTS = 4096  # values of at most so many elements are kept although values are not computed
 
 
-def constant_of(tensor: torch.Tensor) -> complex | bool | None:
-    """Return the value of a tensor of one element, if it is known although no values are computed."""
-    return memory_of(tensor).constant if tensor.numel() == 1 and memory_of(tensor).nbytes == tensor.itemsize else None
+def known_values(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the values of a tensor, if they are known although no values are computed: constants from the host."""
+    memory = memory_of(tensor)
+    if memory.known is None or tensor.numel() * tensor.itemsize != memory.nbytes or tensor.dtype != memory.known.dtype:
+        return None
+    return memory.known.view(-1).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
-def set_constant(tensor: torch.Tensor, constant: complex | bool | None) -> None:
-    """Note the value of the only element of a tensor."""
-    if tensor.numel() == 1:
-        memory_of(tensor).constant = constant
+def keep_known(tensor: torch.Tensor, source: torch.Tensor | None) -> None:
+    """Note the values of a tensor, or that they are unknown."""
+    memory = memory_of(tensor)
+    memory.known = None
+    small = source is not None and 0 < tensor.numel() <= _KNOWN_ELEMENTS
+    if small and source is not None and tensor.numel() * tensor.itemsize == memory.nbytes:
+        known = torch.empty(tensor.numel(), dtype=tensor.dtype)
+        known.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).copy_(source)
+        memory.known = known
+
+
+def forget_values(argument: Any) -> None:
+    """Note that the values of tensors are unknown from now on."""
+    if isinstance(argument, torch.Tensor):
+        if argument.is_cuda:
+            memory_of(argument).known = None
+    elif isinstance(argument, (list, tuple)):
+        for each in argument:
+            forget_values(each)
 
 
 def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:  # noqa: ARG001 -- copies complete at once
@@ -30,17 +50,16 @@ def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
         to.copy_(alias(source) if source.is_cuda else source)
         return target
     if not target.is_cuda:
-        constant = constant_of(source)
-        if constant is None:
+        known = known_values(source)
+        if known is None:
             raise values.needs_values("a copy to the CPU")
-        target.fill_(constant)
+        target.copy_(known)
         return target
-    if source.is_cuda:
-        constant = constant_of(source)
-    else:
-        constant = source.item() if source.numel() == 1 and source.device.type == "cpu" else None
     torch.broadcast_shapes(target.shape, source.shape)
-    set_constant(target, constant)
+    if source.is_cuda:
+        keep_known(target, known_values(source))
+    else:
+        keep_known(target, source if source.device.type == "cpu" else None)
     return target
 
 
@@ -48,7 +67,7 @@ def fill_scalar(target: torch.Tensor, value: complex) -> torch.Tensor:
     if values.is_computed():
         alias(target).fill_(value)
     else:
-        set_constant(target, value)
+        keep_known(target, torch.tensor(value, dtype=target.dtype))
     return target
 
 
@@ -59,10 +78,10 @@ def zero(target: torch.Tensor) -> torch.Tensor:
 def local_scalar(tensor: torch.Tensor) -> Any:
     if values.is_computed():
         return alias(tensor).item()
-    constant = constant_of(tensor)
-    if constant is None:
+    known = known_values(tensor)
+    if known is None:
         raise values.needs_values(".item()")
-    return torch.tensor(constant, dtype=tensor.dtype).item()
+    return known.item()
 
 
 def equal(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -57,11 +57,11 @@ class EmulatedMemory:
         Size in bytes, as requested.
     """
 
-    __slots__ = ("block", "constant", "nbytes", "opened", "record", "values")
+    __slots__ = ("block", "known", "nbytes", "opened", "record", "values")
 
     def __init__(self, values: torch.UntypedStorage, block: AnyBlock | None, opened: OpenDevice, nbytes: int) -> None:
         self.values, self.block, self.opened, self.nbytes = values, block, opened, nbytes
-        self.constant: complex | bool | None = None  # the only element, if it is known although no values are computed
+        self.known: torch.Tensor | None = None  # few values, if they are known although none are computed
         self.record: Any = None  # of the observer
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from forebay.interop.torch import values
+from forebay.interop.torch.copy_kernels import forget_values
 from forebay.interop.torch.emulated_memory import adopt, alias, memory_of, open_torch_device
 from forebay.interop.torch.generators import host_generator
 from forebay.runtime.devices.open_device import OpenDevice
@@ -117,9 +119,17 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
         if draws:
             keywords["generator"] = host_generator(reader.device or torch.device("cuda"), reader.generator)
             given = given[: names.index("generator")]
-        results = operator(*given, **keywords)
+        try:
+            results = operator(*given, **keywords)
+        except NotImplementedError:
+            if values.is_computed():
+                raise
+            raise values.needs_values(f"{name}()") from None
         if written:
             reader.write_back()
+            if not values.is_computed():
+                for at in written:
+                    forget_values(args[at] if at < len(args) else kwargs.get(names[at]))
             if not returns_written:
                 return None
             if len(returns_written) == 1 and returns_written[0]:

@@ -34,6 +34,7 @@ from forebay.interop.torch.pinned_memory import replace_pinned_memory
 from forebay.interop.torch.python_names import NameReplacements
 from forebay.interop.torch.random_kernels import RANDOM_KERNELS
 from forebay.interop.torch.registration import Kernels
+from forebay.interop.torch.scaling_kernels import SCALING_KERNELS
 from forebay.interop.torch.stream_types import replace_stream_types
 from forebay.interop.torch.streams_of_engine import connect_streams
 from forebay.interop.torch.tensor_methods import replace_methods
@@ -104,7 +105,7 @@ def patch(mode: values.Mode = "compute") -> Iterator[None]:
             raise WrongState("there is no CUDA device: call forebay.emulate('cuda') before patch()")
         interfaces = CudaInterfaces()
         names = NameReplacements()
-        kernels = Kernels({**collective_kernels(), **COPY_KERNELS, **FACTORY_KERNELS, **RANDOM_KERNELS}, values.device)
+        kernels = Kernels({**collective_kernels(), **COPY_KERNELS, **FACTORY_KERNELS, **RANDOM_KERNELS, **SCALING_KERNELS}, values.device)
         values.set_mode(mode)
         connect_streams()
         _patched = True
