@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from forebay.interop.torch import values
-from forebay.interop.torch.copy_kernels import forget_values
 from forebay.interop.torch.emulated_memory import adopt, alias, memory_of, open_torch_device
 from forebay.interop.torch.generators import host_generator
 from forebay.runtime.devices.open_device import OpenDevice
@@ -108,6 +107,7 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
                        for each in operator._schema.returns]  # fmt: skip
     names = [argument.name for argument in operator._schema.arguments]
     draws = "generator" in names
+    first = next(iter(written), 0)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         reader = ArgumentReader(values_device(), mixed=mixed)
@@ -127,13 +127,10 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
             raise values.needs_values(f"{name}()") from None
         if written:
             reader.write_back()
-            if not values.is_computed():
-                for at in written:
-                    forget_values(args[at] if at < len(args) else kwargs.get(names[at]))
             if not returns_written:
                 return None
             if len(returns_written) == 1 and returns_written[0]:
-                return args[written[0]] if written[0] < len(args) else kwargs[names[written[0]]]
+                return args[first] if first < len(args) else kwargs[names[first]]
         opened = open_torch_device(reader.device)
         return _wrap(results, reader, opened)
 
@@ -141,12 +138,12 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
     return kernel
 
 
-def written_arguments(operator: Operator) -> list[int]:
-    """Return the positions of the arguments that an operator writes."""
-    return [
-        at for at, argument in enumerate(operator._schema.arguments)
+def written_arguments(operator: Operator) -> dict[int, str]:
+    """Return the positions and names of the arguments that an operator writes."""
+    return {
+        at: argument.name for at, argument in enumerate(operator._schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
-    ]  # fmt: skip
+    }  # fmt: skip
 
 
 def _wrap(result: Any, reader: ArgumentReader, opened: OpenDevice) -> Any:

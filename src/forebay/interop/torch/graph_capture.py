@@ -8,13 +8,14 @@ over the same values, and copies new results into the values of the captured one
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 import forebay.cuda
 from forebay.interop.torch import emulated_memory, values
+from forebay.interop.torch.copy_kernels import forget_values
 from forebay.interop.torch.emulated_memory import EmulatedMemory, memory_of, open_torch_device, shadow
 from forebay.runtime.base import capture_state
 from forebay.runtime.base.queue_capabilities import can_launch
@@ -50,24 +51,28 @@ class TorchGraph(forebay.cuda.CUDAGraph):
         forebay.cuda.current_stream().synchronize()
 
 
-def capturable(kernel: Callable[..., Any], written: Sequence[int]) -> Callable[..., Any]:
+def capturable(kernel: Callable[..., Any], written: Mapping[int, str]) -> Callable[..., Any]:
     """Return a kernel that records its calls in a graph while one is captured.
 
     Parameters
     ----------
     kernel : callable
         The kernel.
-    written : sequence of int
-        Positions of the arguments that it writes.
+    written : dict of int to str
+        Positions and names of the arguments that it writes.
 
     Returns
     -------
     callable
-        The kernel with recording.
+        The kernel with recording. Without values there is nothing to record; then it forgets what was written.
     """
 
     def run(*args: Any, **keywords: Any) -> Any:
-        if not capture_state.active or _thread.inside or not values.is_computed():
+        if not values.is_computed():
+            for position, name in written.items():
+                forget_values(args[position] if position < len(args) else keywords.get(name))
+            return kernel(*args, **keywords)
+        if not capture_state.active or _thread.inside:
             return kernel(*args, **keywords)
         device = _device(args) or _device(keywords.values()) or keywords.get("device")
         queue = current_stream_for(open_torch_device(device if isinstance(device, torch.device) else None)).queue
@@ -79,12 +84,11 @@ def capturable(kernel: Callable[..., Any], written: Sequence[int]) -> Callable[.
 
 
 def _capture(
-    kernel: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any], written: Sequence[int],
+    kernel: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any], written: Mapping[int, str],
     queue: Callable[[Callable[[], object]], None],
 ) -> Any:  # fmt: skip
-    for position, each in enumerate((*args, *keywords.values())):
-        if position in written or position >= len(args):
-            _keep_values(each)
+    for position, name in written.items():
+        _keep_values(args[position] if position < len(args) else keywords.get(name))
     given, named = _shadows(args), {name: _shadows(each) for name, each in keywords.items()}
     _thread.inside = True
     try:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from forebay.interop.torch import values
+from forebay.interop.torch.copy_kernels import forget_values
 from forebay.interop.torch.emulated_memory import adopt, alias, open_torch_device
 from forebay.interop.torch.generators import generator_of, host_generator
 from forebay.runtime.memory.storage import Storage
@@ -31,6 +32,7 @@ _NUMPY = {
 def _draw(target: torch.Tensor, generator: object, function: Callable[..., None], *arguments: Any) -> torch.Tensor:
     """Draw into the values of a tensor."""
     if not values.is_computed():
+        forget_values(target)
         return target
     opened = open_torch_device(target.device)
     elements = alias(target)
@@ -109,6 +111,7 @@ def _dropout(tensor: torch.Tensor, p: float, train: bool | None) -> tuple[torch.
 def _bernoulli_tensor(target: torch.Tensor, p: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
     chances = p.to(target.device).expand(target.shape).contiguous()
     if not values.is_computed():
+        forget_values(target)
         return target
     opened = open_torch_device(target.device)
     given = alias(chances).to(torch.float64 if target.dtype == torch.float64 else torch.float32)
