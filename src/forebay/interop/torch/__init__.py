@@ -8,11 +8,11 @@ from forebay.interop.torch.allocator import use_allocator
 from forebay.interop.torch.oom_recorder import OomRecorder, record_oom
 
 if TYPE_CHECKING:
-    from forebay.interop.torch.patching import is_patched, patch
+    from forebay.interop.torch.patching import Patch, is_patched, patch
 
-__all__ = ["OomRecorder", "is_patched", "patch", "record_oom", "use_allocator"]
+__all__ = ["OomRecorder", "Patch", "is_patched", "patch", "record_oom", "use_allocator"]
 
-_LAZY = {"is_patched": "patching", "patch": "patching"}  # by name: the module, which imports torch
+_LAZY = {"Patch": "patching", "is_patched": "patching", "patch": "patching"}  # by name: the module, which imports torch
 
 
 def __getattr__(name: str) -> Any:

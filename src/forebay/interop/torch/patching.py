@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -42,7 +42,7 @@ from forebay.interop.torch.torch_internals import CudaInterfaces
 from forebay.runtime.devices import current, open_device
 from forebay.runtime.streams.stream import current_stream_for
 
-__all__ = ["is_patched", "patch"]
+__all__ = ["Patch", "is_patched", "patch"]
 
 _lock = threading.Lock()
 _patched = False
@@ -60,6 +60,57 @@ def is_patched() -> bool:
         Whether `patch()` is active.
     """
     return _patched
+
+
+class Patch:
+    """A replacement of PyTorch's CUDA devices by emulated ones, which runs from `start` to `stop`.
+
+    Parameters
+    ----------
+    mode : {"compute", "shapes"}, default "compute"
+        As for `patch`.
+    """
+
+    def __init__(self, mode: values.Mode = "compute") -> None:
+        self._mode = mode
+        self._undo = ExitStack()
+
+    def start(self) -> None:
+        """Let PyTorch use the emulated devices.
+
+        Raises
+        ------
+        WrongState
+            If PyTorch uses them already, or no CUDA device is emulated.
+        Unsupported
+            If this version of PyTorch lacks the interfaces.
+        """
+        global _patched  # noqa: PLW0603 -- guarded by the lock
+        with _lock:
+            if _patched:
+                raise WrongState("patch() is active already: leave its with block first")
+            if not forebay.cuda.is_available():
+                raise WrongState("there is no CUDA device: call forebay.emulate('cuda') before patch()")
+            interfaces = CudaInterfaces()
+            names = NameReplacements()
+            kernels = Kernels({**collective_kernels(), **COPY_KERNELS, **FACTORY_KERNELS, **RANDOM_KERNELS,
+                               **SCALING_KERNELS}, values.device)  # fmt: skip
+            values.set_mode(self._mode)
+            connect_streams()
+            _patched = True
+        with ExitStack() as undo:
+            undo.callback(_set_unpatched)
+            undo.callback(interfaces.remove)
+            undo.callback(kernels.remove)
+            undo.callback(names.restore)
+            interfaces.install()
+            kernels.register()
+            _replace_names(names)
+            self._undo = undo.pop_all()
+
+    def stop(self) -> None:
+        """Restore PyTorch. Calling it again does nothing."""
+        self._undo.close()
 
 
 @contextmanager
@@ -97,28 +148,17 @@ def patch(mode: values.Mode = "compute") -> Iterator[None]:
     ...     print(weights.device, torch.cuda.memory_allocated())
     cuda:0 4000256
     """
-    global _patched
-    with _lock:
-        if _patched:
-            raise WrongState("patch() is active already: leave its with block first")
-        if not forebay.cuda.is_available():
-            raise WrongState("there is no CUDA device: call forebay.emulate('cuda') before patch()")
-        interfaces = CudaInterfaces()
-        names = NameReplacements()
-        kernels = Kernels({**collective_kernels(), **COPY_KERNELS, **FACTORY_KERNELS, **RANDOM_KERNELS, **SCALING_KERNELS}, values.device)
-        values.set_mode(mode)
-        connect_streams()
-        _patched = True
+    running = Patch(mode)
+    running.start()
     try:
-        interfaces.install()
-        kernels.register()
-        _replace_names(names)
         yield
     finally:
-        names.restore()
-        kernels.remove()
-        interfaces.remove()
-        _patched = False
+        running.stop()
+
+
+def _set_unpatched() -> None:
+    global _patched  # noqa: PLW0603 -- as above
+    _patched = False
 
 
 def _replace_names(names: NameReplacements) -> None:
