@@ -11,6 +11,10 @@ There is no report if the program ends with os._exit, os.exec* or a signal other
 
 With --emulate, devices of another kind are emulated in the program and in all processes that it starts; the report
 has one section for each of them, and --memory is the memory of each.
+
+With --emulate cuda, PyTorch uses the emulated devices if the program imports it, without a change of the program: the
+report says whether it fits, and what held the peak. --shapes-only computes no values, so that a model of any size needs
+little memory and time.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from forebay.commands import CommandError, ProgramError, quiet_interrupt, size_argument
+from forebay.commands import CommandError, ProgramError, quiet_interrupt, run_torch, size_argument
 from forebay.commands.run_session import RunSession
 from forebay.commands.script_runner import Program
 from forebay.config import EMULATE, Emulated, parse_emulated
@@ -43,6 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--guard", action="store_true",
         help="with --emulate: abort the program, showing the line, if it accesses device memory outside queued work",
+    )  # fmt: skip
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument(
+        "--compute", dest="torch", action="store_const", const="compute", default="compute",
+        help="with --emulate cuda: PyTorch computes the values on the CPU (default)",
+    )  # fmt: skip
+    mode.add_argument(
+        "--shapes-only", dest="torch", action="store_const", const="shapes",
+        help="with --emulate cuda: PyTorch computes only the shapes; a program that reads a value ends with its line",
     )  # fmt: skip
     parser.add_argument(
         "--memory", type=size_argument, metavar="SIZE",
@@ -138,8 +151,12 @@ def _prepare(args: argparse.Namespace) -> tuple[Program, RunSession]:
     session.prepare()
     trace = None if args.trace is None else _absolute(args.trace)
     _emulate(args.emulate, guard=args.guard, memory=args.memory)
+    if args.torch == "shapes" and not uses_cuda(args.emulate):
+        raise CommandError("--shapes-only requires emulated CUDA devices, as in --emulate cuda@h100 --shapes-only")
     try:
         session.start()
+        if uses_cuda(args.emulate):
+            run_torch.install(args.torch)
         if trace is not None:
             session.start_trace(trace)
     except KeyboardInterrupt:
@@ -164,6 +181,10 @@ def _emulate(requested: tuple[Emulated, ...] | None, *, guard: bool, memory: int
             raise CommandError(f"--emulate: {error}") from error
     devices = (replace(each, guard=each.guard or guard, memory=memory or each.memory) for each in requested)
     os.environ[EMULATE.name] = ",".join(map(str, devices))
+
+
+def uses_cuda(requested: tuple[Emulated, ...] | None) -> bool:
+    return any(each.kind == "cuda" for each in requested or ())
 
 
 def _emulated(text: str) -> tuple[Emulated, ...]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from forebay.commands import CommandError
 
-SNAPSHOT, REPORT, SUMMARY = "snapshot.forebay", "report.html", "summary.json"
-_FILES = (REPORT, SNAPSHOT, SUMMARY, "snapshot-*.forebay")
+SNAPSHOT, REPORT, SUMMARY, PICKLE = "snapshot.forebay", "report.html", "summary.json", "snapshot.pickle"
+_FILES = (REPORT, SNAPSHOT, SUMMARY, PICKLE, "snapshot-*.forebay")
 _CHILDREN = "process-*"  # directories of the reports of child processes
 
 

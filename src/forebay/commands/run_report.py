@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay.atomic_write import atomic_write
-from forebay.commands import run_children
-from forebay.commands.run_output import REPORT, SNAPSHOT, SUMMARY, reason
+from forebay.commands import run_children, run_torch
+from forebay.commands.run_output import PICKLE, REPORT, SNAPSHOT, SUMMARY, reason
 from forebay.commands.run_process import ProcessUse
 from forebay.commands.terminal import Terminal
 
 if TYPE_CHECKING:
+    from forebay.commands.run_torch import TorchResult
     from forebay.snapshot.model import Snapshot
 
 _SITES = 10  # in the summary
+_KINDS = {PICKLE: "pickle"}  # of files; by default the name
 
 
 def report(
@@ -33,9 +35,12 @@ def report(
     import json
 
     children = run_children.collect(output, str(notes.get("run")))
+    torch = run_torch.results(snapshots)
     summary = {**_summary(snapshots, process, notes), "children": children, "output": str(output)}
+    if torch:
+        summary["torch"] = [each.as_json() for each in torch]
     if style == "tables":
-        _print_tables(snapshots, process, children, terminal)
+        _print_tables(snapshots, process, children, terminal, torch)
     pages = [*snapshots, *run_children.snapshots(output, children)]
     files = _write(snapshots, pages, json.dumps(summary, indent=2), terminal, output)
     if style == "json":
@@ -43,7 +48,7 @@ def report(
     elif style == "tables":
         for name in files:
             if name != SUMMARY:
-                line = f"{Path(name).stem.partition('-')[0]:9} {output / name}"
+                line = f"{_KINDS.get(name) or Path(name).stem.partition('-')[0]:9} {output / name}"
                 terminal.console().print(line, soft_wrap=True, markup=False)
 
 
@@ -75,7 +80,11 @@ def _device(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _print_tables(
-    snapshots: list[Snapshot], process: ProcessUse, children: list[dict[str, Any]], terminal: Terminal
+    snapshots: list[Snapshot],
+    process: ProcessUse,
+    children: list[dict[str, Any]],
+    terminal: Terminal,
+    torch: list[TorchResult],
 ) -> None:
     from forebay.snapshot.report import text
 
@@ -84,6 +93,7 @@ def _print_tables(
     for snapshot in snapshots:
         console.print(text.report(snapshot, width=console.width))
         console.print()
+    run_torch.print_results(console, torch)
     console.print(process.table(console.width))
     console.print()
     if children:
@@ -159,4 +169,6 @@ def _write(
         writers[SUMMARY] = write_summary
         if pages:
             writers[REPORT] = write_page
+        if run_torch.is_running():
+            writers[PICKLE] = partial(run_torch.write_pickle, snapshots)
         return [name for name, write in writers.items() if attempt(write, output / name)]

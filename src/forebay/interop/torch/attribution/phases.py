@@ -1,0 +1,170 @@
+"""Where a PyTorch program is: in which module, and in the forward pass, the backward pass or an optimizer's step."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.autograd
+import torch.autograd.graph
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from forebay.interop.torch.python_names import NameReplacements
+
+__all__ = ["Phases"]
+
+_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # noqa: SLF001 -- the number of the next node
+_current_node: Callable[[], Any] = torch._C._current_autograd_node  # noqa: SLF001 -- has no public name
+_MOST = 1_000_000  # changes of the module that are kept for the backward pass
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+class Phases:
+    """The phase and the module of a program, from PyTorch's global hooks.
+
+    Attributes
+    ----------
+    roots : weak dict of torch.nn.Module to dict
+        The outermost modules that were called, and the names of their modules by id.
+    on_forward, on_backward, after_backward, before_step, on_step, on_recompute, on_return : callable
+        Called with an outermost module and its arguments; before and after a backward pass; before and after an
+        optimizer's step; before and after a module is called in a backward pass, the latter with the result of the
+        former.
+    """
+
+    def __init__(self) -> None:
+        self.roots: WeakKeyDictionary[torch.nn.Module, dict[int, str]] = WeakKeyDictionary()
+        self.on_forward: Callable[[torch.nn.Module, Any], object] = _ignore
+        self.on_backward: Callable[[], object] = _ignore
+        self.after_backward: Callable[[], object] = _ignore
+        self.before_step: Callable[[Any], object] = _ignore
+        self.on_step: Callable[[Any], object] = _ignore
+        self.on_recompute: Callable[[], int] = int
+        self.on_return: Callable[[int], object] = _ignore
+        self._modules: list[str] = []
+        self._names: dict[int, str] = {}
+        self._backward = 0  # nested passes
+        self._optimizer = False
+        self._window = False  # from the first module's call to the backward pass
+        self._changes: list[int] = []  # sequence numbers at which the module changed
+        self._changed_to: list[str] = []
+        self._recomputed = 0  # depth at which a module was called in the backward pass
+        self._recompute_start = 0
+        self._handles: list[Any] = []
+        self._replaced = NameReplacements()
+
+    def start(self) -> None:
+        """Install the hooks."""
+        self._handles = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+            register_optimizer_step_pre_hook(self._begin_step),
+            register_optimizer_step_post_hook(self._end_step),
+        ]
+        run_backward = torch.autograd.graph._engine_run_backward  # noqa: SLF001 -- the only entry to the engine
+        for module in (torch.autograd.graph, torch.autograd):
+            self._replaced.replace(module, "_engine_run_backward", self._observed(run_backward))
+
+    def stop(self) -> None:
+        """Remove them."""
+        self._replaced.restore()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    @property
+    def phase(self) -> str:
+        """One of forward, backward, optimizer and other."""
+        if self._backward:
+            return "backward"
+        if self._optimizer:
+            return "optimizer"
+        return "forward" if self._modules or (self._window and torch.is_grad_enabled()) else "other"
+
+    @property
+    def module(self) -> str:
+        """The module that is called, or whose gradients are computed; "" for none."""
+        if self._modules:
+            return self._modules[-1]
+        if self._backward and self._changes:
+            node = _current_node()
+            if node is not None:
+                at = bisect_right(self._changes, node._sequence_nr()) - 1  # noqa: SLF001 -- has no public name
+                return self._changed_to[at] if at >= 0 else ""
+        return ""
+
+    def _enter(self, module: torch.nn.Module, arguments: Any) -> None:
+        if not self._modules:
+            if self._backward:
+                self._recompute_start = self.on_recompute()
+                self._recomputed += 1
+            else:
+                self._optimizer = False
+                if not self._window:
+                    self._window = True
+                    self._changes.clear()
+                    self._changed_to.clear()
+                self.on_forward(module, arguments)
+                self._names = self._names_of(module)
+        name = self._names.get(id(module))
+        if name is None:
+            name = type(module).__name__ if not self._modules else f"{self._modules[-1]}.{type(module).__name__}"
+        self._modules.append(name)
+        self._note_change(name)
+
+    def _leave(self, module: torch.nn.Module, arguments: Any, result: Any) -> None:  # noqa: ARG002 -- a hook's arguments
+        if self._modules:
+            self._modules.pop()
+            self._note_change(self._modules[-1] if self._modules else "")
+        if not self._modules and self._recomputed:
+            self._recomputed = 0
+            self.on_return(self._recompute_start)
+
+    def _note_change(self, name: str) -> None:
+        number = _sequence_number()
+        if self._backward or len(self._changes) >= _MOST:
+            return
+        if self._changes and self._changes[-1] == number:
+            self._changed_to[-1] = name
+        else:
+            self._changes.append(number)
+            self._changed_to.append(name)
+
+    def _names_of(self, root: torch.nn.Module) -> dict[int, str]:
+        names = self.roots.get(root)
+        if names is None:
+            kind = type(root).__name__
+            names = {id(each): f"{kind}.{name}" if name else kind for name, each in root.named_modules()}
+            self.roots[root] = names
+        return names
+
+    def _begin_step(self, optimizer: Any, *_: Any) -> None:
+        self._optimizer, self._window = True, False
+        self.before_step(optimizer)
+
+    def _end_step(self, optimizer: Any, *_: Any) -> None:
+        self._optimizer = False
+        self.on_step(optimizer)
+
+    def _observed(self, run_backward: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            if not self._backward:
+                self._modules.clear()
+                self.on_backward()
+            self._backward += 1
+            try:
+                return run_backward(*arguments, **keywords)
+            finally:
+                self._backward -= 1
+                if not self._backward:
+                    self._window = False
+                    self.after_backward()
+
+        return run

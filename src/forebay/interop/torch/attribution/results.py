@@ -1,0 +1,170 @@
+"""What held the peak of a device: by category, by module and by line of the program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from forebay.interop.torch.attribution.records import DeviceUse, Record
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.snapshot.model import Frame
+from forebay.snapshot.sites import label_of
+
+__all__ = ["CATEGORIES", "Holder", "PeakUse", "peak_use"]
+
+# Categories in the order of reports.
+CATEGORIES = ("parameters", "buffers", "gradients", "optimizer state", "activations", "inputs", "temporaries", "other",
+              "workspaces")  # fmt: skip
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # of a layer, whose modules have names
+_LAST_NUMBER = re.compile(r"(?<=\.)\d+$")
+_MANY = 16  # modules from which on those of a list are added up, too
+_ROWS = 50  # modules and lines that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Memory at the peak that belongs together.
+
+    Parameters
+    ----------
+    name : str
+        A category, a module or a line. Numbers in the name of a module are replaced by "*", and its memory is that of
+        all modules of that name.
+    nbytes : int
+        Bytes in blocks, rounded as the allocator does.
+    count : int
+        Number of allocations.
+    share : float
+        Fraction of all bytes at the peak, from 0 to 1.
+    """
+
+    name: str
+    nbytes: int
+    count: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class PeakUse:
+    """What held the peak of one device. Sizes are in bytes.
+
+    Parameters
+    ----------
+    index : int
+        Index of the device.
+    name : str
+        Name of the device.
+    capacity : int
+        Its memory.
+    peak_allocated : int
+        Peak of the bytes in blocks, from the allocator.
+    peak_reserved : int
+        Peak of the bytes in segments, from the allocator.
+    allocations : int
+        Number of allocations of tensors.
+    ooms : int
+        Number of requests that ran out of memory.
+    categories : tuple of Holder
+        The peak by category, in the order of `CATEGORIES`; without those that held nothing.
+    modules : tuple of Holder
+        The peak by module, most first.
+    lines : tuple of Holder
+        The peak by line of the program, most first.
+    phase : str
+        Where the program was at the peak: forward, backward, optimizer or other.
+    """
+
+    index: int
+    name: str
+    capacity: int
+    peak_allocated: int
+    peak_reserved: int
+    allocations: int
+    ooms: int
+    categories: tuple[Holder, ...]
+    modules: tuple[Holder, ...]
+    lines: tuple[Holder, ...]
+    phase: str
+
+    @property
+    def fits(self) -> bool:
+        """True if no request ran out of memory."""
+        return not self.ooms
+
+    @property
+    def spare(self) -> int:
+        """The bytes of the device that were never reserved."""
+        return self.capacity - self.peak_reserved
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as values that `json.dumps` accepts.
+
+        Returns
+        -------
+        dict
+            The fields, `fits` and `spare`.
+        """
+        return {**asdict(self), "fits": self.fits, "spare": self.spare}
+
+
+def peak_use(opened: OpenDevice, use: DeviceUse, meter: Sequence[int]) -> PeakUse:
+    """Return what held the peak of a device; `meter` has the allocator's peaks of allocated and reserved bytes."""
+    records = [*use.at_peak()]
+    allocated, reserved = meter[:2]
+    total = max(allocated, 1)
+    by_category = _group(records, _category, total)
+    if allocated > use.peak:  # memory that is no tensor's
+        by_category["workspaces"] = Holder("workspaces", allocated - use.peak, 0, (allocated - use.peak) / total)
+    modules = _group(records, _module, total)
+    if len(modules) > _MANY:
+        modules = _group(records, lambda record: _LAST_NUMBER.sub("*", _module(record)), total)
+    at_peak = next((each.phase for each in records if each.number == use.peak_number), "other")
+    return PeakUse(
+        index=opened.device.index or 0,
+        name=opened.port.props.name.removesuffix(" (emulated)"),
+        capacity=opened.port.memory_info()[1],
+        peak_allocated=allocated,
+        peak_reserved=reserved,
+        allocations=use.allocations,
+        ooms=opened.allocator.num_ooms,
+        categories=tuple(by_category[name] for name in CATEGORIES if name in by_category),
+        modules=_largest(modules),
+        lines=_largest(_group(records, _line, total)),
+        phase=at_peak,
+    )
+
+
+def _group(records: Iterable[Record], key: Callable[[Record], str], total: int) -> dict[str, Holder]:
+    sums: dict[str, list[int]] = {}
+    for record in records:
+        pair = sums.setdefault(key(record), [0, 0])
+        pair[0] += record.size
+        pair[1] += 1
+    return {name: Holder(name, nbytes, count, nbytes / total) for name, (nbytes, count) in sums.items()}
+
+
+def _largest(holders: Mapping[str, Holder]) -> tuple[Holder, ...]:
+    return tuple(sorted(holders.values(), key=lambda each: (-each.nbytes, each.name)))[:_ROWS]
+
+
+def _category(record: Record) -> str:
+    if record.category:
+        return record.category
+    if record.phase == "other":
+        return "activations" if record.kept else "other"
+    # A forward pass that ended before its backward pass, such as at the peak of a program that ran out of memory.
+    unfinished = record.phase == "forward" and record.grad and record.alive
+    return "activations" if record.kept or unfinished else "temporaries"
+
+
+def _module(record: Record) -> str:
+    return _NUMBER.sub("*", record.module) or "(outside modules)"
+
+
+def _line(record: Record) -> str:
+    if record.site is None:
+        return "(no line)"
+    code, line = record.site
+    return label_of(Frame(code.co_filename, code.co_qualname, line))

@@ -1,0 +1,69 @@
+"""PyTorch on emulated devices for the rest of a process, with a ledger of its memory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from forebay.errors import Unsupported, WrongState
+
+if TYPE_CHECKING:
+    from forebay.interop.torch.attribution import Ledger, PeakUse
+    from forebay.interop.torch.patching import Patch
+
+__all__ = ["TorchSession", "running"]
+
+_running: TorchSession | None = None
+
+
+class TorchSession:
+    """A patch of PyTorch and a ledger, from `start` to `stop`.
+
+    Parameters
+    ----------
+    mode : str
+        "compute" or "shapes".
+    """
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self._patch: Patch | None = None
+        self._ledger: Ledger | None = None
+        self._process = os.getpid()
+
+    def start(self) -> None:
+        """Patch PyTorch, which is imported if it is not yet. Raises WrongState and Unsupported as `patch`."""
+        global _running  # noqa: PLW0603 -- the only session of the process
+        if _running is not None:
+            raise WrongState("PyTorch uses emulated devices already")
+        try:
+            from forebay.interop.torch.attribution import Ledger
+            from forebay.interop.torch.patching import Patch
+        except (ImportError, AttributeError) as error:  # a module or a name that this version does not have
+            version = getattr(sys.modules.get("torch"), "__version__", "of an unknown version")
+            raise Unsupported(f"PyTorch {version} cannot emulate CUDA devices: {error!r}") from None
+        patch: Any = Patch(self.mode)  # type: ignore[arg-type]  # it checks the mode
+        patch.start()
+        self._patch, self._ledger = patch, Ledger()
+        self._ledger.start()
+        _running = self
+
+    def stop(self) -> None:
+        """Restore PyTorch. Calling it again does nothing."""
+        global _running  # noqa: PLW0603 -- as above
+        if self._ledger is not None:
+            self._ledger.stop()
+        if self._patch is not None:
+            self._patch.stop()
+        if _running is self:
+            _running = None
+
+    def results(self) -> list[PeakUse]:
+        """Return what held the peak of each device; nothing in a forked child, whose devices are its parent's."""
+        return [] if self._ledger is None or self._process != os.getpid() else self._ledger.results()
+
+
+def running() -> TorchSession | None:
+    """Return the session that runs, if any."""
+    return _running

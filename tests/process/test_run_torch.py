@@ -1,0 +1,121 @@
+"""PyTorch programs under `forebay run --emulate cuda`."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.util import find_spec
+
+import pytest
+
+from forebay import snapshot
+from forebay.interop.torch import on_import
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+
+TRAINING = """
+    import torch
+    print(torch.cuda.get_device_name(), torch.cuda.is_available())
+    model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        loss = model(torch.ones(1024, 256).cuda()).square().mean()
+        loss.backward()
+        optimizer.step()
+    SHOW
+"""
+
+
+def run(runner, source, *options):
+    runner.write(source)
+    return runner.command("-m", "forebay", "run", "--emulate", "cuda:1@rtx_4090", *options, "script.py")
+
+
+@needs_torch
+def test_unchanged_program_uses_the_emulated_device_and_its_peak_is_attributed(runner):
+    observed = run(runner, TRAINING.replace("SHOW", "print(loss.item() > 0)"))
+    assert (observed.status, observed.out) == (0, "NVIDIA GeForce RTX 4090 (emulated) True\nTrue\n"), observed.err
+    assert "PyTorch: the program fits on cuda:0 (NVIDIA GeForce RTX 4090)" in observed.err
+    (found,) = json.loads((observed.output / "summary.json").read_text())["torch"]
+    names = {each["name"] for each in found["categories"]}
+    assert names >= {"parameters", "gradients", "optimizer state", "activations"}
+    assert sum(each["nbytes"] for each in found["categories"]) == found["peak_allocated"]
+    assert any("script.py" in each["name"] for each in found["lines"])
+    (viewed,) = snapshot.load(observed.output / "snapshot.pickle")
+    assert viewed.device == "cuda:0"
+    assert len(viewed.trace) > 0
+    innermost = [next(iter(viewed.stack(int(each["stack"]))), None) for each in viewed.trace]
+    assert not any("interop/torch" in frame.file for frame in innermost if frame is not None)
+
+
+@needs_torch
+def test_shapes_only_runs_without_values_and_names_the_line_that_reads_one(runner):
+    observed = run(runner, TRAINING.replace("SHOW", ""), "--shapes-only", "--quiet")
+    assert (observed.status, observed.err) == (0, "")
+    observed = run(runner, TRAINING.replace("SHOW", "print(loss.item())"), "--shapes-only")
+    assert observed.status == 1
+    assert "script.py:10: print(loss.item())" in observed.err
+
+
+@needs_torch
+def test_out_of_memory_is_explained(runner):
+    source = "import torch\nkept = torch.ones(60 << 18, device='cuda')\ntorch.ones(60 << 18, device='cuda')"
+    observed = run(runner, source, "--memory", "100MiB")
+    assert observed.status == 1
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 60.00 MiB" in observed.err
+    assert "cuda:0 ran out of memory" in observed.err
+    assert "PyTorch: the program does not fit on cuda:0" in observed.err
+    assert "settings that were tried by replay" in " ".join(observed.err.split())
+
+
+CHILDREN = """
+    import multiprocessing, subprocess, sys
+
+    def work(name):
+        import torch
+        print(name, torch.ones(3, device="cuda").sum().item(), flush=True)
+
+    if __name__ == "__main__":
+        for method in ("spawn", "fork"):
+            child = multiprocessing.get_context(method).Process(target=work, args=(method,))
+            child.start()
+            child.join()
+        subprocess.run([sys.executable, "-c", "import torch; print('command', torch.cuda.device_count())"], check=True)
+        print("torch" in sys.modules)
+"""
+
+
+@needs_torch
+def test_child_processes_use_the_emulated_device(runner):
+    observed = run(runner, CHILDREN, "--quiet")
+    assert (observed.status, observed.out) == (0, "spawn 3.0\nfork 3.0\ncommand 1\nFalse\n"), observed.err
+
+
+def test_program_without_pytorch_has_no_such_section(runner):
+    observed = run(runner, "import sys; print('torch' in sys.modules, 'torch' in dir())")
+    assert (observed.status, observed.out) == (0, "False False\n")
+    assert "PyTorch:" not in observed.err
+    assert "torch" not in json.loads((observed.output / "summary.json").read_text())
+    assert not (observed.output / "snapshot.pickle").exists()
+
+
+def test_shapes_only_without_emulated_cuda_devices_is_refused(runner):
+    runner.write("print(1)")
+    observed = runner.command("-m", "forebay", "run", "--shapes-only", "script.py")
+    assert observed.status == 2
+    assert "--shapes-only requires emulated CUDA devices" in observed.err
+
+
+def test_environment_of_other_runs_is_unchanged(runner):
+    source = f"import os; print(os.environ.get({on_import.VARIABLE!r}))"
+    runner.write(source)
+    observed = runner.command("-m", "forebay", "run", "--quiet", "script.py", env=dict(os.environ))
+    assert (observed.status, observed.out) == (0, "None\n")
+
+
+def test_version_without_the_interfaces_is_refused_with_the_reason(runner):
+    runner.write("import torch", "torch/none.py")
+    runner.write("__version__ = '1.0'\n", "torch/__init__.py")
+    observed = run(runner, "import torch")
+    assert observed.status == 1
+    assert "PyTorch 1.0 cannot emulate CUDA devices" in observed.err
