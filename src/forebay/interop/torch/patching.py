@@ -23,18 +23,15 @@ import forebay.cuda.memory
 import forebay.cuda.streams
 from forebay.device_spec import Device
 from forebay.errors import WrongState
-from forebay.interop.torch import values
-from forebay.interop.torch.collective_kernels import collective_kernels, replace_process_groups
-from forebay.interop.torch.copy_kernels import COPY_KERNELS
-from forebay.interop.torch.factory_kernels import FACTORY_KERNELS
+from forebay.interop.torch import values, workspaces
+from forebay.interop.torch.collective_kernels import replace_process_groups
 from forebay.interop.torch.generators import GeneratorFactory, to_bytes, to_tensor
 from forebay.interop.torch.graph_capture import TorchGraph
 from forebay.interop.torch.legacy_types import replace_legacy_types
 from forebay.interop.torch.pinned_memory import replace_pinned_memory
 from forebay.interop.torch.python_names import NameReplacements
-from forebay.interop.torch.random_kernels import RANDOM_KERNELS
 from forebay.interop.torch.registration import Kernels
-from forebay.interop.torch.scaling_kernels import SCALING_KERNELS
+from forebay.interop.torch.special_kernels import special_kernels
 from forebay.interop.torch.stream_types import replace_stream_types
 from forebay.interop.torch.streams_of_engine import connect_streams
 from forebay.interop.torch.tensor_methods import replace_methods
@@ -93,14 +90,14 @@ class Patch:
                 raise WrongState("there is no CUDA device: call forebay.emulate('cuda') before patch()")
             interfaces = CudaInterfaces()
             names = NameReplacements()
-            kernels = Kernels({**collective_kernels(), **COPY_KERNELS, **FACTORY_KERNELS, **RANDOM_KERNELS,
-                               **SCALING_KERNELS}, values.device)  # fmt: skip
+            kernels = Kernels(special_kernels(), values.device)
             values.set_mode(self._mode)
             connect_streams()
             _patched = True
         with ExitStack() as undo:
             undo.callback(_set_unpatched)
             undo.callback(interfaces.remove)
+            undo.callback(workspaces.clear)
             undo.callback(kernels.remove)
             undo.callback(names.restore)
             interfaces.install()
@@ -183,6 +180,7 @@ def _replace_names(names: NameReplacements) -> None:
     for name in dir(forebay._C):  # noqa: SLF001 -- the functions of torch._C that only a build with CUDA has
         if name.startswith(("_cuda", "_host_")):  # noqa: SLF001
             names.replace(torch._C, name, getattr(forebay._C, name))  # noqa: SLF001
+    names.replace(torch._C, "_cuda_clearCublasWorkspaces", workspaces.clear)  # noqa: SLF001
     run_backward = torch.autograd.graph._engine_run_backward  # noqa: SLF001 -- the only entry to the engine
     for module in (torch.autograd.graph, torch.autograd):
         names.replace(module, "_engine_run_backward", _in_one_thread(run_backward))

@@ -1,0 +1,27 @@
+"""All kernels of emulated devices that differ from the generic one, by the name of the operator and its overload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from forebay.interop.torch.collective_kernels import collective_kernels
+from forebay.interop.torch.copy_kernels import COPY_KERNELS
+from forebay.interop.torch.factory_kernels import FACTORY_KERNELS
+from forebay.interop.torch.matrix_kernels import MATRIX_KERNELS
+from forebay.interop.torch.random_kernels import RANDOM_KERNELS
+from forebay.interop.torch.scaling_kernels import SCALING_KERNELS
+
+__all__ = ["special_kernels"]
+
+
+def special_kernels() -> dict[str, Callable[..., Any]]:
+    """Return the kernels."""
+    return {
+        **COPY_KERNELS,
+        **FACTORY_KERNELS,
+        **RANDOM_KERNELS,
+        **SCALING_KERNELS,
+        **MATRIX_KERNELS,
+        **collective_kernels(),
+    }

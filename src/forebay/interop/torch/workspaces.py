@@ -1,0 +1,106 @@
+"""Workspaces of cuBLAS and cuBLASLt, by the rules of PyTorch's handle pool.
+
+PyTorch gives cuBLAS a workspace from the caching allocator: 32 MiB on devices of capability 9.0, else 8 MiB + 128 KiB, or
+what CUBLAS_WORKSPACE_CONFIG says; cuBLASLt has 1 MiB, or CUBLASLT_WORKSPACE_SIZE in KiB. Since PyTorch 2.14 (observed: 2.15) a
+workspace lives for one call, unless TORCH_CUBLAS_WORKSPACE_CACHE is 1. Before, and with that setting, it is kept for each
+handle and stream until torch._C._cuda_clearCublasWorkspaces(); the thread that runs the backward pass has its own handle.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from forebay.interop.torch.emulated_memory import allocate_bytes
+from forebay.interop.torch.scratch_memory import Scratch, capability
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.memory.storage import AnyBlock
+from forebay.runtime.streams.stream import current_stream_for
+
+__all__ = ["Lifetime", "blas_workspace", "clear", "lifetime", "lt_workspace", "set_lifetime"]
+
+Lifetime = Literal["call", "process"]
+_Key = tuple[int, int, int, bool, str]
+_kept: dict[_Key, AnyBlock | None] = {}
+_chosen: Lifetime | None = None
+
+
+def set_lifetime(chosen: Lifetime | None) -> None:
+    """Keep workspaces for a call or for the process; None for what this version of PyTorch does."""
+    global _chosen
+    _chosen = chosen
+    clear()
+
+
+def lifetime() -> Lifetime:
+    """Return how long workspaces are kept."""
+    if _chosen is not None:
+        return _chosen
+    if os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE", "") in ("1", "true", "TRUE", "on", "ON", "y", "Y", "yes", "YES"):
+        return "process"
+    return _lifetime_of_version()
+
+
+@cache
+def _lifetime_of_version() -> Lifetime:
+    """Return "call" if the header files of this PyTorch have a handle with a workspace of its own."""
+    header = Path(torch.__file__).parent / "include/ATen/cuda/CUDAContextLight.h"
+    try:
+        return "call" if "CUDABlasHandleWithWorkspace" in header.read_text() else "process"
+    except OSError:
+        return "process"
+
+
+def clear() -> None:
+    """Free the workspaces that are kept, as torch._C._cuda_clearCublasWorkspaces() does."""
+    _kept.clear()
+
+
+def blas_workspace(scratch: Scratch) -> None:
+    """Take the workspace of a call of cuBLAS."""
+    size = _blas_bytes(scratch.opened)
+    if lifetime() == "call":
+        scratch.take(size)
+    else:
+        _keep(scratch.opened, "cuBLAS", size)
+
+
+def lt_workspace(scratch: Scratch) -> None:
+    """Take the workspace of a call of cuBLASLt. Its handle is that of cuBLAS, whose workspace it needs if they are kept."""
+    if lifetime() == "call":
+        scratch.take(_lt_bytes())
+        return
+    _keep(scratch.opened, "cuBLAS", size := _blas_bytes(scratch.opened))
+    if not _is_unified():
+        _keep(scratch.opened, "cuBLASLt", min(_lt_bytes(), size))
+
+
+def _keep(opened: OpenDevice, library: str, size: int) -> None:
+    stream = current_stream_for(opened).handle
+    backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 -- the only way to know that the engine runs
+    key = opened.device.index or 0, stream, threading.get_ident(), backward, library
+    if key not in _kept:
+        _kept[key] = allocate_bytes(opened, size)
+
+
+def _blas_bytes(opened: OpenDevice) -> int:
+    default = 32 << 20 if capability(opened) == (9, 0) else 2 * (4096 << 10) + 8 * (16 << 10)
+    pairs = re.findall(r":([0-9]+):([0-9]+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    return sum(int(size) * 1024 * int(count) for size, count in pairs) if pairs else default
+
+
+def _lt_bytes() -> int:
+    try:
+        return int(os.environ.get("CUBLASLT_WORKSPACE_SIZE", "1024")) * 1024
+    except ValueError:
+        return 1 << 20
+
+
+def _is_unified() -> bool:
+    return os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "") in ("1", "true", "TRUE", "on", "ON", "y", "Y", "yes", "YES")
