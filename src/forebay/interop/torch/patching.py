@@ -31,7 +31,7 @@ from forebay.interop.torch.legacy_types import replace_legacy_types
 from forebay.interop.torch.pinned_memory import replace_pinned_memory
 from forebay.interop.torch.python_names import NameReplacements
 from forebay.interop.torch.registration import Kernels
-from forebay.interop.torch.special_kernels import special_kernels
+from forebay.interop.torch.special_kernels import COMPOSITES, special_kernels
 from forebay.interop.torch.stream_types import replace_stream_types
 from forebay.interop.torch.streams_of_engine import connect_streams
 from forebay.interop.torch.tensor_methods import replace_methods
@@ -90,7 +90,7 @@ class Patch:
                 raise WrongState("there is no CUDA device: call forebay.emulate('cuda') before patch()")
             interfaces = CudaInterfaces()
             names = NameReplacements()
-            kernels = Kernels(special_kernels(), values.device)
+            kernels = Kernels(special_kernels(), values.device, COMPOSITES)
             values.set_mode(self._mode)
             connect_streams()
             _patched = True

@@ -28,11 +28,19 @@ class Kernels:
         Kernels by name of the operator and its overload, such as "aten::copy_", in place of the generic one.
     values_device : callable
         Return the device of the values: "cpu" or "meta".
+    composites : dict of str to callable, optional
+        Functions in place of operators that consist of others, which compute their gradients.
     """
 
-    def __init__(self, special: dict[str, Callable[..., Any]], values_device: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        special: dict[str, Callable[..., Any]],
+        values_device: Callable[[], str],
+        composites: dict[str, Callable[..., Any]] | None = None,
+    ) -> None:
         self._libraries: dict[str, torch.library.Library] = {}
         self._special, self._values_device = special, values_device
+        self._composites = composites or {}
 
     def register(self) -> None:
         """Register the kernels. PyTorch's own kernels for CUDA are replaced where the build has them."""
@@ -47,6 +55,9 @@ class Kernels:
             if name not in RANDOM_KERNELS:  # forebay captures draws itself
                 kernel = capturable(kernel, written_arguments(operator))
             self._add(name, kernel)
+        for name, function in self._composites.items():
+            for key in ("AutogradCUDA", "CUDA"):
+                self._add(name, function, key)
 
         for name, kernel in self._special.items():
             if not name.startswith("aten::"):
@@ -58,13 +69,13 @@ class Kernels:
             library._destroy()  # noqa: SLF001 -- has no public name
         self._libraries.clear()
 
-    def _add(self, name: str, kernel: Callable[..., Any]) -> None:
+    def _add(self, name: str, kernel: Callable[..., Any], key: str = "CUDA") -> None:
         space, _, short = name.partition("::")
         if space not in self._libraries:
             self._libraries[space] = torch.library.Library(space, "IMPL")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self._libraries[space].impl(short, kernel, "CUDA")
+            self._libraries[space].impl(short, kernel, key)
 
 
 def _operators(space: str) -> Iterator[tuple[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from forebay.interop.torch.attention_kernels import ATTENTION_COMPOSITES, ATTENTION_KERNELS
 from forebay.interop.torch.collective_kernels import collective_kernels
 from forebay.interop.torch.copy_kernels import COPY_KERNELS
 from forebay.interop.torch.factory_kernels import FACTORY_KERNELS
@@ -12,7 +13,10 @@ from forebay.interop.torch.matrix_kernels import MATRIX_KERNELS
 from forebay.interop.torch.random_kernels import RANDOM_KERNELS
 from forebay.interop.torch.scaling_kernels import SCALING_KERNELS
 
-__all__ = ["special_kernels"]
+__all__ = ["COMPOSITES", "special_kernels"]
+
+# Operators that consist of others, which have gradients.
+COMPOSITES: dict[str, Callable[..., Any]] = {**ATTENTION_COMPOSITES}
 
 
 def special_kernels() -> dict[str, Callable[..., Any]]:
@@ -23,5 +27,6 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
         **RANDOM_KERNELS,
         **SCALING_KERNELS,
         **MATRIX_KERNELS,
+        **ATTENTION_KERNELS,
         **collective_kernels(),
     }
