@@ -1,0 +1,25 @@
+"""Devices that are emulated for PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+
+import forebay
+
+
+@pytest.fixture
+def emulated():
+    """Two emulated H100 for PyTorch, with values."""
+    from forebay.interop.torch import patch
+
+    with forebay.emulate("cuda", count=2, profile="h100"), patch():
+        yield
+
+
+@pytest.fixture
+def shapes_only():
+    """Two emulated H100 for PyTorch, without values."""
+    from forebay.interop.torch import patch
+
+    with forebay.emulate("cuda", count=2, profile="h100"), patch("shapes"):
+        yield
