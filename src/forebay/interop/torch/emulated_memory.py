@@ -16,13 +16,14 @@ import torch
 
 from forebay.device_spec import Device
 from forebay.errors import OutOfMemory
+from forebay.interop.torch.oom_text import pytorch_error
 from forebay.runtime.devices import current, open_device
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory._dlpack import export_memory
 from forebay.runtime.memory.storage import AnyBlock, allocate_block
 from forebay.runtime.streams.stream import current_stream_for
 
-__all__ = ["EmulatedMemory", "adopt", "alias", "allocate_bytes", "find_memory", "memory_at", "memory_of", "open_torch_device", "set_observer"]
+__all__ = ["EmulatedMemory", "adopt", "alias", "allocate_bytes", "find_memory", "memory_at", "memory_of", "open_torch_device", "replace_block", "set_observer"]
 
 _CUDA = 2  # kDLCUDA
 _BYTE = (1, 8)
@@ -65,6 +66,11 @@ class EmulatedMemory:
         self.record: Any = None  # of the observer
 
 
+def _forget_address(memory: EmulatedMemory) -> None:
+    if memory.block is not None and _by_address.get(address := memory.block.address) is memory:
+        del _by_address[address]
+
+
 class _Lifetime:
     """The owner that PyTorch deletes with a storage."""
 
@@ -86,8 +92,7 @@ class _Lifetime:
             del _by_storage[self.key]
         if _by_values.get(key := memory.values._cdata) is memory:  # else the values have grown, and have another block
             del _by_values[key]
-        if memory.block is not None and _by_address.get(address := memory.block.address) is memory:
-            del _by_address[address]
+        _forget_address(memory)
         if _observer is not None:
             _observer(memory, False)
 
@@ -96,6 +101,19 @@ def set_observer(observer: Callable[[EmulatedMemory, bool], None] | None) -> Non
     """Call a function with each memory that is allocated (True) or freed (False) from now on; None for no function."""
     global _observer
     _observer = observer
+
+
+def replace_block(memory: EmulatedMemory, block: AnyBlock | None, nbytes: int) -> None:
+    """Resize a storage: the new block replaces the old one, and the values are kept as far as they fit."""
+    _forget_address(memory)
+    if _observer is not None:
+        _observer(memory, False)
+    memory.block, memory.nbytes = block, nbytes
+    memory.values.resize_(nbytes)
+    if block is not None:
+        _by_address[block.address] = memory
+    if _observer is not None:
+        _observer(memory, True)
 
 
 def open_torch_device(device: torch.device | int | None) -> OpenDevice:
@@ -111,7 +129,7 @@ def allocate_bytes(opened: OpenDevice, nbytes: int) -> AnyBlock | None:
     try:
         return allocate_block(opened, nbytes, current_stream_for(opened).handle)
     except OutOfMemory as error:
-        raise torch.OutOfMemoryError(str(error)) from None
+        raise pytorch_error(error) from None
 
 
 class _Thread(threading.local):

@@ -16,7 +16,7 @@ import torch
 import forebay.cuda
 from forebay.interop.torch import emulated_memory, values
 from forebay.interop.torch.copy_kernels import forget_values
-from forebay.interop.torch.emulated_memory import EmulatedMemory, memory_of, open_torch_device, shadow
+from forebay.interop.torch.emulated_memory import memory_of, open_torch_device, shadow
 from forebay.runtime.base import capture_state
 from forebay.runtime.base.queue_capabilities import can_launch
 from forebay.runtime.streams.stream import current_stream_for
@@ -29,7 +29,9 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-_written: dict[EmulatedMemory, torch.UntypedStorage | None] = {}  # by memory: the values before the capture, if older
+# What captured operators have written, by the address of the values: the values, and a copy of them from before the
+# capture if they are older. Memory of the device is not kept: it is free again during the capture.
+_written: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage | None]] = {}
 
 
 class TorchGraph(forebay.cuda.CUDAGraph):
@@ -40,9 +42,9 @@ class TorchGraph(forebay.cuda.CUDAGraph):
         try:
             super().capture_end()
         finally:
-            for memory, before in _written.items():
+            for written, before in _written.values():
                 if before is not None:
-                    memory.values.copy_(before)
+                    written.copy_(before)
             _written.clear()
 
     def replay(self) -> None:
@@ -96,9 +98,8 @@ def _capture(
             result = kernel(*args, **keywords)
     finally:
         _thread.inside = False
-    for memory in made:
-        _written[memory] = None
     results = [memory.values for memory in made]
+    _written.update({each._cdata: (each, None) for each in results})
 
     def replay() -> None:
         with emulated_memory.replaying(results):
@@ -110,8 +111,8 @@ def _capture(
 
 def _keep_values(argument: Any) -> None:
     if isinstance(argument, torch.Tensor):
-        if argument.is_cuda and (memory := memory_of(argument)) not in _written:
-            _written[memory] = memory.values.clone()
+        if argument.is_cuda and (older := memory_of(argument).values)._cdata not in _written:
+            _written[older._cdata] = older, older.clone()
     elif isinstance(argument, (list, tuple)):
         for each in argument:
             _keep_values(each)

@@ -174,6 +174,8 @@ def _replace_names(names: NameReplacements) -> None:
             names.replace(module, name, function)
     names.replace(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))  # noqa: ARG005 -- PyTorch's signature
     names.replace(torch, "Generator", GeneratorFactory)
+    names.replace(torch.cuda.graphs.graph, "default_capture_stream", None)  # of an emulation before
+    names.replace(torch.cuda, "_initialized", True)  # torch.utils.checkpoint reads it, for instance
     for module in (torch.cuda, torch.cuda.graphs):
         names.replace(module, "CUDAGraph", TorchGraph)
     names.replace(torch._C, "_has_cuda", True)  # noqa: SLF001 -- torch.backends.cuda.is_built reads it

@@ -22,7 +22,7 @@ from forebay.runtime.random import fill
 from forebay.runtime.streams.stream import current_stream_for
 from forebay.runtime.tensors.tensor import Tensor
 
-__all__ = ["RANDOM_KERNELS"]
+__all__ = ["DROPOUT_KERNELS", "RANDOM_KERNELS"]
 
 _NUMPY = {
     torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64, torch.bool: np.bool_,
@@ -147,7 +147,6 @@ RANDOM_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::cauchy_": _cauchy,
     "aten::log_normal_": _log_normal,
     "aten::geometric_": _geometric,
-    "aten::native_dropout": _dropout,
     "aten::bernoulli": _bernoulli_like,
     "aten::bernoulli.out": _bernoulli_out,
     "aten::bernoulli_.Tensor": _bernoulli_tensor,
@@ -155,3 +154,5 @@ RANDOM_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::normal.float_Tensor": _normal_of,
     "aten::normal.Tensor_Tensor": _normal_of,
 }
+# Not a draw in the queue: the graph that captures it runs the kernel again.
+DROPOUT_KERNELS: dict[str, Callable[..., Any]] = {"aten::native_dropout": _dropout}

@@ -10,7 +10,7 @@ from forebay.interop.torch.collective_kernels import collective_kernels
 from forebay.interop.torch.copy_kernels import COPY_KERNELS
 from forebay.interop.torch.factory_kernels import FACTORY_KERNELS
 from forebay.interop.torch.matrix_kernels import MATRIX_KERNELS
-from forebay.interop.torch.random_kernels import RANDOM_KERNELS
+from forebay.interop.torch.random_kernels import DROPOUT_KERNELS, RANDOM_KERNELS
 from forebay.interop.torch.scaling_kernels import SCALING_KERNELS
 
 __all__ = ["COMPOSITES", "special_kernels"]
@@ -25,6 +25,7 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
         **COPY_KERNELS,
         **FACTORY_KERNELS,
         **RANDOM_KERNELS,
+        **DROPOUT_KERNELS,
         **SCALING_KERNELS,
         **MATRIX_KERNELS,
         **ATTENTION_KERNELS,

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from forebay.interop.torch.emulated_memory import allocate_bytes, find_memory, memory_of
+from forebay.interop.torch.emulated_memory import allocate_bytes, find_memory, memory_of, replace_block
 from forebay.interop.torch.python_names import NameReplacements
 from forebay.runtime.memory.storage import AnyBlock
 
@@ -58,10 +58,7 @@ def _resize(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
     memory = find_memory(self)
     if memory is None:
         return _StorageBase.resize_(self, size)
-    memory.block = None  # frees it before the new memory is allocated only if nothing is to be copied
-    memory.block = allocate_bytes(memory.opened, size)
-    memory.values.resize_(size)
-    memory.nbytes = size
+    replace_block(memory, allocate_bytes(memory.opened, size), size)
     return self
 
 

@@ -1,0 +1,146 @@
+"""patch(): PyTorch's CUDA names answer from emulated devices, and PyTorch is itself again at the end."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import forebay
+from forebay.errors import WrongState
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with_torch.py runs this file")
+
+from forebay.interop.torch import is_patched, patch  # noqa: E402 -- needs torch
+
+
+def test_devices_and_memory_are_the_emulated_ones(emulated):
+    assert torch.cuda.is_available() and torch.cuda.device_count() == 2
+    assert torch.cuda.get_device_name(1) == "NVIDIA H100 80GB HBM3 (emulated)"
+    assert torch.cuda.get_device_capability() == (9, 0)
+    tensor = torch.ones(1000, 1000, device="cuda")
+    assert (tensor.device, type(tensor)) == (torch.device("cuda", 0), torch.Tensor)
+    assert torch.cuda.memory_allocated() == forebay.cuda.memory_allocated() == 4_000_256
+    assert tensor.data_ptr() in {block["address"] for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]}
+    del tensor
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_accelerator_is_cuda(emulated):
+    assert torch.accelerator.is_available() and torch.accelerator.current_accelerator() == torch.device("cuda")
+    assert torch.accelerator.device_count() == 2
+    torch.accelerator.synchronize()
+
+
+def test_out_of_memory_error_has_pytorchs_type_and_text(emulated):
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        torch.empty(200 << 30, dtype=torch.uint8, device="cuda:1")
+    text = str(caught.value)
+    assert text.startswith("CUDA out of memory. Tried to allocate 200.00 GiB. GPU 1 has a total capacity of 79.19 GiB")
+    assert "by PyTorch, and 0 bytes is reserved by PyTorch but unallocated" in text and "forebay" not in text
+
+
+def test_full_device_keeps_what_it_has(emulated):
+    kept = torch.ones(4, device="cuda")
+    before = torch.cuda.memory_stats()
+    with pytest.raises(torch.OutOfMemoryError):
+        kept.expand(1 << 36, 4).contiguous()
+    after = torch.cuda.memory_stats()
+    assert after["num_ooms"] == before["num_ooms"] + 1
+    assert after["allocated_bytes.all.current"] == before["allocated_bytes.all.current"] == 512
+
+
+def test_tensors_of_two_devices_do_not_mix(emulated):
+    here, there, host = (torch.ones(4, device=device) for device in ("cuda:0", "cuda:1", "cpu"))
+    text = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and {}!"
+    with pytest.raises(RuntimeError) as caught:
+        here + there
+    assert str(caught.value) == text.format("cuda:1")
+    with pytest.raises(RuntimeError) as caught:
+        here + host
+    assert str(caught.value) == text.format("cpu")
+    assert (here + torch.tensor(1.0)).tolist() == [2.0] * 4  # numbers may be on the CPU
+    assert there.to("cuda:0").add(here).device.index == 0
+
+
+def test_current_device_is_of_each_thread(emulated):
+    seen = []
+
+    def other():
+        torch.cuda.set_device(1)
+        seen.append(torch.empty(1, device="cuda").device.index)
+
+    with torch.cuda.device(0):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(60)
+        seen.append(torch.empty(1, device="cuda").device.index)
+    assert seen == [1, 0]
+
+
+def test_streams_order_memory_as_on_a_gpu(emulated):
+    stream = torch.cuda.Stream()
+    assert isinstance(stream, torch.Stream) and stream.device == torch.device("cuda:0")
+    with torch.cuda.stream(stream):
+        side = torch.ones(1 << 20, device=stream.device)
+    address = side.data_ptr()
+    del side
+    assert torch.empty(1 << 20, device="cuda").data_ptr() != address  # memory is cached for its stream
+    with torch.cuda.stream(stream):
+        assert torch.empty(1 << 20, device="cuda").data_ptr() == address
+    first, second = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    second.record()
+    torch.cuda.synchronize()
+    assert first.elapsed_time(second) >= 0
+
+
+def test_backward_allocates_on_the_stream_of_the_forward_pass(emulated):
+    stream = torch.cuda.Stream()
+    weight = torch.ones(1 << 19, device="cuda", requires_grad=True)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        loss = (weight * 2).sum()
+    loss.backward()
+    blocks = [(segment["stream"], block) for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]]
+    (owner,) = {queue for queue, block in blocks if block["address"] == weight.grad.data_ptr()}
+    assert owner == stream.cuda_stream and weight.grad.sum().item() == 1 << 20
+
+
+def test_pytorch_is_restored():
+    before = torch.cuda.is_available, torch.cuda.memory_allocated, torch.Generator, torch.Tensor.pin_memory, torch.empty
+    with forebay.emulate("cuda"), patch():
+        assert is_patched() and torch.cuda.is_available()
+        kept = torch.ones(4, device="cuda")
+    assert not is_patched() and not torch.cuda.is_available()
+    after = torch.cuda.is_available, torch.cuda.memory_allocated, torch.Generator, torch.Tensor.pin_memory, torch.empty
+    assert after == before
+    with pytest.raises((RuntimeError, NotImplementedError, AssertionError)):
+        kept + 1
+    assert (torch.ones(2) + 1).tolist() == [2, 2]
+    del kept  # after the emulation's end: nothing is raised
+
+
+def test_patch_is_refused_twice_and_without_devices(emulated):
+    with pytest.raises(WrongState, match="active already"), patch():
+        pass
+    assert is_patched()
+
+
+def test_patch_needs_emulated_devices():
+    with pytest.raises(WrongState, match=r"call forebay\.emulate\('cuda'\) before patch"), patch():
+        pass
+    assert not is_patched()
+
+
+def test_patch_starts_again_after_its_end():
+    for _ in range(3):
+        with forebay.emulate("cuda", profile="t4"), patch():
+            assert torch.ones(3, device="cuda").sum().item() == 3
+            assert torch.cuda.memory_allocated() == 0
+
+
+def test_mode_is_checked():
+    with forebay.emulate("cuda"), pytest.raises(ValueError, match="'compute' or 'shapes', not 'fast'"), patch("fast"):
+        pass
+    assert not is_patched()
