@@ -1,0 +1,101 @@
+"""DDP, FSDP and collective operations of several processes, each with emulated devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with_torch.py runs this file")
+
+PROGRAM = r"""
+import json, os, sys, torch, forebay
+import torch.distributed as dist
+from torch import nn
+from forebay.interop.torch import patch
+
+rank, mode, kind = int(os.environ["RANK"]), *sys.argv[1:]
+
+def build():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)).cuda()
+
+with forebay.emulate("cuda", count=2, profile="h100"), patch(mode):
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl")
+    torch.manual_seed(100)
+    x = torch.randn(8, 16, device="cuda").chunk(2)[rank]
+    if kind == "ddp":
+        model = nn.parallel.DistributedDataParallel(build(), device_ids=[rank])
+    elif kind == "fsdp1":
+        model = torch.distributed.fsdp.FullyShardedDataParallel(build(), device_id=rank)
+    else:
+        model = build()
+        for each in (model[0], model[2], model):
+            torch.distributed.fsdp.fully_shard(each)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+    gathered = [torch.zeros(1, device="cuda") for _ in range(2)]
+    total = loss.detach().reshape(1).clone()
+    dist.all_gather(gathered, total)
+    dist.all_reduce(total, op=dist.ReduceOp.SUM)
+    dist.broadcast(total, 0)
+    dist.barrier()
+    found = {"peak": torch.cuda.max_memory_allocated(), "now": torch.cuda.memory_allocated()}
+    if mode == "compute":
+        found["loss"] = total.item() / 2
+        assert abs(sum(each.item() for each in gathered) - total.item()) < 1e-6
+    print(json.dumps(found))
+    dist.destroy_process_group()
+"""
+
+
+def run(mode, kind):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", PROGRAM, mode, kind],
+            env={**os.environ, **common, "RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        ended = [process.communicate(timeout=120) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], ended
+    return [json.loads(out.splitlines()[-1]) for out, _ in ended]
+
+
+def single_process():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 16)).cuda()
+    torch.manual_seed(100)
+    x = torch.randn(8, 16, device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp1", "fsdp2"])
+def test_two_processes_train_as_one(emulated, kind):
+    computed, shapes = run("compute", kind), run("shapes", kind)
+    assert [each["loss"] for each in computed] == pytest.approx([single_process()] * 2, rel=1e-4)
+    assert [each["peak"] for each in shapes] == [each["peak"] for each in computed]
+    assert [each["now"] for each in shapes] == [each["now"] for each in computed]
