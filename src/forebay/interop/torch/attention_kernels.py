@@ -43,32 +43,44 @@ def _attention(
         options = {"dtype": query.dtype, "device": query.device}
         zero, low = torch.scalar_tensor(0.0, **options), torch.scalar_tensor(-math.inf, **options)
         mask = torch.where(mask, zero, low)
-        del zero, low
+        del low, zero
     if chosen == Implementation.FLASH:
         size = query.shape[-1]
         padded = [_pad(each) for each in (query, key, value)]
         factor = 1 / math.sqrt(size) if scale is None else scale
-        result: torch.Tensor = _aten._scaled_dot_product_flash_attention(  # noqa: SLF001 -- an operator's name
-            *padded, dropout_p, is_causal, False, scale=factor
-        )[0]
+        result: torch.Tensor = _first(
+            _aten._scaled_dot_product_flash_attention(*padded, dropout_p, is_causal, False, scale=factor)  # noqa: SLF001 -- an operator's name
+        )
         return result[..., :size] if size % 8 else result
     wants_sums = needs_logsumexp(query, key, value, *([] if mask is None else [mask]))
     if chosen == Implementation.EFFICIENT:
         if mask is not None:
             mask = _aligned_mask(mask, query, key)
-        result = _aten._scaled_dot_product_efficient_attention(  # noqa: SLF001 -- as above
-            query, key, value, mask, wants_sums, dropout_p, is_causal, scale=scale
-        )[0]
-        return result
+        return _first(
+            _aten._scaled_dot_product_efficient_attention(  # noqa: SLF001 -- as above
+                query, key, value, mask, wants_sums, dropout_p, is_causal, scale=scale
+            )
+        )
     if chosen == Implementation.CUDNN:
-        result = _aten._scaled_dot_product_cudnn_attention(  # noqa: SLF001 -- as above
-            query, key, value, mask, wants_sums, dropout_p, is_causal, False, scale=scale
-        )[0]
-        return result
+        return _first(
+            _aten._scaled_dot_product_cudnn_attention(  # noqa: SLF001 -- as above
+                query, key, value, mask, wants_sums, dropout_p, is_causal, False, scale=scale
+            )
+        )
     result = _aten._scaled_dot_product_attention_math(  # noqa: SLF001 -- as above
         query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
     )[0]
     return result
+
+
+def _first(results: tuple[Any, ...]) -> torch.Tensor:
+    """Return the first result, and free the others in order, where Python begins with the last."""
+    kept = [*results]
+    del results
+    while len(kept) > 1:
+        del kept[1]
+    first: torch.Tensor = kept[0]
+    return first
 
 
 def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, is_causal: bool) -> None:
@@ -256,6 +268,9 @@ def _efficient(
         sums = _new(query, (batch, heads, _round_up(time, 32)), opened, computed and computed[1], torch.float32)
     else:
         sums = torch.empty(batch, heads, 0, dtype=torch.float32, device=query.device)
+    if query.dtype in _HALVES and value.shape[3] > 128:
+        with Scratch(opened) as scratch:
+            scratch.take(result.numel() * 4)
     return result, sums, first, second
 
 
@@ -296,8 +311,8 @@ def _efficient_backward(
                 scratch.free(product)
             workspace = Scratch(opened)
             workspace.take(_efficient_workspace(query, key, value))
-            scratch.__exit__(None, None, None)
-            workspace.__exit__(None, None, None)
+            scratch.close()
+            workspace.close()
     return (*gradients, of_mask)
 
 

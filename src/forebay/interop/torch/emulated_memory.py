@@ -23,7 +23,10 @@ from forebay.runtime.memory._dlpack import export_memory
 from forebay.runtime.memory.storage import AnyBlock, allocate_block
 from forebay.runtime.streams.stream import current_stream_for
 
-__all__ = ["EmulatedMemory", "adopt", "alias", "allocate_bytes", "find_memory", "memory_at", "memory_of", "open_torch_device", "replace_block", "set_observer"]
+__all__ = [
+    "EmulatedMemory", "adopt", "alias", "allocate_bytes", "find_memory", "is_replaying", "logged", "memory_at",
+    "memory_of", "open_torch_device", "replace_block", "replaying", "set_observer", "shadow",
+]  # fmt: skip
 
 _CUDA = 2  # kDLCUDA
 _BYTE = (1, 8)
@@ -35,6 +38,8 @@ _ELEMENTS: dict[torch.dtype, tuple[int, int]] = {
 }  # fmt: skip
 _AS_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # noqa: SLF001 -- has no public name
 _as_strided = torch.ops.aten.as_strided.default.redispatch
+# Without an object for the storage: PyTorch's engine adds gradients in place only if nothing else refers to it.
+_storage_id = torch._C._storage_id  # noqa: SLF001 -- as above
 _view_dtype = torch.ops.aten.view.dtype.redispatch
 
 _by_storage: dict[int, EmulatedMemory] = {}  # by the address of PyTorch's storage object on the emulated device
@@ -160,6 +165,11 @@ def replaying(results: Sequence[torch.UntypedStorage]) -> Iterator[None]:
         _thread.results = None
 
 
+def is_replaying() -> bool:
+    """Return True while this thread repeats kernels of a graph, whose memory is allocated."""
+    return _thread.results is not None
+
+
 def shadow(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor over the values of another one, for which no memory of the device is allocated."""
     memory = memory_of(tensor)
@@ -226,18 +236,17 @@ def _from_dlpack(
         address, shape, strides, element, place, lifetime, versioned=False, read_only=False, copied=False
     )
     tensor: torch.Tensor = torch._C._from_dlpack(capsule)  # noqa: SLF001 -- without the checks of torch.from_dlpack
-    lifetime.key = tensor.untyped_storage()._cdata
+    lifetime.key = _storage_id(tensor)
     _by_storage[lifetime.key] = memory
     return tensor
 
 
 def memory_of(tensor: torch.Tensor) -> EmulatedMemory:
     """Return the memory of a tensor on an emulated device."""
-    storage = tensor.untyped_storage()
-    try:
-        return _by_storage[storage._cdata]
-    except KeyError:  # C++ code made another storage from the address
-        return _by_address[storage.data_ptr()]
+    memory = _by_storage.get(_storage_id(tensor))
+    if memory is None:  # C++ code made another storage from the address
+        memory = _by_address[tensor.untyped_storage().data_ptr()]
+    return memory
 
 
 def memory_at(address: int) -> EmulatedMemory | None:

@@ -105,7 +105,8 @@ def _dropout(tensor: torch.Tensor, p: float, train: bool | None) -> tuple[torch.
         if values.is_computed():
             mask.bernoulli_(1 - p, generator=host_generator(tensor.device))
         result = given * mask * (0.0 if p == 1 else 1 / (1 - p))
-    return adopt(result, opened), adopt(mask, opened)
+    mask = adopt(mask, opened)  # allocated first, as the kernel of CUDA does
+    return adopt(result, opened), mask
 
 
 def _bernoulli_tensor(target: torch.Tensor, p: torch.Tensor, *, generator: Any = None) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from forebay.interop.torch.emulated_memory import adopt, alias, allocate_bytes, open_torch_device
+from forebay.interop.torch.emulated_memory import adopt, alias, allocate_bytes, is_replaying, open_torch_device
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.storage import AnyBlock
 
@@ -35,12 +35,16 @@ class Scratch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free all buffers."""
         while self._blocks:
             self._blocks.pop()
 
     def take(self, nbytes: int) -> int:
         """Allocate a buffer. Return its number."""
-        self._blocks.append(allocate_bytes(self.opened, nbytes))
+        self._blocks.append(None if is_replaying() else allocate_bytes(self.opened, nbytes))
         return len(self._blocks) - 1
 
     def free(self, number: int) -> None:

@@ -10,7 +10,9 @@ from forebay.interop.torch.collective_kernels import collective_kernels
 from forebay.interop.torch.copy_kernels import COPY_KERNELS
 from forebay.interop.torch.factory_kernels import FACTORY_KERNELS
 from forebay.interop.torch.matrix_kernels import MATRIX_KERNELS
+from forebay.interop.torch.normalization_kernels import NORMALIZATION_KERNELS
 from forebay.interop.torch.random_kernels import DROPOUT_KERNELS, RANDOM_KERNELS
+from forebay.interop.torch.reduction_kernels import REDUCTION_KERNELS
 from forebay.interop.torch.scaling_kernels import SCALING_KERNELS
 
 __all__ = ["COMPOSITES", "special_kernels"]
@@ -22,12 +24,14 @@ COMPOSITES: dict[str, Callable[..., Any]] = {**ATTENTION_COMPOSITES}
 def special_kernels() -> dict[str, Callable[..., Any]]:
     """Return the kernels."""
     return {
-        **COPY_KERNELS,
-        **FACTORY_KERNELS,
-        **RANDOM_KERNELS,
-        **DROPOUT_KERNELS,
-        **SCALING_KERNELS,
-        **MATRIX_KERNELS,
         **ATTENTION_KERNELS,
+        **COPY_KERNELS,
+        **DROPOUT_KERNELS,
+        **FACTORY_KERNELS,
+        **MATRIX_KERNELS,
+        **NORMALIZATION_KERNELS,
+        **RANDOM_KERNELS,
+        **REDUCTION_KERNELS,
+        **SCALING_KERNELS,
         **collective_kernels(),
     }

@@ -17,7 +17,7 @@ from typing import Literal
 
 import torch
 
-from forebay.interop.torch.emulated_memory import allocate_bytes
+from forebay.interop.torch.emulated_memory import allocate_bytes, is_replaying
 from forebay.interop.torch.scratch_memory import Scratch, capability
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.storage import AnyBlock
@@ -85,7 +85,7 @@ def _keep(opened: OpenDevice, library: str, size: int) -> None:
     stream = current_stream_for(opened).handle
     backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 -- the only way to know that the engine runs
     key = opened.device.index or 0, stream, threading.get_ident(), backward, library
-    if key not in _kept:
+    if key not in _kept and not is_replaying():
         _kept[key] = allocate_bytes(opened, size)
 
 
