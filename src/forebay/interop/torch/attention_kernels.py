@@ -166,13 +166,16 @@ def _flash(
     with Scratch(opened) as scratch:
         splits = 1 if dropout_p else _flash_splits(opened, query, key)
         if splits > 1:
-            scratch.take(splits * batch * heads * time * 4)
-            scratch.take(splits * batch * heads * time * _flash_size(size) * 4)
+            buffers = (4, _flash_size(size) * 4)
+            taken = [scratch.take(splits * batch * heads * time * each) for each in buffers]
         state = _numbers(opened, 2, torch.uint64, seed)
         unused = _numbers(opened, None, torch.int64, 0)
         if dropout_p:
             state = _numbers(opened, 2, torch.uint64, seed)
         debug = torch.empty(0, dtype=query.dtype, device=query.device)
+        if splits > 1:
+            for each in taken:
+                scratch.free(each)
     return result, sums, None, None, time, key.shape[2], state, unused, debug
 
 

@@ -19,6 +19,8 @@ from forebay.runtime.devices.open_device import OpenDevice
 __all__ = ["ArgumentReader", "Operator", "generic_kernel", "mixed_devices", "replace_values", "view_kernel", "written_arguments"]
 
 Operator = Any  # torch._ops.OpOverload, which has no annotations
+_TENSOR = torch._C.TensorType.get()  # noqa: SLF001 -- as below
+_NUMBERS = (bool, int, float, complex)
 _AS_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # noqa: SLF001 -- has no public name
 # Operators whose tensors may be on several devices.
 _MIXED = {"copy_", "_copy_from", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_", "_foreach_copy_",
@@ -106,6 +108,7 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
     returns_written = [any(alias_of.is_write for alias_of in [each.alias_info] if alias_of is not None)
                        for each in operator._schema.returns]  # fmt: skip
     names = [argument.name for argument in operator._schema.arguments]
+    tensors = [at for at, argument in enumerate(operator._schema.arguments) if argument.type.isSubtypeOf(_TENSOR)]
     draws = "generator" in names
     first = next(iter(written), 0)
 
@@ -120,7 +123,10 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
             keywords["generator"] = host_generator(reader.device or torch.device("cuda"), reader.generator)
             given = given[: names.index("generator")]
         try:
-            results = operator(*given, **keywords)
+            if any(at < len(given) and isinstance(given[at], _NUMBERS) for at in tensors):
+                results = operator.overloadpacket(*given, **keywords)  # PyTorch passes a wrapped number as a number
+            else:
+                results = operator(*given, **keywords)
         except NotImplementedError:
             if values.is_computed():
                 raise

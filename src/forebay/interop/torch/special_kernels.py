@@ -9,6 +9,9 @@ from forebay.interop.torch.attention_kernels import ATTENTION_COMPOSITES, ATTENT
 from forebay.interop.torch.collective_kernels import collective_kernels
 from forebay.interop.torch.copy_kernels import COPY_KERNELS
 from forebay.interop.torch.factory_kernels import FACTORY_KERNELS
+from forebay.interop.torch.foreach_kernels import FOREACH_KERNELS
+from forebay.interop.torch.indexing_kernels import INDEXING_KERNELS
+from forebay.interop.torch.loss_kernels import LOSS_KERNELS
 from forebay.interop.torch.matrix_kernels import MATRIX_KERNELS
 from forebay.interop.torch.normalization_kernels import NORMALIZATION_KERNELS
 from forebay.interop.torch.random_kernels import DROPOUT_KERNELS, RANDOM_KERNELS
@@ -28,6 +31,9 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
         **COPY_KERNELS,
         **DROPOUT_KERNELS,
         **FACTORY_KERNELS,
+        **FOREACH_KERNELS,
+        **INDEXING_KERNELS,
+        **LOSS_KERNELS,
         **MATRIX_KERNELS,
         **NORMALIZATION_KERNELS,
         **RANDOM_KERNELS,

@@ -1,0 +1,75 @@
+"""Losses, softmax and embeddings on emulated devices: the intermediate results of their kernels on CUDA devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from forebay.interop.torch import values
+from forebay.interop.torch.emulated_memory import adopt, open_torch_device
+from forebay.interop.torch.generic_kernel import generic_kernel
+from forebay.interop.torch.scratch_memory import Scratch, nbytes_of, values_of
+
+__all__ = ["LOSS_KERNELS"]
+
+_aten = torch.ops.aten
+
+
+def _softmax_backward(operator: Any) -> Callable[..., Any]:
+    """Return the kernel, which multiplies the gradient and the output first."""
+    compute = generic_kernel(operator, values.device)
+
+    def kernel(gradient: torch.Tensor, output: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = compute(gradient, output, *args, **kwargs)
+        with Scratch(output.device) as scratch:
+            scratch.take(nbytes_of(output))
+        return result
+
+    return kernel
+
+
+def _with_copy(operator: Any, at: int = 0) -> Callable[..., Any]:
+    """Return the kernel of an operator that makes its argument `at` contiguous after the result is allocated."""
+    compute = generic_kernel(operator, values.device)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        result = compute(*args, **kwargs)
+        with Scratch(args[at].device) as scratch:
+            scratch.contiguous(args[at])
+        return result
+
+    return kernel
+
+
+def _embedding_backward(gradient: torch.Tensor, indices: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Return the gradient of the weights. The buffers of the sort of more than 3072 indices are an estimate."""
+    with Scratch(gradient.device) as scratch:
+        scratch.contiguous(gradient)
+        result = _compute_embedding_backward(gradient, indices, *args, **kwargs)
+        if indices.numel() > _FEW_INDICES:
+            for _ in range(4):  # sorted indices, their former places, the places before, and the sort's own buffer
+                scratch.take(nbytes_of(indices))
+    return result
+
+
+def _loss_2d(given: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the loss and the sum of the weights, which is allocated first."""
+    arguments, named = [values_of(each) for each in args], {key: values_of(each) for key, each in kwargs.items()}
+    loss, weights = _aten.nll_loss2d_forward(values_of(given), *arguments, **named)
+    opened = open_torch_device(given.device)
+    second = adopt(weights, opened)
+    return adopt(loss, opened), second
+
+
+_FEW_INDICES = 3072
+_compute_embedding_backward = generic_kernel(_aten.embedding_dense_backward.default, values.device)
+
+LOSS_KERNELS: dict[str, Callable[..., Any]] = {
+    "aten::_softmax_backward_data": _softmax_backward(_aten._softmax_backward_data.default),  # noqa: SLF001 -- an operator's name
+    "aten::_log_softmax_backward_data": _with_copy(_aten._log_softmax_backward_data.default),  # noqa: SLF001 -- as above
+    "aten::nll_loss_backward": _with_copy(_aten.nll_loss_backward.default),
+    "aten::nll_loss2d_forward": _loss_2d,
+    "aten::embedding_dense_backward": _embedding_backward,
+}

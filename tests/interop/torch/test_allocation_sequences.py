@@ -1,0 +1,85 @@
+"""Sequences of allocations of PyTorch programs equal those of the real PyTorch over the oracle (tests/data/torch_allocations)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="compares PyTorch programs on emulated devices")
+
+from support import allocation_sequences as sequences  # noqa: E402 -- needs torch
+
+import forebay  # noqa: E402 -- as above
+from forebay.interop.torch import patch, workspaces  # noqa: E402 -- as above
+
+FILES = sorted(path.stem for path in sequences.RECORDS.glob("*.json"))
+# Programs whose frees between two allocations come from a hash table of PyTorch: the order is not compared.
+UNORDERED = {"transformers": {"autocast"}}
+DIFFERS = {
+    "normalization": {"group_norm_channels_last": "PyTorch 2.13 copies the input to the contiguous layout, 2.15 does not"},
+    "losses": {
+        "other_losses": "temporary results of some losses are missing",
+        "activations": "log_sigmoid has no buffer on the GPU; the CPU's kernel returns one",
+    },
+    "optimizers": {
+        "adam_options": "temporary results of powers with 0-dimensional tensors are missing",
+        "other_optimizers_for_loop": "as adam_options",
+        "foreach_operators": "the buffers of _foreach_max are missing",
+    },
+    "elementwise": dict.fromkeys(
+        (
+            "index_put",
+            "gradients_of_indexing",
+            'factories: torch.randperm(1000, device="cuda")',
+        ),
+        "",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return {file: json.loads((sequences.RECORDS / f"{file}.json").read_text())["sequences"] for file in FILES}
+
+
+@pytest.fixture(params=FILES)
+def file(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", autouse=True)
+def emulated():
+    workspaces.set_lifetime("call")  # as in PyTorch 2.15
+    with forebay.emulate("cuda", profile="h200"), patch():
+        yield
+    workspaces.set_lifetime(None)
+
+
+def in_any_order(rows):
+    """Return a sequence with the frees between two allocations in the order of the numbers."""
+    ordered, frees = [], []
+    for row in rows:
+        if isinstance(row, list):
+            ordered += [*sorted(frees), row]
+            frees = []
+        else:
+            frees.append(row)
+    return ordered + sorted(frees)
+
+
+def test_sequences_equal_those_of_the_real_pytorch(file, recorded):
+    differing = {}
+    count = 0
+    for name, program in sequences.programs_of(file).items():
+        expected = recorded[file].get(name)
+        if not isinstance(expected, list):
+            continue
+        count += 1
+        found = sequences.sequence_of(torch, program)
+        if name in UNORDERED.get(file, ()):
+            found, expected = in_any_order(found), in_any_order(expected)
+        if found != expected:
+            differing[name] = sequences.readable(found)
+    assert count > 4
+    assert sorted(differing) == sorted(DIFFERS.get(file, ()))
