@@ -40,16 +40,19 @@ def _take_sort(
     for each in indices:
         if each.dtype == torch.bool:
             return  # its indices depend on values
-        if checks:
+        if checks and each.is_cuda:
             with Scratch(scratch.opened) as bounds:
                 for _ in range(2):
                     bounds.take(8)
                 for _ in range(2):
                     bounds.free(bounds.take(1))
                 bounds.free(0)
-        wrapped = scratch.take(nbytes_of(each))
-        strided = scratch.take(nbytes_of(each))
-        scratch.free(wrapped)
+        if each.is_cuda:
+            wrapped = scratch.take(nbytes_of(each))
+            strided = scratch.take(nbytes_of(each))
+            scratch.free(wrapped)
+        else:  # computed on the CPU, then copied
+            strided = scratch.take(nbytes_of(each))
         if linear >= 0:
             scratch.free(strided)
         else:
