@@ -18,6 +18,7 @@ from forebay.commands import (
     doctor,
     explain,
     exporter,
+    fit,
     info,
     ranks,
     replay,
@@ -32,6 +33,7 @@ from forebay.untrusted import printable
 
 COMMANDS = {
     "run": (run, "run a Python program on the CPU device and report its memory use"),
+    "fit": (fit, "find the cards on which a PyTorch program fits"),
     "report": (report, "write memory snapshots as one page for the browser"),
     "explain": (explain, "explain why memory ran out, or which allocations made the peak"),
     "view": (view, "show a snapshot in the terminal: memory over time, sites and stacks"),

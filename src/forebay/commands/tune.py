@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay.commands import CommandError, command_output, size_argument
+from forebay.commands.dask_executor import dask_executor
 from forebay.commands.snapshot_files import load_snapshots, progress_bar, snapshot_console
 from forebay.untrusted import printable
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from forebay.snapshot.replay.tuning import Trial, Tuning
 
 _PARALLEL = 2_000_000  # entries to replay in total, from which on processes are worth their start
-_CONNECT_SECONDS = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +117,7 @@ def _tune(snapshots: list[Snapshot], args: argparse.Namespace) -> Tuning:
 def _executor(args: argparse.Namespace, entries: int, trials: int) -> Iterator[Executor | None]:
     """Context manager for the executor: Dask's, processes, or None where starting processes takes longer."""
     if args.scheduler is not None:
-        with _dask_client(args.scheduler) as client, client.get_executor() as executor:
+        with dask_executor(args.scheduler) as executor:
             yield executor
     elif args.jobs == 1 or (args.jobs is None and entries < _PARALLEL):
         yield None
@@ -126,24 +126,6 @@ def _executor(args: argparse.Namespace, entries: int, trials: int) -> Iterator[E
 
         with process_executor(trials, args.jobs) as executor:
             yield executor
-
-
-@contextmanager
-def _dask_client(address: str) -> Iterator[Any]:
-    try:
-        from distributed import Client
-        from distributed.comm.addressing import get_address_host_port
-    except ImportError as error:
-        raise CommandError("--scheduler needs the package distributed: pip install 'forebay[tune]'") from error
-    try:
-        get_address_host_port(address)  # a client that cannot parse it waits 20 s when the interpreter exits
-        client: Any = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]  # has no annotations
-    except (OSError, ValueError, TypeError) as error:
-        raise CommandError(f"cannot connect to the scheduler {address!r}: {error}") from error
-    with client:
-        if not client.scheduler_info()["workers"]:
-            raise CommandError(f"the scheduler {address!r} has no workers: start one with `dask worker {address}`")
-        yield client
 
 
 def _as_json(found: Tuning) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Pytest plugin: the fixture `emulated_cuda`, and the fixtures of the conformance suite.
+"""Pytest plugin: the fixtures `emulated_cuda` and `emulated_torch`, and those of the conformance suite.
 
 Load it with `pytest_plugins = ["forebay.testing.plugin"]` in the topmost conftest.py, or with
 `-p forebay.testing.plugin`. It adds the options `--forebay-leaks` and `--forebay-guard`.
@@ -24,16 +24,20 @@ from forebay.runtime.devices.open_device import open_device_indices
 from forebay.runtime.lifecycle.emulation import reset_kind
 from forebay.spi import Driver, Port
 from forebay.testing.emulated import EmulatedDevices, emulated_cuda, pytest_addoption, pytest_runtest_makereport
+from forebay.testing.emulated_torch import EmulatedTorch, emulated_torch, pytest_configure
 from forebay.testing.fake import FakeDriver
 
 __all__ = [
     "EmulatedDevices",
+    "EmulatedTorch",
     "FoundDevice",
     "device",
     "driver",
     "emulated_cuda",
+    "emulated_torch",
     "port",
     "pytest_addoption",
+    "pytest_configure",
     "pytest_generate_tests",
     "pytest_runtest_makereport",
 ]

@@ -8,11 +8,26 @@ from forebay.interop.torch.allocator import use_allocator
 from forebay.interop.torch.oom_recorder import OomRecorder, record_oom
 
 if TYPE_CHECKING:
+    from forebay.interop.torch.fit import FitResult, FitTable, sweep, will_it_fit
     from forebay.interop.torch.patching import Patch, is_patched, patch
 
-__all__ = ["OomRecorder", "Patch", "is_patched", "patch", "record_oom", "use_allocator"]
+__all__ = [
+    "FitResult",
+    "FitTable",
+    "OomRecorder",
+    "Patch",
+    "is_patched",
+    "patch",
+    "record_oom",
+    "sweep",
+    "use_allocator",
+    "will_it_fit",
+]
 
-_LAZY = {"Patch": "patching", "is_patched": "patching", "patch": "patching"}  # by name: the module, which imports torch
+_LAZY = {  # by name: the module
+    **dict.fromkeys(("Patch", "is_patched", "patch"), "patching"),  # which imports torch
+    **dict.fromkeys(("FitResult", "FitTable", "sweep", "will_it_fit"), "fit"),
+}
 
 
 def __getattr__(name: str) -> Any:

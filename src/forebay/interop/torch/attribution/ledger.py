@@ -23,7 +23,7 @@ from forebay.runtime.devices.open_device import OpenDevice
 __all__ = ["Ledger"]
 
 _grad_enabled = torch.is_grad_enabled
-_SCANS = 4  # errors at which all objects are searched: a program may provoke many of them
+_SCANS = 4  # errors, and twice the backward passes, after which all objects are searched, which takes 0.1 s
 
 
 class Ledger:
@@ -42,7 +42,7 @@ class Ledger:
         self.phases = Phases()
         self._meters: dict[OpenDevice, int] = {}
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
-        self._ooms = 0
+        self._ooms = self._backwards = 0
         self._boundary: dict[OpenDevice, int] = {}  # number after the last backward pass or step
         phases = self.phases
         phases.on_forward, phases.on_backward, phases.after_backward = self._forward, self._keep, self._after_backward
@@ -99,7 +99,7 @@ class Ledger:
             self._begin(opened)
         if self._ooms < _SCANS:
             self._ooms += 1
-            if self.phases.phase != "backward":
+            if self.phases.phase == "forward":
                 self._keep()
             self._settle()
 
@@ -133,6 +133,9 @@ class Ledger:
 
     def _after_backward(self) -> None:
         self._set_boundary()
+        self._backwards += 1
+        if self._backwards <= _SCANS // 2:  # tensors that are no module's, and are deleted before the end
+            self._settle()
         for root in [*self.phases.roots]:
             for name, parameter in root.named_parameters():
                 if parameter.grad is not None:

@@ -1,0 +1,125 @@
+"""Find the cards on which a PyTorch program fits.
+
+The program runs once for each card, on an emulated device with the card's memory, in a process of its own. By default
+it computes only shapes, so that a model of any size needs little memory and time; a program that reads a value ends
+with its line. What it prints is discarded. Arguments after SCRIPT are passed to it.
+
+The exit status is 0 if it fits on a card, and 1 if it fits on none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forebay.commands import CommandError, command_output, size_argument
+from forebay.commands.dask_executor import dask_executor
+
+if TYPE_CHECKING:
+    from forebay.interop.torch.fit import FitTable
+
+_CARDS = "rtx_4090,a100,h100,h200"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "forebay fit [OPTIONS] SCRIPT [ARGS ...]"
+    parser.add_argument(
+        "--cards", type=_cards, default=_cards(_CARDS), metavar="NAME,...",
+        help=f"profiles of the cards, see forebay's page on profiles (default: {_CARDS})",
+    )  # fmt: skip
+    parser.add_argument("--count", type=_positive, default=1, metavar="N", help="number of devices (default: 1)")
+    parser.add_argument(
+        "--memory", type=size_argument, metavar="SIZE", help="memory of each device (default: the profile's)"
+    )
+    parser.add_argument("--settings", default="", metavar="TEXT", help="allocator settings, as in PYTORCH_ALLOC_CONF")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument(
+        "--shapes-only", dest="mode", action="store_const", const="shapes", default="shapes",
+        help="compute only shapes (default)",
+    )  # fmt: skip
+    mode.add_argument(
+        "--compute", dest="mode", action="store_const", const="compute", help="compute the values on the CPU"
+    )
+    parser.add_argument("--jobs", type=_positive, metavar="N", help="runs at a time (default: one per processor)")
+    parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="run on the workers of a Dask scheduler, such as tcp://host:8786"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "program", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS ...]", help="the program and its arguments"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    with command_output():
+        found = _answer(args)
+        if args.json:
+            print(json.dumps(found.as_json(), indent=2))
+        else:
+            _print(found)
+    return 0 if any(each.fits for each in found) else 1
+
+
+def _answer(args: argparse.Namespace) -> FitTable:
+    from forebay.interop.torch.fit import FitTable
+    from forebay.interop.torch.fit.questions import run_tasks
+    from forebay.interop.torch.fit.tasks import FitTask
+
+    argv = args.program[1:] if args.program[:1] == ["--"] else args.program
+    if not argv:
+        raise CommandError("no script to run: forebay fit train.py (see forebay fit --help)")
+    if not Path(argv[0]).is_file():
+        raise CommandError(f"cannot read the script {argv[0]!r}: there is no such file")
+    script, folder = (str(Path(argv[0]).absolute()), *argv[1:]), str(Path.cwd())
+    tasks = [
+        FitTask(each, args.mode, args.count, args.memory, args.settings, script=script, folder=folder)
+        for each in args.cards
+    ]
+    try:
+        with _executor(args) as executor:
+            return FitTable(run_tasks(tasks, executor))
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+
+
+@contextmanager
+def _executor(args: argparse.Namespace) -> Iterator[Executor | None]:
+    if args.scheduler is not None:
+        with dask_executor(args.scheduler) as executor:
+            yield executor
+    elif args.jobs is not None:
+        with ThreadPoolExecutor(args.jobs) as threads:
+            yield threads
+    else:
+        yield None
+
+
+def _print(found: FitTable) -> None:
+    from rich.text import Text
+
+    from forebay.commands.snapshot_files import snapshot_console
+    from forebay.snapshot.report.paragraph_rich import number_table
+    from forebay.untrusted import printable
+
+    console = snapshot_console()
+    headings, rows = found.columns()
+    cells = [tuple(map(printable, row)) for row in rows]
+    console.print(number_table(headings, cells, text_columns=(0, 1, len(headings) - 2, len(headings) - 1)))
+    for each in found:
+        if each.verdict == "error":
+            console.print(Text(f"{each.profile}: {printable(each.message)}", "red"))
+
+
+def _cards(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)

@@ -1,0 +1,169 @@
+"""`will_it_fit()` and `sweep()`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import product
+from typing import Any, Literal
+
+from forebay import profiles as known_profiles
+from forebay.byte_sizes import parse_bytes
+from forebay.errors import WrongState
+from forebay.interop.torch.fit.results import FitResult, FitTable
+from forebay.interop.torch.fit.tasks import IN_WORKER, FitTask, pack, run_task
+
+__all__ = ["processors", "run_tasks", "sweep", "will_it_fit"]
+
+_PROFILES = ("rtx_4090", "a100", "h100", "h200")
+
+
+def will_it_fit(
+    function: Callable[[], object],
+    profiles: Sequence[str] = _PROFILES,
+    *,
+    mode: Literal["shapes", "compute"] = "shapes",
+    count: int = 1,
+    memory: int | str | None = None,
+    settings: str = "",
+    executor: Executor | None = None,
+    timeout: float | None = None,
+) -> FitTable:
+    """Run a function of a PyTorch program on emulated cards, and return on which of them it fits.
+
+    Parameters
+    ----------
+    function : callable
+        The function, which creates the model on the device "cuda" and runs, for example, two training steps.
+    profiles : sequence of str, optional
+        The cards, see docs/reference/profiles.md.
+    mode : {"shapes", "compute"}, default "shapes"
+        Compute only shapes, or the values, too.
+    count : int, default 1
+        Number of devices of each card.
+    memory : int or str, optional
+        Memory of each device: bytes, or a size such as "20GiB"; that of the profile by default.
+    settings : str, optional
+        Allocator settings, in the format of PYTORCH_ALLOC_CONF.
+    executor : concurrent.futures.Executor, optional
+        Runs the cards: threads, processes, or Dask workers (`distributed.Client(address).get_executor()`). By default
+        as many run at a time as there are processors.
+    timeout : float, optional
+        Seconds that one run may take.
+
+    Returns
+    -------
+    FitTable
+        One result for each card.
+
+    Raises
+    ------
+    ValueError
+        If a profile is unknown.
+    ForebayError
+        If the function cannot be sent to another process.
+
+    Notes
+    -----
+    Each card is a run in a Python process of its own, also with an executor: the allocator begins empty, and a program
+    that depends on the properties of the card behaves as there. If memory runs out in the mode "shapes", a second run
+    with unlimited memory finds what the whole program needs, and replays of its allocations find the settings with
+    which it fits. What functions print is discarded.
+
+    Examples
+    --------
+    >>> from forebay.interop.torch import will_it_fit
+    >>> def step():
+    ...     import torch
+    ...     torch.ones(30 << 28, device="cuda")
+    >>> will_it_fit(step, ["rtx_4090", "h100"])  # doctest: +SKIP
+    card                     allocated  reserved   of         held most by     needs
+    rtx_4090  out of memory  0 B        0 B        23.52 GiB                   30.00 GiB allocated
+    h100      fits           30.00 GiB  30.00 GiB  79.19 GiB  other 30.00 GiB
+    """
+    return sweep(
+        function, {}, profiles, mode=mode, count=count, memory=memory, settings=settings, executor=executor,
+        timeout=timeout,
+    )  # fmt: skip
+
+
+def sweep(
+    function: Callable[..., object],
+    grid: Mapping[str, Iterable[Any]],
+    profiles: Sequence[str] = _PROFILES,
+    *,
+    mode: Literal["shapes", "compute"] = "shapes",
+    count: int = 1,
+    memory: int | str | None = None,
+    settings: str = "",
+    executor: Executor | None = None,
+    timeout: float | None = None,
+) -> FitTable:
+    """Run a function with every combination of arguments on emulated cards.
+
+    Parameters
+    ----------
+    function : callable
+        The function, which is called with one keyword argument for each key of the grid.
+    grid : Mapping of str to iterable
+        The values of each argument, such as `{"batch": [8, 16, 32], "length": [1024, 2048]}`.
+    profiles, mode, count, memory, settings, executor, timeout
+        As for `will_it_fit`.
+
+    Returns
+    -------
+    FitTable
+        One result for each combination and card; `FitTable.largest("batch")` returns the largest value that fits.
+
+    Raises
+    ------
+    ValueError
+        If a profile is unknown.
+    ForebayError
+        If the function cannot be sent to another process.
+
+    Examples
+    --------
+    >>> from forebay.interop.torch import sweep
+    >>> def step(batch):
+    ...     import torch
+    ...     torch.ones(batch, 1 << 28, device="cuda")
+    >>> sweep(step, {"batch": [16, 32]}, ["rtx_4090", "h100"]).largest("batch")  # doctest: +SKIP
+    {'rtx_4090': 16, 'h100': 32}
+    """
+    names = tuple(grid)
+    nbytes = parse_bytes(memory) if isinstance(memory, str) else memory
+    tasks = []
+    for values in product(*grid.values()):
+        parameters = dict(zip(names, values, strict=True))
+        fields = pack(function, parameters)
+        options = (mode, count, nbytes, settings, timeout, parameters)
+        tasks += [FitTask(each, *options, **fields) for each in profiles]
+    return FitTable(run_tasks(tasks, executor), names)
+
+
+def run_tasks(tasks: Sequence[FitTask], executor: Executor | None = None) -> tuple[FitResult, ...]:
+    """Run tasks with an executor, by default as many at a time as there are processors. Raises as `sweep`."""
+    if os.environ.get(IN_WORKER):
+        raise WrongState("this program is run by will_it_fit(): call it below `if __name__ == '__main__':`")
+    for profile in dict.fromkeys(each.profile for each in tasks):
+        if (kind := known_profiles.load(profile).kind) != "cuda":
+            raise ValueError(
+                f"{profile!r} is a profile of {kind} devices; those of CUDA devices are {_cuda_profiles()}"
+            )
+    if executor is not None:
+        futures = [executor.submit(run_task, each) for each in tasks]
+        return tuple(each.result() for each in futures)
+    with ThreadPoolExecutor(max(1, min(processors(), len(tasks)))) as threads:
+        return tuple(threads.map(run_task, tasks))
+
+
+def processors() -> int:
+    """Return the number of processors that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return (len(affinity(0)) if affinity is not None else os.cpu_count()) or 1
+
+
+def _cuda_profiles() -> str:
+    return ", ".join(known_profiles.names("cuda"))

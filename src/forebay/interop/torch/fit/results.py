@@ -1,0 +1,168 @@
+"""Results of runs on emulated cards, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, overload
+
+from forebay.byte_sizes import format_bytes
+from forebay.html_repr import Html, box, table
+
+__all__ = ["FitResult", "FitTable"]
+
+_LARGEST = 3  # categories in a row
+
+
+@dataclass(frozen=True, slots=True)
+class FitResult:
+    """The result of one run on one emulated card. Sizes are in bytes.
+
+    Parameters
+    ----------
+    profile : str
+        Name of the card's profile.
+    parameters : Mapping of str to object
+        The arguments of the run in a sweep.
+    fits : bool
+        True if no request ran out of memory, and the program ended without an error.
+    peak_allocated, peak_reserved : int
+        Peaks of the allocator: of the bytes in blocks, and of the bytes in segments. Of several devices, those of the
+        device that reserved most. Where memory ran out, the peaks until then.
+    capacity : int
+        Memory of the card.
+    categories : Mapping of str to int
+        What held the peak, by category.
+    message : str
+        The text of the out-of-memory error, or of another error that ended the program; "" without one.
+    needed : int or None
+        Where memory ran out, the peak of the bytes in blocks of the whole program, from a run on a card of the same
+        profile with unlimited memory; None if there was no such run.
+    settings : tuple of str
+        Where memory ran out, the allocator settings with which the whole program fits, as replays of its allocations
+        prove; the first one reserves least.
+    seconds : float
+        Duration of the run.
+    """
+
+    profile: str
+    parameters: Mapping[str, Any]
+    fits: bool
+    peak_allocated: int
+    peak_reserved: int
+    capacity: int
+    categories: Mapping[str, int]
+    message: str = ""
+    needed: int | None = None
+    settings: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        """One of "fits", "out of memory" and "error"."""
+        if self.fits:
+            return "fits"
+        return "out of memory" if "out of memory" in self.message.partition("\n")[0] else "error"
+
+    @property
+    def largest(self) -> tuple[tuple[str, int], ...]:
+        """The categories that held most, with their bytes."""
+        return tuple(sorted(self.categories.items(), key=lambda each: -each[1])[:_LARGEST])
+
+
+@dataclass(frozen=True)
+class FitTable(Sequence[FitResult]):
+    """The results of several runs, in the order in which they were asked for.
+
+    Parameters
+    ----------
+    results : tuple of FitResult
+        The results.
+    """
+
+    results: tuple[FitResult, ...]
+    _names: tuple[str, ...] = field(default=(), repr=False)
+
+    @overload
+    def __getitem__(self, at: int) -> FitResult: ...
+    @overload
+    def __getitem__(self, at: slice) -> FitTable: ...
+    def __getitem__(self, at: int | slice) -> FitResult | FitTable:
+        return FitTable(self.results[at], self._names) if isinstance(at, slice) else self.results[at]
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[FitResult]:
+        return iter(self.results)
+
+    def largest(self, name: str) -> dict[str, Any]:
+        """Return the largest value of a parameter with which each card fits.
+
+        Parameters
+        ----------
+        name : str
+            The parameter of the sweep.
+
+        Returns
+        -------
+        dict of str to object
+            The value by profile; None if the card fits with none.
+        """
+        found: dict[str, Any] = {each.profile: None for each in self.results}
+        for each in self.results:
+            value = each.parameters[name]
+            if each.fits and (found[each.profile] is None or value > found[each.profile]):
+                found[each.profile] = value
+        return found
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return the results as values that `json.dumps` accepts.
+
+        Returns
+        -------
+        list of dict
+            The fields of each result, and its `verdict`.
+        """
+        return [{**asdict(each), "verdict": each.verdict} for each in self.results]
+
+    def columns(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Return the table as texts.
+
+        Returns
+        -------
+        tuple
+            The headings, and the rows.
+        """
+        names = self._names
+        headings = ("card", *names, "", "allocated", "reserved", "of", "held most by", "needs")
+        return headings, [
+            (
+                each.profile, *(str(each.parameters.get(name, "")) for name in names), each.verdict,
+                format_bytes(each.peak_allocated), format_bytes(each.peak_reserved), format_bytes(each.capacity),
+                ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in each.largest), _needs(each),
+            )
+            for each in self.results
+        ]  # fmt: skip
+
+    def __repr__(self) -> str:
+        headings, rows = self.columns()
+        widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in (headings, *rows)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> Html:
+        headings, rows = self.columns()
+        return box("Will it fit?", table(headings, rows))
+
+
+def _needs(result: FitResult) -> str:
+    """Return what the program needs where it does not fit."""
+    if result.fits:
+        return ""
+    if result.settings:
+        return result.settings[0]
+    if result.needed is not None:
+        pieces = ", in one piece" if result.needed <= result.capacity else ""
+        return f"{format_bytes(result.needed)} allocated{pieces}"
+    return result.message.partition("\n")[0][:80] if result.verdict == "error" else ""

@@ -1,0 +1,108 @@
+"""The pytest fixture `emulated_torch`: PyTorch on an emulated GPU during a test, with a limit for its peak memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import forebay
+from forebay.byte_sizes import format_bytes, parse_bytes
+from forebay.errors import Unsupported
+from forebay.interop.torch.session import TorchSession
+
+__all__ = ["EmulatedTorch", "emulated_torch", "pytest_configure"]
+
+_MARKER = "emulated_torch(profile=None, memory=None, count=1, mode='compute', peak=None)"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker `emulated_torch`.
+
+    Parameters
+    ----------
+    config : pytest.Config
+        The configuration of pytest.
+    """
+    config.addinivalue_line(
+        "markers", f"{_MARKER}: the device of the fixture, and the largest peak of memory with which the test passes"
+    )
+
+
+class EmulatedTorch:
+    """PyTorch on emulated devices during a test.
+
+    Parameters
+    ----------
+    session : TorchSession
+        The patch of PyTorch and the ledger of its memory.
+    """
+
+    def __init__(self, session: TorchSession) -> None:
+        self._session = session
+
+    @property
+    def peak_allocated(self) -> int:
+        """The peak of the bytes in blocks, of the device that allocated most."""
+        return max((each.peak_allocated for each in self._session.results()), default=0)
+
+    @property
+    def peak_reserved(self) -> int:
+        """The peak of the bytes in segments, of the device that reserved most."""
+        return max((each.peak_reserved for each in self._session.results()), default=0)
+
+    def assert_peak(self, at_most: int | str) -> None:
+        """Fail the test if a device has had more memory allocated, and say what held it.
+
+        Parameters
+        ----------
+        at_most : int or str
+            The largest peak: bytes, or a size such as "2GiB".
+        """
+        limit = parse_bytes(at_most) if isinstance(at_most, str) else at_most
+        lines = []
+        for use in self._session.results():
+            if use.peak_allocated > limit:
+                lines.append(
+                    f"cuda:{use.index}: the peak is {format_bytes(use.peak_allocated)}, "
+                    f"{format_bytes(use.peak_allocated - limit)} more than {format_bytes(limit)}"
+                )
+                for title, holders in (("", use.categories), ("by line: ", use.lines[:5])):
+                    lines += [f"  {title}{format_bytes(each.nbytes)} {each.name}" for each in holders]
+        if lines:
+            pytest.fail("\n".join(lines), pytrace=False)
+
+
+@pytest.fixture
+def emulated_torch(request: pytest.FixtureRequest) -> Iterator[EmulatedTorch]:
+    """Let PyTorch use an emulated GPU during the test. Without PyTorch, the test is skipped.
+
+    Parameters
+    ----------
+    request : pytest.FixtureRequest
+        The request of pytest. The marker `emulated_torch` chooses the device, the mode ("compute" or "shapes") and the
+        largest peak: `@pytest.mark.emulated_torch(profile="rtx_4090", mode="shapes", peak="20GiB")`.
+
+    Yields
+    ------
+    EmulatedTorch
+        Its peaks, and `assert_peak`.
+    """
+    pytest.importorskip("torch", reason="PyTorch is not installed", exc_type=ImportError)
+    marker = request.node.get_closest_marker("emulated_torch")
+    options: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
+    mode, peak = options.pop("mode", "compute"), options.pop("peak", None)
+    session = TorchSession(mode)
+    with forebay.emulate("cuda", **options):
+        try:
+            session.start()
+        except Unsupported as error:
+            pytest.skip(str(error))
+        try:
+            found = EmulatedTorch(session)
+            yield found
+            if peak is not None:
+                found.assert_peak(peak)
+        finally:
+            session.stop()

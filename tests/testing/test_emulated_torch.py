@@ -1,0 +1,62 @@
+"""The fixture `emulated_torch`, in test files of a project of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+
+TESTS = """
+import pytest
+
+@pytest.mark.emulated_torch(profile="rtx_4090", memory="64MiB")
+def test_device(emulated_torch):
+    import torch
+    assert torch.cuda.get_device_name().startswith("NVIDIA GeForce RTX 4090")
+    kept = torch.ones(1 << 20, device="cuda")
+    assert kept.sum().item() == 1 << 20
+    assert emulated_torch.peak_allocated == (4 << 20) + 512
+    assert emulated_torch.peak_reserved >= 4 << 20
+    emulated_torch.assert_peak("5MiB")
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.ones(1 << 26, device="cuda")
+
+@pytest.mark.emulated_torch(mode="shapes", peak="1GiB")
+def test_too_much(emulated_torch):
+    import torch
+    torch.ones(1 << 30, device="cuda")
+
+def test_restored(emulated_torch):
+    import torch
+    assert torch.cuda.memory_allocated() == 0
+"""
+
+
+def run(folder, source, *options):
+    (folder / "conftest.py").write_text('pytest_plugins = ["forebay.testing.plugin"]\n')
+    (folder / "test_it.py").write_text(source)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--strict-markers", *options], cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    return done.stdout
+
+
+@needs_torch
+def test_marker_chooses_the_device_and_limits_the_peak(tmp_path):
+    output = run(tmp_path, TESTS)
+    assert "3 passed, 1 error" in output
+    assert "cuda:0: the peak is 4.00 GiB, 3.00 GiB more than 1.00 GiB\n  4.00 GiB other\n" in output
+    assert "  by line: 4.00 GiB" in output
+
+
+def test_missing_pytorch_is_the_reason_of_a_skip(tmp_path):
+    output = run(tmp_path, "import sys\nsys.modules['torch'] = None\ndef test(emulated_torch): pass\n", "-rs")
+    assert "1 skipped" in output
+    assert "PyTorch is not installed" in output
