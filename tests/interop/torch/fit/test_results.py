@@ -17,7 +17,7 @@ def test_rows_say_what_is_needed():
     assert headings[:3] == ("card", "batch", "")
     assert [row[2] for row in rows] == ["fits", "out of memory", "error"]
     assert [row[-1] for row in rows] == ["", "30.00 GiB allocated", "KeyError: 1"]
-    assert rows[0][-2] == "activations 20.00 GiB, inputs 1 B"
+    assert rows[0][-2] == "activations 67%, inputs 0%"
 
 
 def test_table_is_a_sequence_with_representations():

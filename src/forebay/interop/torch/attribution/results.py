@@ -160,7 +160,8 @@ def _category(record: Record) -> str:
 
 
 def _module(record: Record) -> str:
-    return _NUMBER.sub("*", record.module) or "(outside modules)"
+    outside = "(optimizer)" if record.phase == "optimizer" else "(outside modules)"
+    return _NUMBER.sub("*", record.module) or outside
 
 
 def _line(record: Record) -> str:

@@ -11,7 +11,7 @@ from forebay.html_repr import Html, box, table
 
 __all__ = ["FitResult", "FitTable"]
 
-_LARGEST = 3  # categories in a row
+_LARGEST = 2  # categories in a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class FitTable(Sequence[FitResult]):
             (
                 each.profile, *(str(each.parameters.get(name, "")) for name in names), each.verdict,
                 format_bytes(each.peak_allocated), format_bytes(each.peak_reserved), format_bytes(each.capacity),
-                ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in each.largest), _needs(each),
+                ", ".join(f"{name} {nbytes / each.peak_allocated:.0%}" for name, nbytes in each.largest), _needs(each),
             )
             for each in self.results
         ]  # fmt: skip

@@ -1,0 +1,72 @@
+"""PyTorch on emulated GPUs: the time of a training step with values against plain PyTorch, and that without values.
+
+Each run is a fresh process, in turns. On a machine with other load, the times of the processor tell more than the clock.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+from measure import in_turns, show, table
+
+from forebay.byte_sizes import format_bytes
+
+HERE = Path(__file__).parent
+PROGRAM = str(HERE / "torch_programs.py")
+ROUNDS = 3
+GPT2 = ("gpt2", "2", "256", "3", "float32")
+LLAMA = ("llama", "1", "2048", "1", "bfloat16")
+
+
+def run(command: list[str], *arguments: str) -> dict[str, object]:
+    started = perf_counter()
+    done = subprocess.run([sys.executable, *command, PROGRAM, *arguments], capture_output=True, text=True, check=True)
+    return {**json.loads(done.stdout), "wall": perf_counter() - started}
+
+
+def emulated(folder: str, card: str, *options: str) -> list[str]:
+    return ["-m", "forebay", "run", "--overwrite", "--quiet", "--output", folder, "--emulate", f"cuda:1@{card}", *options]
+
+
+def main() -> None:
+    with TemporaryDirectory() as folder:
+        found: list[dict[str, object]] = []
+
+        def measure(command: list[str], device: str) -> float:
+            found.append(run(command, device, *GPT2))
+            return 0.0
+
+        in_turns(
+            lambda: measure([], "cpu"), lambda: measure(emulated(folder, "rtx_4090"), "cuda"), repetitions=ROUNDS
+        )  # fmt: skip
+        plain, ours = found[::2], found[1::2]
+        rows = table(
+            f"GPT-2 small, a training step of 2 × 256 tokens, median of {ROUNDS} runs × 2 steps",
+            "", "plain PyTorch", "--compute", "ratio",
+        )  # fmt: skip
+        for name, label in (("processor", "processor, s"), ("seconds", "clock, s")):
+            times = [median(each for result in part for each in result[name][1:]) for part in (plain, ours)]
+            rows.add_row(label, *(f"{each:.2f}" for each in times), f"{times[1] / times[0]:.2f}")
+        host = [max(result["host"] for result in part) for part in (plain, ours)]
+        rows.add_row("host memory", *map(format_bytes, host), f"{host[1] / host[0]:.2f}")
+        show(rows)
+
+        shapes = run(emulated(folder, "h100", "--shapes-only"), "cuda", *LLAMA)
+        rows = table("Llama 7B, bfloat16 and AdamW, a step of 2,048 tokens on an H100, --shapes-only", "", "")
+        rows.add_row("step, clock", f"{shapes['seconds'][0]:.1f} s")
+        rows.add_row("step, processor", f"{shapes['processor'][0]:.1f} s")
+        rows.add_row("program with its start and the report, clock", f"{shapes['wall']:.1f} s")
+        rows.add_row("host memory", format_bytes(shapes["host"]))
+        rows.add_row("peak allocated on the device", format_bytes(shapes["allocated"]))
+        rows.add_row("peak reserved on the device", format_bytes(shapes["reserved"]))
+        show(rows)
+
+
+if __name__ == "__main__":
+    main()
