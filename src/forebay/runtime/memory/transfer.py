@@ -246,8 +246,8 @@ def _queue_copy(stream: Stream, target: Tensor, source: Elements, owner: object,
         _queue_numpy_copy(by_numpy, stream, target, source.array(), "copy_", owner)
     else:
         raise Unsupported(
-            f"{stream.opened.device} can only copy bytes, in at most {MAX_RUNS} runs: cannot copy {source.dtype} of strides "
-            f"{source.strides} to {to.dtype} of strides {to.strides}; use NumPy on the host instead",
+            f"{stream.opened.device} can only copy bytes, in at most {MAX_RUNS} runs: cannot copy {source.dtype} of "
+            f"strides {source.strides} to {to.dtype} of strides {to.strides}; use NumPy on the host instead",
             ability="Launches",
         )
 
