@@ -76,8 +76,8 @@ def test_training_is_that_of_the_cpu(emulated, name, optimizer):
         step = getattr(torch.optim, optimizer)(model.parameters(), lr=0.01)
         losses.append([])
         for batch in batches:
-            result = output(model(batch.to(place)))
-            loss = nn.functional.cross_entropy(result.flatten(0, -2), torch.arange(result.flatten(0, -2).shape[0], device=place) % 10)
+            scores = output(model(batch.to(place))).flatten(0, -2)
+            loss = nn.functional.cross_entropy(scores, torch.arange(len(scores), device=place) % 10)
             step.zero_grad()
             loss.backward()
             step.step()

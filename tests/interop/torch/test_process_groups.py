@@ -16,6 +16,7 @@ PROGRAM = r"""
 import json, os, sys, torch, forebay
 import torch.distributed as dist
 from torch import nn
+import torch.distributed.fsdp
 from forebay.interop.torch import patch
 
 rank, mode, kind = int(os.environ["RANK"]), *sys.argv[1:]

@@ -14,6 +14,7 @@ import torch
 from forebay.interop.torch import values
 from forebay.interop.torch.emulated_memory import adopt, alias, memory_of, open_torch_device
 from forebay.interop.torch.generators import host_generator
+from forebay.interop.torch.sparse_kernels import sparse_on_device
 from forebay.runtime.devices.open_device import OpenDevice
 
 __all__ = ["ArgumentReader", "Operator", "generic_kernel", "mixed_devices", "replace_values", "view_kernel", "written_arguments"]
@@ -154,6 +155,8 @@ def written_arguments(operator: Operator) -> dict[int, str]:
 
 def _wrap(result: Any, reader: ArgumentReader, opened: OpenDevice) -> Any:
     if isinstance(result, torch.Tensor):
+        if result.layout is not torch.strided:
+            return sparse_on_device(result, opened)
         original = reader.originals.get(id(result))
         return adopt(result, opened) if original is None else original
     if isinstance(result, (list, tuple)):

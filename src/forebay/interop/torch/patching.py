@@ -25,6 +25,7 @@ from forebay.device_spec import Device
 from forebay.errors import WrongState
 from forebay.interop.torch import values, workspaces
 from forebay.interop.torch.collective_kernels import replace_process_groups
+from forebay.interop.torch.device_communication import replace_communication
 from forebay.interop.torch.generators import GeneratorFactory, to_bytes, to_tensor
 from forebay.interop.torch.graph_capture import TorchGraph
 from forebay.interop.torch.legacy_types import replace_legacy_types
@@ -187,6 +188,7 @@ def _replace_names(names: NameReplacements) -> None:
     for module in (torch.autograd.graph, torch.autograd):
         names.replace(module, "_engine_run_backward", _in_one_thread(run_backward))
     replace_methods(names)
+    replace_communication(names)
     replace_stream_types(names)
     replace_pinned_memory(names)
     replace_legacy_types(names)

@@ -58,7 +58,7 @@ def reduction_buffers(
     """
     reduced, kept = _dimensions(given, dims)
     inputs, outputs = _product(reduced), _product(kept)
-    if not inputs or not outputs:
+    if not inputs or not outputs or not (reduced or kept):  # nothing, or one element
         return Buffers(0, 0)
     fastest = not kept or (bool(reduced) and reduced[0].stride < kept[0].stride)
     across, along = (inputs, outputs) if fastest else (outputs, inputs)

@@ -11,6 +11,7 @@ import torch
 from forebay.interop.torch.generic_kernel import generic_kernel, view_kernel, written_arguments
 from forebay.interop.torch.graph_capture import capturable
 from forebay.interop.torch.random_kernels import RANDOM_KERNELS
+from forebay.interop.torch.sparse_kernels import sparse_kernel
 
 __all__ = ["Kernels"]
 
@@ -45,6 +46,8 @@ class Kernels:
     def register(self) -> None:
         """Register the kernels. PyTorch's own kernels for CUDA are replaced where the build has them."""
         for name, operator in _operators("aten"):
+            if _has_kernel(name, "SparseCPU"):
+                self._add(name, sparse_kernel(operator), "SparseCUDA")
             if (kernel := self._special.get(name)) is None:
                 if not _needs_kernel(name):
                     continue
