@@ -15,6 +15,11 @@ from torch import nn
 WIDTH, INNER, HEADS, LAYERS, WORDS, BATCH = 2560, 10240, 32, 32, 10_000, 4
 
 
+def cast(given):
+    """Return what autocast makes of an argument of einsum."""
+    return given.to(torch.bfloat16) if torch.is_autocast_enabled("cuda") else given
+
+
 class Product(nn.Module):
     """A linear layer without bias."""
 
@@ -25,8 +30,9 @@ class Product(nn.Module):
     def forward(self, given):
         """Return the einsum of weights and inputs as PyTorch computed it then: the weights are the left factor."""
         batch, time, width = given.shape
-        rows = given.reshape(batch * time, width)
-        product = torch.bmm(self.weight.unsqueeze(0), rows.t().unsqueeze(0))
+        weight = cast(self.weight)
+        rows = cast(given).reshape(batch * time, width)
+        product = torch.bmm(weight.unsqueeze(0), rows.t().unsqueeze(0))
         return product.view(-1, batch, time).permute(1, 2, 0)
 
 
@@ -41,7 +47,8 @@ class Norm(nn.Module):
         length = torch.linalg.vector_norm(given, dim=-1, keepdim=True)
         root = torch.sqrt(length**2 / given.shape[-1] + 1e-5)
         scaled = given / root
-        return torch.einsum("btd,d->btd", scaled, self.gains)
+        gains = cast(self.gains)
+        return (cast(scaled) * gains).to(given.dtype)
 
 
 class Rotation(nn.Module):
