@@ -1,14 +1,14 @@
 """Sequences of allocations of PyTorch programs, on emulated devices and on the real PyTorch over the oracle.
 
 A program is a function `name(torch)` in a file of tests/interop/torch/allocation_programs, or an expression of its
-EXPRESSIONS. It computes on the device "cuda", and
-what it returns is kept until the sequence has been read. Its sequence has a row for each allocation, [size, stream], and
-for each free, the number of the allocation; sizes are those that were requested, streams are numbered as they appear.
+EXPRESSIONS. It computes on the device "cuda", and what it returns is kept until the sequence has been read. The
+sequence has a row for each allocation, [size, stream], and for each free, the number of the allocation; sizes are those
+that were requested, streams are numbered as they appear.
 
-`python3 tests/support/allocation_sequences.py record FILE...` runs the programs of files in the real PyTorch over the oracle (see
-on_oracle.py) and writes tests/data/torch_allocations/FILE.json. No kernel runs there: the allocations are those that PyTorch's own
-code makes, the values are not computed, and a program whose allocations depend on values cannot be recorded. cuBLAS is
-replaced by functions that do nothing (stub_cublas.py); cuDNN cannot be used.
+`python3 tests/support/allocation_sequences.py record FILE...` runs the programs of files in the real PyTorch over the
+oracle (see on_oracle.py) and writes tests/data/torch_allocations/FILE.json. No kernel runs there: the allocations are
+those that PyTorch's own code makes, the values are not computed, and a program whose allocations depend on values
+cannot be recorded. cuBLAS is replaced by functions that do nothing (stub_cublas.py); cuDNN cannot be used.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def programs_of(file):
 def _program(statements, expression):
     def program(torch):
         names = {"torch": torch}
-        exec(statements, names)  # noqa: S102 -- of the tests
-        return eval(expression, names), names  # noqa: S307 -- of the tests
+        exec(statements, names)
+        return eval(expression, names), names
 
     return program
 
@@ -128,9 +128,11 @@ def record(file):
         command = ["bash", str(ORACLE), __file__, "run", file, *skipped]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-        for version, name, rows in (line for line in lines if len(line) == 3):
-            sequences[name] = rows
-            skipped.append(name)
+        for line in lines:
+            if len(line) == 3:
+                version, name, rows = line
+                sequences[name] = rows
+                skipped.append(name)
         if not lines or len(lines[-1]) == 3:
             if done.returncode:
                 raise RuntimeError(done.stderr[-2000:])
@@ -142,7 +144,9 @@ def record(file):
 def write(path, result):
     """Write a record, with a sequence on each line."""
     lines = [f'"torch": {json.dumps(result["torch"])},', '"sequences": {']
-    items = [f"{json.dumps(name)}: {json.dumps(rows, separators=(',', ':'))}" for name, rows in result["sequences"].items()]
+    items = [
+        f"{json.dumps(name)}: {json.dumps(rows, separators=(',', ':'))}" for name, rows in result["sequences"].items()
+    ]
     path.write_text("{\n" + "\n".join(lines) + "\n" + ",\n".join(items) + "\n}\n}\n")
 
 

@@ -1,7 +1,7 @@
 """Libraries in place of cuBLAS and cuBLASLt whose functions report success and do nothing.
 
-The oracle runs no kernels, and NVIDIA's libraries refuse its driver. With these, PyTorch's own code around cuBLAS runs: how it
-sizes workspaces, which of the libraries it calls, and what it allocates.
+The oracle runs no kernels, and NVIDIA's libraries refuse its driver. With these, PyTorch's own code around cuBLAS runs:
+how it sizes workspaces, which of the libraries it calls, and what it allocates.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def _build(folder, name):
     if built.exists():
         return built
     (real,) = (ORACLE_HOME / "venv" / "lib").glob(f"python3*/site-packages/nvidia/cu13/lib/{name}.so.13")
-    listed = subprocess.run(["nm", "-D", "--defined-only", str(real)], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["nm", "-D", "--defined-only", str(real)], capture_output=True, text=True, check=True
+    ).stdout
     names = sorted({line.split()[-1].partition("@")[0] for line in listed.splitlines()})
     bodies = [
         _BODIES[each] % each if each in _BODIES else f"int {each}(void) {{ return 0; }}"

@@ -1,6 +1,7 @@
 """Training steps that other people recorded on real GPUs, rehearsed on emulated devices: memory as recorded.
 
-The histories are in ../shared/data/gpu-snapshots; support/recorded_language_model.py has the layers and sizes that they show.
+The histories are in ../shared/data/gpu-snapshots; support/recorded_language_model.py has the layers and sizes that they
+show.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def choose(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, dropout: float,
     is_causal: bool, enable_gqa: bool = False,
 ) -> Implementation:  # fmt: skip
-    """Return the implementation that PyTorch chooses on the device of the tensors. Raises RuntimeError if there is none."""
+    """Return the implementation that PyTorch chooses. Raises RuntimeError if there is none."""
     architecture = capability(open_torch_device(query.device))
     state = torch._C  # noqa: SLF001 -- the settings' only names
     order = list(state._get_sdp_priority_order())  # noqa: SLF001
@@ -95,7 +95,9 @@ def _fits_cudnn(
 ) -> bool:
     size, other = query.shape[3], value.shape[3]
     limit = 256 if architecture == (9, 0) else 192 if architecture[0] == 10 and (size, other) == (192, 128) else 128
-    deterministic = torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+    deterministic = (
+        torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+    )
     return (
         architecture >= (8, 0)
         and query.dtype in _HALVES

@@ -1,10 +1,11 @@
 """Scaled dot product attention on emulated devices: the memory of PyTorch's fused kernels, with the CPU's values.
 
-Observed of PyTorch 2.15 and its headers: statistics and gradients, the accumulators of Flash Attention's splits and of its
-backward pass, and the workspace of the memory-efficient backward pass on devices of capability 8.0 and later. The workspace
+As observed of PyTorch 2.15: statistics and gradients, the accumulators of Flash Attention's splits and of its backward
+pass, and the workspace of the memory-efficient backward pass on devices of capability 8.0 and later. The workspace
 that cuDNN asks for is not documented: the accumulator of its backward pass is an estimate.
 """
 
+# ruff: noqa: ARG001 -- kernels have the arguments of their operators
 from __future__ import annotations
 
 import math
@@ -17,7 +18,7 @@ from forebay.interop.torch import attention_values, values
 from forebay.interop.torch.attention_choice import Implementation, choose, needs_logsumexp
 from forebay.interop.torch.attention_values import Attention
 from forebay.interop.torch.emulated_memory import adopt, alias, open_torch_device
-from forebay.interop.torch.random_kernels import host_generator
+from forebay.interop.torch.generators import host_generator
 from forebay.interop.torch.scratch_memory import Scratch, nbytes_of
 from forebay.runtime.devices.open_device import OpenDevice
 
@@ -83,7 +84,9 @@ def _first(results: tuple[Any, ...]) -> torch.Tensor:
     return first
 
 
-def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, is_causal: bool) -> None:
+def _check(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, is_causal: bool
+) -> None:
     if not query.dtype == key.dtype == value.dtype:
         raise RuntimeError(
             "Expected query, key, and value to have the same dtype, but got query.dtype: "
@@ -135,7 +138,9 @@ def _compute(
     )
 
 
-def _new(like: torch.Tensor, shape: Sequence[int], opened: OpenDevice, filled: torch.Tensor | None, dtype: Any = None) -> Any:
+def _new(
+    like: torch.Tensor, shape: Sequence[int], opened: OpenDevice, filled: torch.Tensor | None, dtype: Any = None
+) -> Any:
     """Return a tensor of the device with the values, in the layout of `like` if it has the same shape."""
     kind = like.dtype if dtype is None else dtype
     place = values.device()
@@ -297,9 +302,7 @@ def _efficient_backward(
             torch.empty_like(_by_time(each), device="meta", memory_format=torch.contiguous_format).transpose(1, 2)
             for each in (query, key, value)
         ]
-        gradients = [
-            _new(each, each.shape, opened, computed and computed[at]) for at, each in enumerate(layouts)
-        ]
+        gradients = [_new(each, each.shape, opened, computed and computed[at]) for at, each in enumerate(layouts)]
         if attn_bias is not None and grad_input_mask[3]:
             of_mask = _mask_gradient(attn_bias, grad_out_, query, key, value, dropout_p, is_causal, scale, seed, opened)
         with Scratch(opened) as scratch:
@@ -342,7 +345,8 @@ def _efficient_workspace(query: torch.Tensor, key: torch.Tensor, value: torch.Te
     elements = -(-time // rows) * -(-size // width) * (rows * width + 4)
     if is_half and widest > 128:
         elements += _round_up(key.shape[2], columns) * (_round_up(size, rows) + _round_up(value.shape[3], rows))
-    return batch * heads * _round_up(elements, 4) * 4
+    size_of_all: int = batch * heads * _round_up(elements, 4) * 4
+    return size_of_all
 
 
 def _cudnn(

@@ -38,9 +38,7 @@ def _repeated(given: Attention) -> Attention:
     groups = given.query.shape[1] // given.key.shape[1]
     if groups == 1:
         return given
-    return given._replace(
-        key=given.key.repeat_interleave(groups, 1), value=given.value.repeat_interleave(groups, 1)
-    )
+    return given._replace(key=given.key.repeat_interleave(groups, 1), value=given.value.repeat_interleave(groups, 1))
 
 
 def _probabilities(given: Attention) -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,7 +76,7 @@ def forward(given: Attention) -> tuple[torch.Tensor, torch.Tensor]:
 def backward(
     given: Attention, gradient: torch.Tensor, result: torch.Tensor, sums: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the gradients of the query, key, value and of the scores before softmax (empty if the CPU's kernel computes)."""
+    """Return the gradients of query, key, value and of the scores before softmax (empty if the CPU's kernel computes)."""
     heads = given.key.shape[1]
     full = _repeated(given)
     scores = torch.empty(0)

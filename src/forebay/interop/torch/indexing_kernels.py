@@ -14,7 +14,7 @@ from forebay.interop.torch.scratch_memory import Scratch, nbytes_of
 __all__ = ["INDEXING_KERNELS"]
 
 _aten = torch.ops.aten
-_compute_put = generic_kernel(_aten._index_put_impl_.default, values.device)  # noqa: SLF001 -- an operator's name
+_compute_put = generic_kernel(_aten._index_put_impl_.default, values.device)
 _ONE_TILE = 4864  # indices that the sort keeps in registers; an assumption
 _compute_index = generic_kernel(_aten.index.Tensor, values.device)
 
@@ -25,14 +25,18 @@ def _index_put(
 ) -> torch.Tensor:  # fmt: skip
     result: torch.Tensor = _compute_put(target, indices, source, accumulate, unsafe)
     used = [each for each in indices if each is not None]
+    kept = target.numel()
+    for at, each in enumerate(indices):
+        if each is not None:
+            kept //= max(1, target.shape[at])
     if (accumulate or torch.are_deterministic_algorithms_enabled()) and used and source.numel():
         with Scratch(target.device) as scratch:
-            _take_sort(scratch, used, source, target, checks=not unsafe)
+            _take_sort(scratch, used, source, kept, checks=not unsafe)
     return result
 
 
 def _take_sort(
-    scratch: Scratch, indices: Sequence[torch.Tensor], source: torch.Tensor, target: torch.Tensor, *, checks: bool
+    scratch: Scratch, indices: Sequence[torch.Tensor], source: torch.Tensor, kept: int, *, checks: bool
 ) -> None:
     shape = torch.broadcast_shapes(*(each.shape for each in indices))
     bytes_of_all = shape.numel() * 8
@@ -57,7 +61,6 @@ def _take_sort(
             scratch.free(strided)
         else:
             linear = strided
-    kept = target.numel() // max(1, torch.Size(target.shape[: len(indices)]).numel())
     if source.numel() != shape.numel() * kept or not source.is_contiguous():
         scratch.take(shape.numel() * kept * source.itemsize)
     for _ in range(3):

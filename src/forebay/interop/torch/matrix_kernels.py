@@ -25,7 +25,7 @@ _NAMES = {torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.i
 
 def _refuse_integers(tensor: torch.Tensor, kernel: str) -> None:
     if tensor.dtype in _NAMES:
-        raise NotImplementedError(f'"{kernel}" not implemented for \'{_NAMES[tensor.dtype]}\'')
+        raise NotImplementedError(f"\"{kernel}\" not implemented for '{_NAMES[tensor.dtype]}'")
 
 
 def _is_usable(matrix: torch.Tensor) -> bool:
@@ -37,7 +37,7 @@ def _is_usable(matrix: torch.Tensor) -> bool:
 def _is_usable_batch(batch: torch.Tensor) -> bool:
     (_, rows, columns), (_, down, right) = batch.shape, batch.stride()
     rowwise = right == 1 and down >= max(1, columns)
-    return rowwise or (down == 1 and right >= max(1, rows)) or batch.is_contiguous()
+    return bool(rowwise or (down == 1 and right >= max(1, rows)) or batch.is_contiguous())
 
 
 def _copies(scratch: Scratch, is_usable: Callable[[torch.Tensor], bool], *matrices: torch.Tensor) -> None:

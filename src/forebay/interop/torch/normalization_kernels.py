@@ -6,7 +6,7 @@ Values are those of the CPU. Batch normalization is PyTorch's own implementation
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -19,7 +19,7 @@ from forebay.interop.torch.scratch_memory import Scratch, give, values_of
 __all__ = ["NORMALIZATION_KERNELS"]
 
 _aten = torch.ops.aten
-_Optional = torch.Tensor | None
+_Optional: TypeAlias = torch.Tensor | None
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -31,14 +31,16 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 def _statistics_for(given: torch.Tensor, weight: _Optional, statistics: torch.Tensor) -> torch.Tensor:
     """Return statistics in the type that the CPU's kernel expects."""
     mixed = weight is not None and weight.dtype != given.dtype
-    return values_of(statistics).to(_wide(given.dtype) if mixed else given.dtype)  # type: ignore[no-any-return]
+    return values_of(statistics).to(_wide(given.dtype) if mixed else given.dtype)
 
 
 def _layer_norm(
     given: torch.Tensor, normalized_shape: Sequence[int], weight: _Optional, bias: _Optional, eps: float
 ) -> tuple[torch.Tensor, ...]:
     opened = open_torch_device(given.device)
-    result, mean, scale = _aten.native_layer_norm(values_of(given), normalized_shape, values_of(weight), values_of(bias), eps)
+    result, mean, scale = _aten.native_layer_norm(
+        values_of(given), normalized_shape, values_of(weight), values_of(bias), eps
+    )
     with Scratch(opened) as scratch:
         scratch.contiguous(given)
         return give(result.contiguous(), opened), *(adopt(_as_wide(each, given), opened) for each in (mean, scale))
@@ -52,7 +54,6 @@ def _layer_norm_backward(
     gradient: torch.Tensor, given: torch.Tensor, normalized_shape: Sequence[int], mean: torch.Tensor,
     scale: torch.Tensor, weight: _Optional, bias: _Optional, output_mask: Sequence[bool],
 ) -> tuple[_Optional, ...]:  # fmt: skip
-    opened = open_torch_device(given.device)
     found = _aten.native_layer_norm_backward(
         values_of(gradient), values_of(given), normalized_shape, _statistics_for(given, weight, mean),
         _statistics_for(given, weight, scale), values_of(weight), values_of(bias), output_mask,
@@ -79,11 +80,10 @@ def _give_gradients(
                 for at in of_weights:
                     parts.take(blocks * columns * _itemsize(found[at]))
                 for at in of_weights:
-                    summed = found[at]
-                    assert summed is not None
-                    results[at] = give(summed.clone(), opened)
-                    part = torch.empty(blocks, columns, dtype=summed.dtype, device="meta")
-                    take_reduction(opened, part, [0], summed.dtype)
+                    if (summed := found[at]) is not None:
+                        results[at] = give(summed.clone(), opened)
+                        part = torch.empty(blocks, columns, dtype=summed.dtype, device="meta")
+                        take_reduction(opened, part, [0], summed.dtype)
     return tuple(results)
 
 
@@ -133,7 +133,9 @@ def _group_norm(
     eps: float,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     opened = open_torch_device(given.device)
-    found = _aten.native_group_norm(values_of(given), values_of(weight), values_of(bias), batch, channels, size, groups, eps)
+    found = _aten.native_group_norm(
+        values_of(given), values_of(weight), values_of(bias), batch, channels, size, groups, eps
+    )
     results = [give(found[0], opened), *(adopt(each.to(given.dtype).contiguous(), opened) for each in found[1:])]
     width = _wide(given.dtype).itemsize
     with Scratch(opened) as scratch:
@@ -179,7 +181,7 @@ def _is_transposed(given: torch.Tensor) -> bool:
         return True
     if given.dim() == 5 and given.is_contiguous(memory_format=torch.channels_last_3d):
         return True
-    return given.is_contiguous() and given.stride(1) == 1
+    return bool(given.is_contiguous() and given.stride(1) == 1)
 
 
 def _batch_norm(operator: Any) -> Callable[..., Any]:
@@ -202,9 +204,10 @@ def _batch_norm_backward(
     save_mean: _Optional, save_invstd: _Optional, train: bool, eps: float, output_mask: Sequence[bool],
 ) -> tuple[_Optional, ...]:  # fmt: skip
     opened = open_torch_device(given.device)
+    statistics = [values_of(each) if train else None for each in (save_mean, save_invstd)]  # the CPU has none otherwise
     found = _aten.native_batch_norm_backward(
         values_of(gradient), values_of(given), values_of(weight), values_of(running_mean), values_of(running_var),
-        values_of(save_mean), values_of(save_invstd), train, eps, output_mask,
+        *statistics, train, eps, output_mask,
     )  # fmt: skip
     if not (train and _is_transposed(given)):
         return tuple(None if each is None else give(each, opened) for each in found)

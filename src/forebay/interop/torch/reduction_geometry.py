@@ -1,4 +1,4 @@
-"""Launch geometry of PyTorch's reductions on CUDA devices: into how many blocks of threads the input of a result is divided.
+"""Launch geometry of PyTorch's reductions on CUDA devices: how many blocks of threads compute a result together.
 
 Blocks that share a result leave partial results in a buffer of global memory, and count in a second buffer who is the
 last. The geometry is compared with PyTorch 2.15 over the oracle (tests/data/torch_allocations).
@@ -58,7 +58,7 @@ def reduction_buffers(
     """
     reduced, kept = _dimensions(given, dims)
     inputs, outputs = _product(reduced), _product(kept)
-    if not inputs or not outputs or not (reduced or kept):  # nothing, or one element
+    if not inputs or not outputs or not (reduced or kept):
         return Buffers(0, 0)
     fastest = not kept or (bool(reduced) and reduced[0].stride < kept[0].stride)
     across, along = (inputs, outputs) if fastest else (outputs, inputs)
@@ -98,7 +98,7 @@ def _product(dimensions: Sequence[_Dimension]) -> int:
 
 
 def _dimensions(given: torch.Tensor, dims: Sequence[int]) -> tuple[list[_Dimension], list[_Dimension]]:
-    """Return the reduced and the other dimensions, the fastest first, where those that are adjacent in memory are one."""
+    """Return the reduced and the other dimensions, the fastest first. Those that are adjacent in memory are one."""
     count = given.dim()
     chosen = {each % count for each in dims} if dims and count else set(range(count))
     result_stride, all_dims = 1, []

@@ -38,11 +38,11 @@ def take_reduction(
 
 
 def _sum_bytes(dtype: torch.dtype) -> int:
-    return 4 if dtype in _HALVES else dtype.itemsize
+    return 4 if dtype in _HALVES else int(dtype.itemsize)
 
 
 def _own_bytes(dtype: torch.dtype) -> int:
-    return dtype.itemsize
+    return int(dtype.itemsize)
 
 
 def _byte(dtype: torch.dtype) -> int:  # noqa: ARG001 -- as the others
@@ -54,7 +54,7 @@ def _indexed_bytes(dtype: torch.dtype) -> int:  # noqa: ARG001 -- a value and a 
 
 
 def _pair_bytes(dtype: torch.dtype) -> int:
-    return 2 * dtype.itemsize
+    return 2 * int(dtype.itemsize)
 
 
 def _moment_bytes(dtype: torch.dtype) -> int:
@@ -73,13 +73,11 @@ def _dims_at(at: int) -> _Dims:
     return dims
 
 
-def _reduction(
-    operator: Any, dims: _Dims, partial: _Bytes, *, converts: bool = False
-) -> Callable[..., Any]:
+def _reduction(operator: Any, dims: _Dims, partial: _Bytes, *, converts: bool = False) -> Callable[..., Any]:
     """Return the kernel of a reduction.
 
-    `converts` is True if an input of another type than the result is converted before, unless both are floating-point numbers
-    and the GPU reads halves as single precision.
+    `converts` is True if an input of another type than the result is converted before, except halves that the GPU adds in
+    single precision.
     """
     compute = generic_kernel(operator, values.device)
 
@@ -90,7 +88,11 @@ def _reduction(
             return result
         with Scratch(given.device) as scratch:
             source = given
-            if converts and first.dtype != given.dtype and not (given.dtype in _HALVES and first.dtype == torch.float32):
+            if (
+                converts
+                and first.dtype != given.dtype
+                and not (given.dtype in _HALVES and first.dtype == torch.float32)
+            ):
                 scratch.take(nbytes_of(given, first.dtype))
                 source = torch.empty_strided(given.shape, given.stride(), dtype=first.dtype, device="meta")
             take_reduction(scratch.opened, source, dims((given, *args), kwargs), source.dtype, partial)
@@ -127,5 +129,8 @@ REDUCTION_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::all": _reduction(_aten.all.default, _all_dims, _byte),
     "aten::all.dim": _reduction(_aten.all.dim, _dims_at(1), _byte),
     "aten::all.dims": _reduction(_aten.all.dims, _dims_at(1), _byte),
-    **{f"aten::{name}.correction": _reduction(each.correction, _dims_at(1), _moment_bytes) for name, each in _MOMENTS.items()},
+    **{
+        f"aten::{name}.correction": _reduction(each.correction, _dims_at(1), _moment_bytes)
+        for name, each in _MOMENTS.items()
+    },
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -29,7 +29,7 @@ class Scratch:
         self.opened = open_torch_device(device) if isinstance(device, torch.device) else device
         self._blocks: list[AnyBlock | None] = []
 
-    def __enter__(self) -> Scratch:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -17,6 +17,8 @@ from forebay.interop.torch.normalization_kernels import NORMALIZATION_KERNELS
 from forebay.interop.torch.random_kernels import DROPOUT_KERNELS, RANDOM_KERNELS
 from forebay.interop.torch.reduction_kernels import REDUCTION_KERNELS
 from forebay.interop.torch.scaling_kernels import SCALING_KERNELS
+from forebay.interop.torch.sorting_kernels import SORTING_KERNELS
+from forebay.interop.torch.transfer_kernels import TRANSFER_KERNELS
 
 __all__ = ["COMPOSITES", "special_kernels"]
 
@@ -39,5 +41,7 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
         **RANDOM_KERNELS,
         **REDUCTION_KERNELS,
         **SCALING_KERNELS,
+        **SORTING_KERNELS,
+        **TRANSFER_KERNELS,
         **collective_kernels(),
     }

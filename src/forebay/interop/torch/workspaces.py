@@ -1,9 +1,9 @@
 """Workspaces of cuBLAS and cuBLASLt, by the rules of PyTorch's handle pool.
 
-PyTorch gives cuBLAS a workspace from the caching allocator: 32 MiB on devices of capability 9.0, else 8 MiB + 128 KiB, or
-what CUBLAS_WORKSPACE_CONFIG says; cuBLASLt has 1 MiB, or CUBLASLT_WORKSPACE_SIZE in KiB. Since PyTorch 2.14 (observed: 2.15) a
-workspace lives for one call, unless TORCH_CUBLAS_WORKSPACE_CACHE is 1. Before, and with that setting, it is kept for each
-handle and stream until torch._C._cuda_clearCublasWorkspaces(); the thread that runs the backward pass has its own handle.
+PyTorch gives cuBLAS a workspace from the caching allocator: 32 MiB on devices of capability 9.0, else 8 MiB + 128 KiB,
+or what CUBLAS_WORKSPACE_CONFIG says; cuBLASLt has 1 MiB, or CUBLASLT_WORKSPACE_SIZE in KiB. In PyTorch 2.15 a workspace
+lives for one call, unless TORCH_CUBLAS_WORKSPACE_CACHE is 1. In versions before, and with that setting, it is kept for
+each handle and stream until torch._C._cuda_clearCublasWorkspaces(); the thread of the backward pass has its own handle.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ __all__ = ["Lifetime", "blas_workspace", "clear", "lifetime", "lt_workspace", "s
 Lifetime = Literal["call", "process"]
 _Key = tuple[int, int, int, bool, str]
 _kept: dict[_Key, AnyBlock | None] = {}
-_chosen: Lifetime | None = None
+_TRUE = ("1", "true", "TRUE", "on", "ON", "y", "Y", "yes", "YES")
+_chosen: list[Lifetime] = []
 
 
 def set_lifetime(chosen: Lifetime | None) -> None:
     """Keep workspaces for a call or for the process; None for what this version of PyTorch does."""
-    global _chosen
-    _chosen = chosen
+    _chosen[:] = [] if chosen is None else [chosen]
     clear()
 
 
 def lifetime() -> Lifetime:
     """Return how long workspaces are kept."""
-    if _chosen is not None:
-        return _chosen
-    if os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE", "") in ("1", "true", "TRUE", "on", "ON", "y", "Y", "yes", "YES"):
+    if _chosen:
+        return _chosen[0]
+    if os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE", "") in _TRUE:
         return "process"
     return _lifetime_of_version()
 
@@ -103,4 +103,4 @@ def _lt_bytes() -> int:
 
 
 def _is_unified() -> bool:
-    return os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "") in ("1", "true", "TRUE", "on", "ON", "y", "Y", "yes", "YES")
+    return os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "") in _TRUE

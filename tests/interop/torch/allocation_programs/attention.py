@@ -19,11 +19,15 @@ def single_precision_causal(torch):
 
 
 def single_precision_without_gradients(torch):
-    return _attention(torch, torch.float32, gradients=False), _attention(torch, torch.float32, gradients=False, is_causal=True)
+    return _attention(torch, torch.float32, gradients=False), _attention(
+        torch, torch.float32, gradients=False, is_causal=True
+    )
 
 
 def single_precision_other_lengths(torch):
-    return _attention(torch, torch.float32, keys=33, gradients=False), _attention(torch, torch.float32, shape=(2, 3, 70), keys=129)
+    return _attention(torch, torch.float32, keys=33, gradients=False), _attention(
+        torch, torch.float32, shape=(2, 3, 70), keys=129
+    )
 
 
 def single_precision_head_sizes(torch):
@@ -56,7 +60,9 @@ def _flash(torch):
 def _without_cudnn(torch):
     import torch.nn.attention as choice
 
-    return choice.sdpa_kernel([choice.SDPBackend.FLASH_ATTENTION, choice.SDPBackend.EFFICIENT_ATTENTION, choice.SDPBackend.MATH])
+    return choice.sdpa_kernel(
+        [choice.SDPBackend.FLASH_ATTENTION, choice.SDPBackend.EFFICIENT_ATTENTION, choice.SDPBackend.MATH]
+    )
 
 
 def flash(torch):
@@ -76,7 +82,10 @@ def flash_without_gradients(torch):
 
 def flash_head_sizes(torch):
     with _without_cudnn(torch):
-        return [_attention(torch, torch.bfloat16, size=size) for size in (1, 5, 8, 30, 32, 80, 96, 128, 130, 160, 192, 224, 256, 264, 300)]
+        return [
+            _attention(torch, torch.bfloat16, size=size)
+            for size in (1, 5, 8, 30, 32, 80, 96, 128, 130, 160, 192, 224, 256, 264, 300)
+        ]
 
 
 def flash_other_lengths(torch):
@@ -89,7 +98,9 @@ def flash_other_lengths(torch):
 
 def flash_dropout(torch):
     with _without_cudnn(torch):
-        return _attention(torch, torch.bfloat16, dropout_p=0.5), _attention(torch, torch.bfloat16, gradients=False, dropout_p=0.5)
+        return _attention(torch, torch.bfloat16, dropout_p=0.5), _attention(
+            torch, torch.bfloat16, gradients=False, dropout_p=0.5
+        )
 
 
 def flash_refused_by_mask(torch):
@@ -100,12 +111,20 @@ def flash_refused_by_mask(torch):
 
 def chosen_math(torch):
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        return _attention(torch, torch.float32), _attention(torch, torch.bfloat16), _attention(torch, torch.float32, is_causal=True)
+        return (
+            _attention(torch, torch.float32),
+            _attention(torch, torch.bfloat16),
+            _attention(torch, torch.float32, is_causal=True),
+        )
 
 
 def chosen_efficient(torch):
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION):
-        return _attention(torch, torch.float32), _attention(torch, torch.bfloat16), _attention(torch, torch.float16, is_causal=True)
+        return (
+            _attention(torch, torch.float32),
+            _attention(torch, torch.bfloat16),
+            _attention(torch, torch.float16, is_causal=True),
+        )
 
 
 def double_precision(torch):

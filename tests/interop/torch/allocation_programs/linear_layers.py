@@ -18,13 +18,21 @@ def batched_product(torch):
 
 def broadcast_product(torch):
     one = torch.ones(4, 6, 5, 8, device="cuda")
-    return one @ torch.ones(8, 3, device="cuda"), one @ torch.ones(6, 8, 3, device="cuda"), one @ torch.ones(8, device="cuda")
+    return (
+        one @ torch.ones(8, 3, device="cuda"),
+        one @ torch.ones(6, 8, 3, device="cuda"),
+        one @ torch.ones(8, device="cuda"),
+    )
 
 
 def strided_product(torch):
     one = torch.ones(4, 16, 6, 8, device="cuda").transpose(1, 2)
     other = torch.ones(64, 64, device="cuda")[::2, ::2]
-    return one @ one.transpose(-1, -2), other @ other, torch.ones(4, 3, 16, 8, device="cuda").transpose(1, 2)[..., 0] @ torch.ones(3, 2, device="cuda")
+    return (
+        one @ one.transpose(-1, -2),
+        other @ other,
+        torch.ones(4, 3, 16, 8, device="cuda").transpose(1, 2)[..., 0] @ torch.ones(3, 2, device="cuda"),
+    )
 
 
 def product_of_halves(torch):
@@ -44,14 +52,21 @@ def einsum(torch):
 
 
 def einsum_with_gradients(torch):
-    one, other = torch.ones(4, 6, 16, device="cuda", requires_grad=True), torch.ones(32, 16, device="cuda", requires_grad=True)
+    one, other = (
+        torch.ones(4, 6, 16, device="cuda", requires_grad=True),
+        torch.ones(32, 16, device="cuda", requires_grad=True),
+    )
     torch.einsum("b s i, o i -> b s o", one, other).sum().backward()
     return one, other
 
 
 def linear(torch):
     layer = torch.nn.Linear(16, 32, device="cuda")
-    return layer(torch.ones(4, 16, device="cuda")), layer(torch.ones(2, 3, 16, device="cuda")), layer(torch.ones(16, device="cuda"))
+    return (
+        layer(torch.ones(4, 16, device="cuda")),
+        layer(torch.ones(2, 3, 16, device="cuda")),
+        layer(torch.ones(16, device="cuda")),
+    )
 
 
 def linear_without_bias(torch):
@@ -67,7 +82,9 @@ def linear_with_gradients(torch):
 
 
 def linear_of_halves(torch):
-    layers = [torch.nn.Linear(16, 32, device="cuda", dtype=dtype) for dtype in (torch.bfloat16, torch.float16, torch.float64)]
+    layers = [
+        torch.nn.Linear(16, 32, device="cuda", dtype=dtype) for dtype in (torch.bfloat16, torch.float16, torch.float64)
+    ]
     for layer in layers:
         layer(torch.ones(2, 4, 16, device="cuda", dtype=layer.weight.dtype)).sum().backward()
     return layers
@@ -89,7 +106,11 @@ def linear_with_activation(torch):
 
 def addmm(torch):
     one, other = torch.ones(64, 16, device="cuda"), torch.ones(16, 32, device="cuda")
-    full, row, column = torch.ones(64, 32, device="cuda"), torch.ones(32, device="cuda"), torch.ones(64, 1, device="cuda")
+    full, row, column = (
+        torch.ones(64, 32, device="cuda"),
+        torch.ones(32, device="cuda"),
+        torch.ones(64, 1, device="cuda"),
+    )
     return (
         torch.addmm(full, one, other), torch.addmm(row, one, other), torch.addmm(column, one, other), torch.addmm(row, one, other, beta=0.5),
         torch.addmm(row, one, other, beta=0), torch.addmm(row, one, other, alpha=2), full.addmm_(one, other),
@@ -116,4 +137,9 @@ def workspaces_cleared(torch):
 
 def empty_products(torch):
     none = torch.ones(0, 8, device="cuda")
-    return none @ none.T, none.T @ none, torch.addmm(torch.ones(8, device="cuda"), none.T, none), none[None] @ none.T[None]
+    return (
+        none @ none.T,
+        none.T @ none,
+        torch.addmm(torch.ones(8, device="cuda"), none.T, none),
+        none[None] @ none.T[None],
+    )

@@ -1,6 +1,22 @@
 """Losses, activations and softmax."""
 
-_ACTIVATIONS = ("gelu", "silu", "relu", "sigmoid", "tanh", "softplus", "leaky_relu", "elu", "mish", "hardswish", "logsigmoid", "glu", "relu6", "hardtanh", "selu")
+_ACTIVATIONS = (
+    "gelu",
+    "silu",
+    "relu",
+    "sigmoid",
+    "tanh",
+    "softplus",
+    "leaky_relu",
+    "elu",
+    "mish",
+    "hardswish",
+    "logsigmoid",
+    "glu",
+    "relu6",
+    "hardtanh",
+    "selu",
+)
 
 
 def _targets(torch, rows=6, classes=10):
@@ -86,7 +102,12 @@ def activations(torch):
 
 def activations_in_place(torch):
     given = torch.ones(6, 10, device="cuda")
-    return torch.relu_(given), torch.nn.functional.silu(given, inplace=True), torch.nn.functional.gelu(given, approximate="tanh"), torch.sigmoid_(given)
+    return (
+        torch.relu_(given),
+        torch.nn.functional.silu(given, inplace=True),
+        torch.nn.functional.gelu(given, approximate="tanh"),
+        torch.sigmoid_(given),
+    )
 
 
 def prelu(torch):
@@ -105,7 +126,10 @@ def embedding(torch):
 
 def embedding_options(torch):
     tokens = torch.zeros(20, 100, dtype=torch.long, device="cuda")
-    layers = [torch.nn.Embedding(50, 16, device="cuda", padding_idx=0), torch.nn.Embedding(50, 16, device="cuda", dtype=torch.bfloat16)]
+    layers = [
+        torch.nn.Embedding(50, 16, device="cuda", padding_idx=0),
+        torch.nn.Embedding(50, 16, device="cuda", dtype=torch.bfloat16),
+    ]
     for layer in layers:
         layer(tokens).sum().backward()
     return layers
@@ -113,7 +137,10 @@ def embedding_options(torch):
 
 def nll_loss(torch):
     given = torch.ones(6, 10, device="cuda", requires_grad=True)
-    losses = [torch.nn.functional.nll_loss(given, _targets(torch)), torch.nn.functional.nll_loss(given, _targets(torch), reduction="none")]
+    losses = [
+        torch.nn.functional.nll_loss(given, _targets(torch)),
+        torch.nn.functional.nll_loss(given, _targets(torch), reduction="none"),
+    ]
     for loss in losses:
         loss.sum().backward()
     return losses, given

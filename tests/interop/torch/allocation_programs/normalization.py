@@ -14,14 +14,18 @@ def layer_norm(torch):
 
 def layer_norm_of_halves(torch):
     return [
-        _with_gradients(torch, torch.nn.LayerNorm(64, device="cuda", dtype=dtype), torch.ones(4, 10, 64, device="cuda", dtype=dtype))
+        _with_gradients(
+            torch, torch.nn.LayerNorm(64, device="cuda", dtype=dtype), torch.ones(4, 10, 64, device="cuda", dtype=dtype)
+        )
         for dtype in (torch.bfloat16, torch.float16, torch.float64)
     ]
 
 
 def layer_norm_without_weights(torch):
     return (
-        _with_gradients(torch, torch.nn.LayerNorm(64, device="cuda", elementwise_affine=False), torch.ones(4, 64, device="cuda")),
+        _with_gradients(
+            torch, torch.nn.LayerNorm(64, device="cuda", elementwise_affine=False), torch.ones(4, 64, device="cuda")
+        ),
         _with_gradients(torch, torch.nn.LayerNorm(64, device="cuda", bias=False), torch.ones(4, 64, device="cuda")),
     )
 
@@ -40,7 +44,9 @@ def layer_norm_with_autocast(torch):
 
 
 def layer_norm_without_gradients(torch):
-    return torch.nn.functional.layer_norm(torch.ones(4, 64, device="cuda"), (64,)), torch.nn.functional.layer_norm(torch.ones(4, 8, 8, device="cuda"), (8, 8))
+    return torch.nn.functional.layer_norm(torch.ones(4, 64, device="cuda"), (64,)), torch.nn.functional.layer_norm(
+        torch.ones(4, 8, 8, device="cuda"), (8, 8)
+    )
 
 
 def rms_norm(torch):
@@ -49,13 +55,17 @@ def rms_norm(torch):
 
 def rms_norm_of_halves(torch):
     return [
-        _with_gradients(torch, torch.nn.RMSNorm(64, device="cuda", dtype=dtype), torch.ones(4, 10, 64, device="cuda", dtype=dtype))
+        _with_gradients(
+            torch, torch.nn.RMSNorm(64, device="cuda", dtype=dtype), torch.ones(4, 10, 64, device="cuda", dtype=dtype)
+        )
         for dtype in (torch.bfloat16, torch.float16)
     ]
 
 
 def rms_norm_without_weights(torch):
-    return _with_gradients(torch, torch.nn.RMSNorm(64, device="cuda", elementwise_affine=False), torch.ones(4, 64, device="cuda"))
+    return _with_gradients(
+        torch, torch.nn.RMSNorm(64, device="cuda", elementwise_affine=False), torch.ones(4, 64, device="cuda")
+    )
 
 
 def group_norm(torch):
@@ -63,7 +73,11 @@ def group_norm(torch):
 
 
 def group_norm_of_halves(torch):
-    return _with_gradients(torch, torch.nn.GroupNorm(2, 8, device="cuda", dtype=torch.bfloat16), torch.ones(3, 8, 5, 5, device="cuda", dtype=torch.bfloat16))
+    return _with_gradients(
+        torch,
+        torch.nn.GroupNorm(2, 8, device="cuda", dtype=torch.bfloat16),
+        torch.ones(3, 8, 5, 5, device="cuda", dtype=torch.bfloat16),
+    )
 
 
 def group_norm_channels_last(torch):
@@ -72,19 +86,29 @@ def group_norm_channels_last(torch):
 
 
 def group_norm_without_weights(torch):
-    return _with_gradients(torch, torch.nn.GroupNorm(2, 8, affine=False, device="cuda"), torch.ones(3, 8, 5, 5, device="cuda"))
+    return _with_gradients(
+        torch, torch.nn.GroupNorm(2, 8, affine=False, device="cuda"), torch.ones(3, 8, 5, 5, device="cuda")
+    )
 
 
 def dropout(torch):
     given = torch.ones(4, 64, device="cuda", requires_grad=True)
     result = torch.nn.functional.dropout(given, 0.5)
     result.sum().backward()
-    return result, given, torch.nn.functional.dropout(given, 0.5, training=False), torch.nn.functional.dropout(given, 0.0), torch.nn.functional.dropout(given.detach(), 0.3)
+    return (
+        result,
+        given,
+        torch.nn.functional.dropout(given, 0.5, training=False),
+        torch.nn.functional.dropout(given, 0.0),
+        torch.nn.functional.dropout(given.detach(), 0.3),
+    )
 
 
 def dropout_inplace(torch):
     given = torch.ones(4, 64, device="cuda")
-    return torch.nn.functional.dropout(given, 0.5, inplace=True), torch.nn.functional.dropout2d(torch.ones(2, 3, 4, 4, device="cuda"), 0.5)
+    return torch.nn.functional.dropout(given, 0.5, inplace=True), torch.nn.functional.dropout2d(
+        torch.ones(2, 3, 4, 4, device="cuda"), 0.5
+    )
 
 
 def normalize(torch):
@@ -102,7 +126,9 @@ def batch_norm(torch):
 
 def batch_norm_of_halves(torch):
     with _without_cudnn(torch):
-        return _with_gradients(torch, torch.nn.BatchNorm2d(8, device="cuda"), torch.ones(3, 8, 5, 5, device="cuda", dtype=torch.bfloat16))
+        return _with_gradients(
+            torch, torch.nn.BatchNorm2d(8, device="cuda"), torch.ones(3, 8, 5, 5, device="cuda", dtype=torch.bfloat16)
+        )
 
 
 def batch_norm_channels_last(torch):
@@ -113,12 +139,18 @@ def batch_norm_channels_last(torch):
 
 def batch_norm_evaluated(torch):
     with _without_cudnn(torch):
-        return _with_gradients(torch, torch.nn.BatchNorm2d(8, device="cuda").eval(), torch.ones(3, 8, 5, 5, device="cuda"))
+        return _with_gradients(
+            torch, torch.nn.BatchNorm2d(8, device="cuda").eval(), torch.ones(3, 8, 5, 5, device="cuda")
+        )
 
 
 def batch_norm_1d(torch):
     with _without_cudnn(torch):
-        return _with_gradients(torch, torch.nn.BatchNorm1d(8, device="cuda"), torch.ones(30, 8, device="cuda")), _with_gradients(torch, torch.nn.BatchNorm1d(8, device="cuda", affine=False), torch.ones(30, 8, 3, device="cuda"))
+        return _with_gradients(
+            torch, torch.nn.BatchNorm1d(8, device="cuda"), torch.ones(30, 8, device="cuda")
+        ), _with_gradients(
+            torch, torch.nn.BatchNorm1d(8, device="cuda", affine=False), torch.ones(30, 8, 3, device="cuda")
+        )
 
 
 def instance_norm(torch):

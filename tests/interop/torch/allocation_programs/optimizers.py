@@ -27,24 +27,57 @@ def adamw_fused(torch):
 def adam_options(torch):
     return [
         _steps(torch, lambda parameters, options=options: torch.optim.Adam(parameters, lr=0.1, **options))
-        for options in ({"amsgrad": True}, {"weight_decay": 0.1}, {"capturable": True}, {"maximize": True}, {"foreach": False, "capturable": True}, {"fused": True, "amsgrad": True}, {"foreach": False, "amsgrad": True})
+        for options in (
+            {"amsgrad": True},
+            {"weight_decay": 0.1},
+            {"capturable": True},
+            {"maximize": True},
+            {"foreach": False, "capturable": True},
+            {"fused": True, "amsgrad": True},
+            {"foreach": False, "amsgrad": True},
+        )
     ]
 
 
 def sgd(torch):
     return [
         _steps(torch, lambda parameters, options=options: torch.optim.SGD(parameters, lr=0.1, **options))
-        for options in ({}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, {"foreach": False, "momentum": 0.9}, {"fused": True, "momentum": 0.9}, {"fused": True})
+        for options in (
+            {},
+            {"momentum": 0.9},
+            {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+            {"foreach": False, "momentum": 0.9},
+            {"fused": True, "momentum": 0.9},
+            {"fused": True},
+        )
     ]
 
 
 def other_optimizers(torch):
-    makers = (torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam, torch.optim.ASGD, torch.optim.Rprop)
+    makers = (
+        torch.optim.RMSprop,
+        torch.optim.Adagrad,
+        torch.optim.Adadelta,
+        torch.optim.Adamax,
+        torch.optim.NAdam,
+        torch.optim.RAdam,
+        torch.optim.ASGD,
+        torch.optim.Rprop,
+    )
     return [_steps(torch, lambda parameters, make=make: make(parameters, lr=0.1)) for make in makers]
 
 
 def other_optimizers_for_loop(torch):
-    makers = (torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam, torch.optim.ASGD, torch.optim.Rprop)
+    makers = (
+        torch.optim.RMSprop,
+        torch.optim.Adagrad,
+        torch.optim.Adadelta,
+        torch.optim.Adamax,
+        torch.optim.NAdam,
+        torch.optim.RAdam,
+        torch.optim.ASGD,
+        torch.optim.Rprop,
+    )
     return [_steps(torch, lambda parameters, make=make: make(parameters, lr=0.1, foreach=False)) for make in makers]
 
 
@@ -52,7 +85,12 @@ def clipping(torch):
     parameters = [torch.ones(size, device="cuda", requires_grad=True) for size in (5, 1000, 300_000, 7)]
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
-    return torch.nn.utils.clip_grad_norm_(parameters, 1.0), torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=False), torch.nn.utils.clip_grad_value_(parameters, 0.1), parameters
+    return (
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0),
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=False),
+        torch.nn.utils.clip_grad_value_(parameters, 0.1),
+        parameters,
+    )
 
 
 def gradient_scaler(torch):
@@ -66,6 +104,51 @@ def gradient_scaler(torch):
 
 def foreach_operators(torch):
     given = [torch.ones(size, device="cuda") for size in (5, 1000, 40)]
-    names = ("add", "mul", "sub", "div", "exp", "sqrt", "neg", "abs", "norm", "maximum", "addcmul", "addcdiv", "lerp", "pow", "sign", "reciprocal", "clamp_min", "zero_", "add_", "mul_", "sqrt_", "addcmul_", "addcdiv_", "lerp_", "copy_", "max", "rsqrt")
-    arguments = {"add": (1.0,), "mul": (2.0,), "sub": (given,), "div": (given,), "maximum": (given,), "addcmul": (given, given), "addcdiv": (given, given, 0.5), "lerp": (given, 0.5), "pow": (2,), "clamp_min": (0.0,), "add_": (given,), "mul_": (given,), "addcmul_": (given, given), "addcdiv_": (given, given), "lerp_": (given, 0.1), "copy_": ([each.half() for each in given],)}
+    names = (
+        "add",
+        "mul",
+        "sub",
+        "div",
+        "exp",
+        "sqrt",
+        "neg",
+        "abs",
+        "norm",
+        "maximum",
+        "addcmul",
+        "addcdiv",
+        "lerp",
+        "pow",
+        "sign",
+        "reciprocal",
+        "clamp_min",
+        "zero_",
+        "add_",
+        "mul_",
+        "sqrt_",
+        "addcmul_",
+        "addcdiv_",
+        "lerp_",
+        "copy_",
+        "max",
+        "rsqrt",
+    )
+    arguments = {
+        "add": (1.0,),
+        "mul": (2.0,),
+        "sub": (given,),
+        "div": (given,),
+        "maximum": (given,),
+        "addcmul": (given, given),
+        "addcdiv": (given, given, 0.5),
+        "lerp": (given, 0.5),
+        "pow": (2,),
+        "clamp_min": (0.0,),
+        "add_": (given,),
+        "mul_": (given,),
+        "addcmul_": (given, given),
+        "addcdiv_": (given, given),
+        "lerp_": (given, 0.1),
+        "copy_": ([each.half() for each in given],),
+    }
     return [getattr(torch, f"_foreach_{name}")(given, *arguments.get(name, ())) for name in names]

@@ -68,7 +68,9 @@ def autocast(torch):
     import torch.nn.attention as choice
 
     model = _language_model(torch)
-    with choice.sdpa_kernel([choice.SDPBackend.FLASH_ATTENTION, choice.SDPBackend.EFFICIENT_ATTENTION, choice.SDPBackend.MATH]):
+    with choice.sdpa_kernel(
+        [choice.SDPBackend.FLASH_ATTENTION, choice.SDPBackend.EFFICIENT_ATTENTION, choice.SDPBackend.MATH]
+    ):
         return _train(torch, model, torch.optim.AdamW(model.parameters()), torch.bfloat16)
 
 
@@ -76,7 +78,9 @@ def halves(torch):
     import torch.nn.attention as choice
 
     model = _language_model(torch, dtype=torch.bfloat16)
-    with choice.sdpa_kernel([choice.SDPBackend.FLASH_ATTENTION, choice.SDPBackend.EFFICIENT_ATTENTION, choice.SDPBackend.MATH]):
+    with choice.sdpa_kernel(
+        [choice.SDPBackend.FLASH_ATTENTION, choice.SDPBackend.EFFICIENT_ATTENTION, choice.SDPBackend.MATH]
+    ):
         return _train(torch, model, torch.optim.AdamW(model.parameters(), fused=True))
 
 
