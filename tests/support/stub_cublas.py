@@ -12,7 +12,6 @@ from pathlib import Path
 
 from support.on_oracle import ORACLE_HOME
 
-_HANDLE = "int %s(void** made) { static long object[64]; *made = object; return 0; }"
 _OBJECT = "int %s(void** made) { *made = calloc(1, 512); return 0; }"
 _ZERO = "int %s(void* handle, int* value) { *value = 0; return 0; }"
 _VERSION = "unsigned long %s(void) { return 130000; }"
@@ -21,7 +20,7 @@ _ALGORITHM = (
     " { memset(found, 0, 96); *count = 1; return 0; }"
 )
 _BODIES = {
-    "cublasCreate_v2": _HANDLE, "cublasLtCreate": _HANDLE, "cublasGetPointerMode_v2": _ZERO, "cublasGetMathMode": _ZERO,
+    "cublasCreate_v2": _OBJECT, "cublasLtCreate": _OBJECT, "cublasGetPointerMode_v2": _ZERO, "cublasGetMathMode": _ZERO,
     "cublasLtGetVersion": _VERSION, "cublasLtMatmulDescCreate": _OBJECT, "cublasLtMatrixLayoutCreate": _OBJECT,
     "cublasLtMatmulPreferenceCreate": _OBJECT, "cublasLtMatmulAlgoGetHeuristic": _ALGORITHM,
 }  # fmt: skip

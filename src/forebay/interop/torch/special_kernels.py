@@ -16,6 +16,7 @@ from forebay.interop.torch.matrix_kernels import MATRIX_KERNELS
 from forebay.interop.torch.normalization_kernels import NORMALIZATION_KERNELS
 from forebay.interop.torch.random_kernels import DROPOUT_KERNELS, RANDOM_KERNELS
 from forebay.interop.torch.reduction_kernels import REDUCTION_KERNELS
+from forebay.interop.torch.rnn_kernels import RNN_KERNELS
 from forebay.interop.torch.scaling_kernels import SCALING_KERNELS
 from forebay.interop.torch.sorting_kernels import SORTING_KERNELS
 from forebay.interop.torch.transfer_kernels import TRANSFER_KERNELS
@@ -40,6 +41,7 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
         **NORMALIZATION_KERNELS,
         **RANDOM_KERNELS,
         **REDUCTION_KERNELS,
+        **RNN_KERNELS,
         **SCALING_KERNELS,
         **SORTING_KERNELS,
         **TRANSFER_KERNELS,

@@ -48,13 +48,16 @@ def lifetime() -> Lifetime:
 
 
 @cache
-def _lifetime_of_version() -> Lifetime:
-    """Return "call" if the header files of this PyTorch have a handle with a workspace of its own."""
-    header = Path(torch.__file__).parent / "include/ATen/cuda/CUDAContextLight.h"
+def _header() -> str:
     try:
-        return "call" if "CUDABlasHandleWithWorkspace" in header.read_text() else "process"
+        return (Path(torch.__file__).parent / "include/ATen/cuda/CUDAContextLight.h").read_text()
     except OSError:
-        return "process"
+        return ""
+
+
+def _lifetime_of_version() -> Lifetime:
+    """Return "call" if this PyTorch has a handle with a workspace of its own."""
+    return "call" if "CUDABlasHandleWithWorkspace" in _header() else "process"
 
 
 def clear() -> None:
@@ -103,4 +106,6 @@ def _lt_bytes() -> int:
 
 
 def _is_unified() -> bool:
-    return os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "") in _TRUE
+    """Return True if cuBLASLt uses the workspace of cuBLAS: by default in versions that keep the sizes of workspaces."""
+    setting = os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "")
+    return setting in _TRUE if setting else "std::pair<at::DataPtr" in _header() or "WithWorkspace" in _header()
