@@ -1,4 +1,4 @@
-"""PyTorch on emulated GPUs: the time of a training step with values against plain PyTorch, and that without values.
+"""PyTorch on emulated GPUs: the time of a training step with values, against plain PyTorch, and of one without.
 
 Each run is a fresh process, in turns. On a machine with other load, the times of the processor tell more than the clock.
 """
@@ -31,7 +31,18 @@ def run(command: list[str], *arguments: str) -> dict[str, object]:
 
 
 def emulated(folder: str, card: str, *options: str) -> list[str]:
-    return ["-m", "forebay", "run", "--overwrite", "--quiet", "--output", folder, "--emulate", f"cuda:1@{card}", *options]
+    return [
+        "-m",
+        "forebay",
+        "run",
+        "--overwrite",
+        "--quiet",
+        "--output",
+        folder,
+        "--emulate",
+        f"cuda:1@{card}",
+        *options,
+    ]
 
 
 def main() -> None:
@@ -47,7 +58,7 @@ def main() -> None:
         )  # fmt: skip
         plain, ours = found[::2], found[1::2]
         rows = table(
-            f"GPT-2 small, a training step of 2 × 256 tokens, median of {ROUNDS} runs × 2 steps",
+            f"GPT-2 small, a training step of 2 x 256 tokens, median of {ROUNDS} runs with 2 steps each",
             "", "plain PyTorch", "--compute", "ratio",
         )  # fmt: skip
         for name, label in (("processor", "processor, s"), ("seconds", "clock, s")):

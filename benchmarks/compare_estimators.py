@@ -147,7 +147,9 @@ def measured(tool: str, name: str) -> dict[str, object]:
         seconds = time.perf_counter() - started
         if done.returncode:
             return {"error": (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]}
-        result = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"bytes"'))) | {"seconds": seconds}
+        result = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"bytes"'))) | {
+            "seconds": seconds
+        }
         if tool == "forebay":
             (use,) = json.loads((Path(folder) / "summary.json").read_text())["torch"]
             result |= {"bytes": use["peak_allocated"], "reserved": use["peak_reserved"]}
@@ -157,7 +159,7 @@ def measured(tool: str, name: str) -> dict[str, object]:
 def main() -> None:
     tools = [each for each in TOOLS if "FAKEGPU" in os.environ or not each.startswith("fakegpu")]
     for name, (batch, length, dtype) in SHAPES.items():
-        rows = table(f"{name}: AdamW, {dtype}, {batch} × {length:,} tokens", "tool", "peak", "clock", "host memory")
+        rows = table(f"{name}: AdamW, {dtype}, {batch} x {length:,} tokens", "tool", "peak", "clock", "host memory")
         for tool in tools:
             found = {"error": HOST[tool, name]} if (tool, name) in HOST else measured(tool, name)
             if "error" in found:

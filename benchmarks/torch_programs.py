@@ -31,7 +31,12 @@ def train(device: str, name: str, batch: int, length: int, steps: int, dtype: st
         optimizer.zero_grad(set_to_none=True)
         seconds.append(time.perf_counter() - started)
         processor.append(time.process_time() - used)
-    return {"seconds": seconds, "processor": processor, "created": created, "parameters": sum(each.numel() for each in model.parameters())}
+    return {
+        "seconds": seconds,
+        "processor": processor,
+        "created": created,
+        "parameters": sum(each.numel() for each in model.parameters()),
+    }
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ _by_storage: dict[int, EmulatedMemory] = {}  # by the address of PyTorch's stora
 _by_values: dict[int, EmulatedMemory] = {}  # by that of the values' storage object
 _by_address: dict[int, EmulatedMemory] = {}
 _observer: Callable[[EmulatedMemory, bool], None] | None = None
+_on_block: Callable[[OpenDevice], None] | None = None
 
 
 class EmulatedMemory:
@@ -102,10 +103,15 @@ class _Lifetime:
             _observer(memory, False)
 
 
-def set_observer(observer: Callable[[EmulatedMemory, bool], None] | None) -> None:
-    """Call a function with each memory that is allocated (True) or freed (False) from now on; None for no function."""
-    global _observer
-    _observer = observer
+def set_observer(
+    observer: Callable[[EmulatedMemory, bool], None] | None, on_block: Callable[[OpenDevice], None] | None = None
+) -> None:
+    """Call a function with each memory that is allocated (True) or freed (False) from now on; None for no function.
+
+    `on_block` is called after each block that PyTorch would take, workspaces included, before it belongs to a tensor.
+    """
+    global _observer, _on_block
+    _observer, _on_block = observer, on_block
 
 
 def replace_block(memory: EmulatedMemory, block: AnyBlock | None, nbytes: int) -> None:
@@ -132,9 +138,12 @@ def allocate_bytes(opened: OpenDevice, nbytes: int) -> AnyBlock | None:
     if not nbytes:
         return None
     try:
-        return allocate_block(opened, nbytes, current_stream_for(opened).handle)
+        block = allocate_block(opened, nbytes, current_stream_for(opened).handle)
     except OutOfMemory as error:
         raise pytorch_error(error) from None
+    if _on_block is not None:
+        _on_block(opened)
+    return block
 
 
 class _Thread(threading.local):

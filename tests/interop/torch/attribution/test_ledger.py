@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 @pytest.fixture(params=["compute", "shapes"])
 def session(request):
-    with forebay.emulate("cuda", profile="rtx_4090", memory="96MiB"):
+    with forebay.emulate("cuda", profile="rtx_4090", memory="128MiB"):
         found = TorchSession(request.param)
         found.start()
         yield found
@@ -66,7 +66,7 @@ def test_categories_of_a_training_step(session):
     assert found["activations"] == 5 * 4 * MIB + 2 * 512  # outputs of relu and of the products; the scalars
     assert use.phase == "backward"
     assert use.fits
-    assert use.spare == 96 * MIB - use.peak_reserved
+    assert use.spare == 128 * MIB - use.peak_reserved
     modules = {each.name: each.nbytes for each in use.modules}
     assert {"Net.first", "Net.layers.0", "Net.layers.1", "Net"} <= set(modules)
     assert modules["Net.layers.0"] >= 3 * 4 * MIB  # weight and state
@@ -75,7 +75,7 @@ def test_categories_of_a_training_step(session):
 
 def test_out_of_memory_in_the_first_step_is_attributed(session):
     model = Net()
-    held = torch.empty(50 * MIB, dtype=torch.uint8, device="cuda")
+    held = torch.empty(80 * MIB, dtype=torch.uint8, device="cuda")
     optimizer = torch.optim.Adam(model.parameters())
     with pytest.raises(torch.OutOfMemoryError):
         step(model, optimizer)
@@ -105,7 +105,8 @@ def test_recomputed_activations_count_as_activations(session):
     x = torch.ones(1024, 1024, device="cuda", requires_grad=True)
     checkpoint(model, x, use_reentrant=False).sum().backward()
     _, found = sizes(session)
-    assert found["activations"] == 4 * MIB + 2 * 512  # the input of the second layer, which is recomputed
+    assert found["activations"] == 2 * 4 * MIB + 2 * 512  # the inputs of two layers, which are recomputed
+    assert found["workspaces"] >= 8 * MIB  # of cuBLAS
 
 
 def test_program_without_modules_has_parameters_and_activations(session):

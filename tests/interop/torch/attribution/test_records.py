@@ -13,7 +13,7 @@ from forebay.interop.torch.attribution.records import DeviceUse, Record
 
 def allocate(use, size):
     record = Record(use.number + 1, size, size, 0, None, "", "other", False)
-    use.allocated(record)
+    use.allocated(record, sum(each.size for each in use.live.values()) + size)
     return record
 
 
@@ -39,7 +39,6 @@ def test_every_peak_equals_that_of_a_plain_recount():
             live.append(allocate(use, generator.randrange(1, 1000)))
             if sum(each.size for each in live) > best_total:
                 best, best_total = [*live], sum(each.size for each in live)
-        assert use.current == sum(each.size for each in live)
     assert use.peak == best_total
     assert {id(each) for each in use.at_peak()} == {id(each) for each in best}
 
@@ -49,4 +48,15 @@ def test_record_is_freed_once():
     record = allocate(use, 10)
     use.freed(record)
     use.freed(record)
-    assert (use.current, use.allocations, record.alive) == (0, 1, False)
+    assert (len(use.live), use.allocations, record.alive) == (0, 1, False)
+
+
+def test_peak_of_other_memory_has_the_records_alive_then():
+    use = DeviceUse()
+    first = allocate(use, 100)
+    use.reached(180)  # a workspace
+    use.freed(first)
+    second = allocate(use, 170)
+    assert (use.peak, [*use.at_peak()]) == (180, [first])
+    use.reached(200)
+    assert (use.peak, [*use.at_peak()]) == (200, [second])

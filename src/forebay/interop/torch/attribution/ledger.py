@@ -17,6 +17,7 @@ from forebay.interop.torch.attribution.results import PeakUse, peak_use
 from forebay.interop.torch.attribution.user_frames import user_site
 from forebay.interop.torch.emulated_memory import EmulatedMemory, memory_of, set_observer
 from forebay.runtime.allocator import oom_observers
+from forebay.runtime.allocator.statistics import ALLOCATED_BYTES
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices.open_device import OpenDevice
 
@@ -52,7 +53,7 @@ class Ledger:
     def start(self) -> None:
         """Begin. Allocations that exist already are not attributed."""
         self.phases.start()
-        set_observer(self._observe)
+        set_observer(self._observe, self._reached)
         opened = [each.allocator for each in open_device.open_devices().devices if each.device.kind == "cuda"]
         oom_observers.attach("cuda", self._out_of_memory, opened)
 
@@ -85,7 +86,11 @@ class Ledger:
             use.number + 1, memory.nbytes, block.size, block.queue, user_site(), phases.module, phases.phase,
             _grad_enabled(),
         )  # fmt: skip
-        use.allocated(record)
+        use.allocated(record, opened.allocator.current(ALLOCATED_BYTES))
+
+    def _reached(self, opened: OpenDevice) -> None:
+        use = self.devices.get(opened) or self._begin(opened)
+        use.reached(opened.allocator.current(ALLOCATED_BYTES))
 
     def _begin(self, opened: OpenDevice) -> DeviceUse:
         use = self.devices[opened] = DeviceUse()

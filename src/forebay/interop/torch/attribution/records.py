@@ -39,19 +39,27 @@ class DeviceUse:
 
     def __init__(self) -> None:
         self.live: dict[int, Record] = {}  # by number, oldest first
-        self.current = self.peak = 0  # bytes in blocks
-        self.peak_number = self.number = 0
+        self.peak = self.peak_number = self.number = 0
         self.allocations = 0
+        self._is_new = False  # the peak, since the last block
         self._freed_since: list[Record] = []  # alive at the peak
 
-    def allocated(self, record: Record) -> None:
-        """Add a record that has the number `self.number + 1`."""
+    def allocated(self, record: Record, total: int) -> None:
+        """Add a record that has the number `self.number + 1`. `total` is what the allocator has allocated with it."""
         self.number = record.number
         self.allocations += 1
         self.live[record.number] = record
-        self.current += record.size
-        if self.current > self.peak:
-            self.peak, self.peak_number = self.current, record.number
+        if self._is_new and total == self.peak:  # the block of this record has been counted
+            self.peak_number = record.number
+        else:
+            self.reached(total)
+        self._is_new = False
+
+    def reached(self, total: int) -> None:
+        """Note that the allocator has allocated `total` bytes, those of tensors and others."""
+        self._is_new = total > self.peak
+        if self._is_new:
+            self.peak, self.peak_number = total, self.number
             if self._freed_since:
                 self._freed_since.clear()
 
@@ -62,7 +70,6 @@ class DeviceUse:
         del self.live[record.number]
         record.alive = False
         self.number += 1
-        self.current -= record.size
         if record.number <= self.peak_number:
             self._freed_since.append(record)
 

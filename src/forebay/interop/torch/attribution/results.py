@@ -67,7 +67,8 @@ class PeakUse:
     ooms : int
         Number of requests that ran out of memory.
     categories : tuple of Holder
-        The peak by category, in the order of `CATEGORIES`; without those that held nothing.
+        The peak by category, in the order of `CATEGORIES`; without those that held nothing. "workspaces" are what
+        kernels take beside tensors: workspaces of cuBLAS, and buffers for one call.
     modules : tuple of Holder
         The peak by module, most first.
     lines : tuple of Holder
@@ -115,12 +116,13 @@ def peak_use(opened: OpenDevice, use: DeviceUse, meter: Sequence[int]) -> PeakUs
     allocated, reserved = meter[:2]
     total = max(allocated, 1)
     by_category = _group(records, _category, total)
-    if allocated > use.peak:  # memory that is no tensor's
-        by_category["workspaces"] = Holder("workspaces", allocated - use.peak, 0, (allocated - use.peak) / total)
+    others = allocated - sum(each.size for each in records)  # memory that is no tensor's
+    if others > 0:
+        by_category["workspaces"] = Holder("workspaces", others, 0, others / total)
     modules = _group(records, _module, total)
     if len(modules) > _MANY:
         modules = _group(records, lambda record: _LAST_NUMBER.sub("*", _module(record)), total)
-    at_peak = next((each.phase for each in records if each.number == use.peak_number), "other")
+    newest = max(records, key=lambda each: each.number, default=None)
     return PeakUse(
         index=opened.device.index or 0,
         name=opened.port.props.name.removesuffix(" (emulated)"),
@@ -132,7 +134,7 @@ def peak_use(opened: OpenDevice, use: DeviceUse, meter: Sequence[int]) -> PeakUs
         categories=tuple(by_category[name] for name in CATEGORIES if name in by_category),
         modules=_largest(modules),
         lines=_largest(_group(records, _line, total)),
-        phase=at_peak,
+        phase=newest.phase if newest is not None else "other",
     )
 
 
