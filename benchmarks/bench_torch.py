@@ -19,7 +19,7 @@ from forebay.byte_sizes import format_bytes
 
 HERE = Path(__file__).parent
 PROGRAM = str(HERE / "torch_programs.py")
-ROUNDS = 3
+ROUNDS = 2
 GPT2 = ("gpt2", "2", "256", "3", "float32")
 LLAMA = ("llama", "1", "2048", "1", "bfloat16")
 

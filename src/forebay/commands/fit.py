@@ -100,6 +100,7 @@ def _executor(args: argparse.Namespace) -> Iterator[Executor | None]:
 
 
 def _print(found: FitTable) -> None:
+    from rich.padding import Padding
     from rich.text import Text
 
     from forebay.commands.snapshot_files import snapshot_console
@@ -108,9 +109,15 @@ def _print(found: FitTable) -> None:
 
     console = snapshot_console()
     headings, rows = found.columns()
-    cells = [tuple(map(printable, row)) for row in rows]
+    cells = [
+        (*map(printable, row[:-1]), "other settings" if each.settings else printable(row[-1]))
+        for row, each in zip(rows, found, strict=True)
+    ]
     console.print(number_table(headings, cells, text_columns=(0, 1, len(headings) - 2, len(headings) - 1)))
     for each in found:
+        if each.settings:
+            console.print(f"{each.profile}: a replay of the whole program fits with these settings:")
+            console.print(Padding.indent(Text(printable(each.settings[0]), "green", no_wrap=True), 4))
         if each.verdict == "error":
             console.print(Text(f"{each.profile}: {printable(each.message)}", "red"))
 
