@@ -1,6 +1,6 @@
 """PyTorch on emulated GPUs: the time of a training step with values, against plain PyTorch, and of one without.
 
-Each run is a fresh process, in turns. On a machine with other load, the times of the processor tell more than the clock.
+Each run is a fresh process, in turns. On a machine with other load, times of the processor tell more than the clock.
 """
 
 from __future__ import annotations

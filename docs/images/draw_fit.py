@@ -57,7 +57,13 @@ def main(path: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         drawn = Path(folder, "fit.svg")
         drawn.write_text(console.export_svg(title="forebay run"))
-        options = ["--headless", "--no-sandbox", "--disable-gpu", f"--window-size=1240,{height}", f"--screenshot={path}"]
+        options = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--window-size=1240,{height}",
+            f"--screenshot={path}",
+        ]
         subprocess.run([shutil.which("chromium") or "chromium", *options, drawn.as_uri()], check=True)
 
 

@@ -72,7 +72,12 @@ def public_callables() -> Iterator[tuple[str, object]]:
         for name in loaded.__all__:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # legacy types warn at their first use
-                found = getattr(loaded, name)
+                try:
+                    found = getattr(loaded, name)
+                except ModuleNotFoundError as error:
+                    if error.name != "torch":
+                        raise
+                    continue  # in an environment without PyTorch
             if not callable(found) or id(found) in seen or not getattr(found, "__module__", "").startswith("forebay"):
                 continue
             if isinstance(found, type) and issubclass(found, (enum.Enum, tuple)):

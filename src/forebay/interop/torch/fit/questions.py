@@ -108,8 +108,20 @@ def sweep(
         The function, which is called with one keyword argument for each key of the grid.
     grid : Mapping of str to iterable
         The values of each argument, such as `{"batch": [8, 16, 32], "length": [1024, 2048]}`.
-    profiles, mode, count, memory, settings, executor, timeout
-        As for `will_it_fit`.
+    profiles : sequence of str, optional
+        The cards, see docs/reference/profiles.md.
+    mode : {"shapes", "compute"}, default "shapes"
+        Compute only shapes, or the values, too.
+    count : int, default 1
+        Number of devices of each card.
+    memory : int or str, optional
+        Memory of each device; that of the profile by default.
+    settings : str, optional
+        Allocator settings, in the format of PYTORCH_ALLOC_CONF.
+    executor : concurrent.futures.Executor, optional
+        Runs the cards, as for `will_it_fit`.
+    timeout : float, optional
+        Seconds that one run may take.
 
     Returns
     -------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, overload
 
 from forebay.byte_sizes import format_bytes
@@ -78,17 +78,19 @@ class FitTable(Sequence[FitResult]):
     ----------
     results : tuple of FitResult
         The results.
+    names : tuple of str, optional
+        The parameters of the sweep, in the order of the columns.
     """
 
     results: tuple[FitResult, ...]
-    _names: tuple[str, ...] = field(default=(), repr=False)
+    names: tuple[str, ...] = ()
 
     @overload
     def __getitem__(self, at: int) -> FitResult: ...
     @overload
     def __getitem__(self, at: slice) -> FitTable: ...
     def __getitem__(self, at: int | slice) -> FitResult | FitTable:
-        return FitTable(self.results[at], self._names) if isinstance(at, slice) else self.results[at]
+        return FitTable(self.results[at], self.names) if isinstance(at, slice) else self.results[at]
 
     def __len__(self) -> int:
         return len(self.results)
@@ -134,7 +136,7 @@ class FitTable(Sequence[FitResult]):
         tuple
             The headings, and the rows.
         """
-        names = self._names
+        names = self.names
         headings = ("card", *names, "", "allocated", "reserved", "of", "held most by", "needs")
         return headings, [
             (

@@ -21,7 +21,7 @@ from forebay.interop.torch.fit.results import FitResult
 __all__ = ["IN_WORKER", "FitTask", "pack", "run_task"]
 
 IN_WORKER = "FOREBAY_FIT_WORKER"  # set in the processes that run a task
-UNLIMITED = 1 << 42  # bytes of the card of the second run
+_UNLIMITED = 1 << 42  # bytes of the card of the second run
 _START = "from forebay.interop.torch.fit.worker import main; main()"
 
 
@@ -70,7 +70,7 @@ def run_task(task: FitTask) -> FitResult:
     started = time.monotonic()
     found = _run(task)
     if found.verdict == "out of memory" and task.mode == "shapes":
-        whole = _run(replace(task, memory=UNLIMITED, measures_need=True, capacity=found.capacity))
+        whole = _run(replace(task, memory=_UNLIMITED, measures_need=True, capacity=found.capacity))
         if whole.fits or whole.settings:
             found = replace(found, needed=whole.peak_allocated, settings=whole.settings)
     return replace(found, parameters=task.parameters, seconds=time.monotonic() - started)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from forebay.interop.torch.attribution import PeakUse
     from forebay.interop.torch.fit.tasks import FitTask
 
+__all__ = ["main"]
+
 _ENTRIES = 4_000_000  # of the history, which has no stacks here
 
 
@@ -82,18 +84,22 @@ def _call(task: FitTask) -> None:
 
 
 def _capacity() -> int:
-    import forebay
+    from forebay import backends
+    from forebay.spi import Describes
 
-    return int(forebay.cuda.get_device_properties(0).total_memory)
+    driver = backends.driver("cuda")
+    return driver.describe(0).total_bytes if isinstance(driver, Describes) else 0
 
 
 def _settings(task: FitTask, use: PeakUse) -> tuple[str, ...]:
     """Return the settings with which a replay of all allocations fits the card; none if its own settings suffice."""
-    from forebay import memory
+    from forebay.device_spec import Device
     from forebay.interop.torch.attribution.text import for_pytorch
+    from forebay.runtime.devices import open_device
+    from forebay.runtime.memory.device_snapshot import take_snapshot
     from forebay.snapshot.replay.engine import History
 
-    snapshot = memory.snapshot(f"cuda:{use.index}")
+    snapshot = take_snapshot(open_device.open_device(Device("cuda", use.index)))
     if snapshot.lost:
         return ()
     history = History(snapshot)

@@ -8,19 +8,27 @@ import os
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 
-_folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 -- pathlib is slow to import at each start
-sys.path[:] = [each for each in sys.path if each != _folder]
+__all__: list[str] = []
 
-if os.environ.get("FOREBAY_TORCH"):
-    _spec = spec_from_file_location("_forebay_on_import", os.path.join(os.path.dirname(_folder), "on_import.py"))  # noqa: PTH118, PTH120 -- as above
-    _hook = module_from_spec(_spec)  # type: ignore[arg-type]  # the file exists
-    _spec.loader.exec_module(_hook)  # type: ignore[union-attr]  # as above
-    _hook.install()
 
-_this = sys.modules.pop("sitecustomize")
-try:
-    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401 -- the program's
-except ImportError as error:
-    if error.name != "sitecustomize":
-        raise
-    sys.modules["sitecustomize"] = _this
+def _install_hook(folder: str) -> None:
+    """Load the hook by its path: most processes never import PyTorch, and need not import forebay."""
+    file = os.path.join(os.path.dirname(folder), "on_import.py")  # noqa: PTH118, PTH120 -- pathlib is slow to import
+    spec = spec_from_file_location("_forebay_on_import", file)
+    hook = module_from_spec(spec)  # type: ignore[arg-type]  # the file exists
+    spec.loader.exec_module(hook)  # type: ignore[union-attr]  # as above
+    hook.install()
+
+
+if __name__ == "sitecustomize":
+    _folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 -- as above
+    sys.path[:] = [each for each in sys.path if each != _folder]
+    if os.environ.get("FOREBAY_TORCH"):
+        _install_hook(_folder)
+    _this = sys.modules.pop("sitecustomize")
+    try:
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401 -- the program's
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+        sys.modules["sitecustomize"] = _this
