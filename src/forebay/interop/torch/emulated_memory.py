@@ -25,7 +25,7 @@ from forebay.runtime.streams.stream import current_stream_for
 
 __all__ = [
     "EmulatedMemory", "adopt", "alias", "allocate_bytes", "find_memory", "is_replaying", "logged", "memory_at",
-    "memory_of", "open_torch_device", "replace_block", "replaying", "set_observer", "shadow",
+    "memory_of", "open_torch_device", "replace_block", "replaying", "set_observer", "shadow", "without_block",
 ]  # fmt: skip
 
 _CUDA = 2  # kDLCUDA
@@ -179,6 +179,12 @@ def is_replaying() -> bool:
     return _thread.results is not None
 
 
+def without_block(values: torch.Tensor, opened: OpenDevice) -> torch.Tensor:
+    """Return a tensor of the device with the values, for which no memory of the device is allocated."""
+    storage = values.untyped_storage()
+    return _tensor_over(values, EmulatedMemory(storage, None, opened, storage.nbytes()))
+
+
 def shadow(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor over the values of another one, for which no memory of the device is allocated."""
     memory = memory_of(tensor)
@@ -190,6 +196,8 @@ def shadow(tensor: torch.Tensor) -> torch.Tensor:
 
 def adopt(values: torch.Tensor, opened: OpenDevice, block: AnyBlock | None = None) -> torch.Tensor:
     """Return a tensor of the device with the values, which own their storage. Allocates what it occupies, or uses `block`."""
+    if values.is_conj() or values.is_neg():
+        values = values.resolve_conj().resolve_neg()
     storage = values.untyped_storage()
     nbytes: int = storage.nbytes()
     if _thread.results is not None:
@@ -269,5 +277,8 @@ def find_memory(storage: torch.UntypedStorage) -> EmulatedMemory | None:
 
 
 def alias(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor over the values of a tensor on an emulated device."""
-    return _over(tensor, memory_of(tensor).values)
+    """Return a tensor over the values of a tensor on an emulated device, conjugated or negated as that one."""
+    made = _over(tensor, memory_of(tensor).values)
+    if tensor.is_conj():
+        made = made.conj()
+    return torch._neg_view(made) if tensor.is_neg() else made

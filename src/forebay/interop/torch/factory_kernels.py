@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from forebay.interop.torch import values
-from forebay.interop.torch.emulated_memory import adopt, allocate_bytes, open_torch_device
+from forebay.interop.torch.emulated_memory import adopt, allocate_bytes, open_torch_device, without_block
 from forebay.interop.torch.generic_kernel import view_kernel
 
 __all__ = ["FACTORY_KERNELS"]
@@ -46,6 +46,15 @@ def _new(shape: torch.Tensor, device: Any) -> torch.Tensor:
     return adopt(torch.empty_strided(shape.shape, shape.stride(), dtype=shape.dtype), opened, block)
 
 
+def _zero_tensor(
+    size: Sequence[int], dtype: torch.dtype | None = None, layout: torch.layout | None = None, device: Any = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Return zeros that occupy no memory of the device, as the gradients that autograd leaves undefined."""
+    _refuse(layout, pin_memory)
+    return without_block(torch.zeros(1, dtype=dtype, device=values.device()).expand(*size), open_torch_device(device))
+
+
 def _set_empty(target: torch.Tensor) -> torch.Tensor:
     source = torch.empty(0, dtype=target.dtype, device=target.device)
     return target.set_(source.untyped_storage(), 0, (0,), (1,))
@@ -55,6 +64,7 @@ _aten = torch.ops.aten
 FACTORY_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::empty.memory_format": _empty,
     "aten::empty_strided": _empty_strided,
+    "aten::_efficientzerotensor": _zero_tensor,
     "aten::set_": _set_empty,
     "aten::set_.source_Storage": view_kernel(_aten.set_.source_Storage),  # they read no memory
     "aten::set_.source_Storage_storage_offset": view_kernel(_aten.set_.source_Storage_storage_offset),

@@ -1,0 +1,115 @@
+"""PyTorch's own samples of all operators (its OpInfo database): values and gradients are those of the CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with_torch.py runs this file")
+pytest.importorskip("expecttest", reason="PyTorch's testing package needs expecttest")
+
+from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402 -- as above
+
+SAMPLES = 3  # of each operator
+SECONDS = 60  # for each operator, on a busy machine
+
+RANDOM = "its numbers are the GPU's, not the CPU's"
+UNDEFINED = "its values are undefined"
+EXCLUDED = {
+    **dict.fromkeys(
+        ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "normal.in_place",
+         "normal.number_mean", "rand_like", "randint", "randint_like", "randn", "randn_like", "uniform",
+         "nn.functional.alpha_dropout", "nn.functional.dropout", "nn.functional.dropout2d", "nn.functional.dropout3d",
+         "nn.functional.feature_alpha_dropout.with_train", "nn.functional.fractional_max_pool2d",
+         "nn.functional.fractional_max_pool3d", "nn.functional.multi_head_attention_forward", "nn.functional.rrelu",
+         "nn.functional.scaled_dot_product_attention"), RANDOM,
+    ),
+    **dict.fromkeys(("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"), UNDEFINED),
+    "as_strided.partial_views": "the sample reads elements of its storage that a copy to a device does not contain",
+    "tensor_split": "the sample's indices must be on the CPU, as on a GPU",
+    "to": "the sample names the CPU as the destination",
+    "native_batch_norm": "in evaluation, CUDA's kernel returns statistics of another shape than the CPU's",
+    "_native_batch_norm_legit": "as native_batch_norm",
+    "linalg.eig": "eigenvectors are defined up to a phase",
+    "sparse.sampled_addmm": "sparse CSR tensors are not supported on emulated devices",
+    "sparse.mm.reduce": "as sparse.sampled_addmm",
+    "torch._scaled_mm": "the result's dtype has no tolerances",
+}  # fmt: skip
+
+
+def name_of(operator):
+    return operator.name + (f".{operator.variant_test_name}" if operator.variant_test_name else "")
+
+
+OPERATORS = {name_of(each): each for each in op_db if name_of(each) not in EXCLUDED}
+
+
+def convert(argument):
+    if isinstance(argument, torch.Tensor):
+        return argument.detach().cuda().requires_grad_(argument.requires_grad)
+    if isinstance(argument, (list, tuple)):
+        converted = [convert(each) for each in argument]
+        return type(argument)(*converted) if hasattr(argument, "_fields") else type(argument)(converted)
+    return argument
+
+
+def tensors(result):
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [each for part in result for each in tensors(part)] if isinstance(result, (list, tuple)) else []
+
+
+def compare(made, expected, tolerance):
+    for one, other in zip(made, expected, strict=True):
+        if other is not None:
+            assert one.is_cuda or not one.numel()
+            torch.testing.assert_close(
+                one.detach().cpu(), other.detach(), rtol=tolerance, atol=tolerance, equal_nan=True, check_stride=False
+            )
+
+
+def scalar(each):
+    return each.abs().sum() if each.is_complex() else each.sum()
+
+
+def gradients(results, arguments):
+    outputs = [scalar(each) for each in results if each.requires_grad]
+    inputs = [each for each in tensors(arguments) if each.requires_grad]
+    return torch.autograd.grad(outputs, inputs, allow_unused=True) if outputs and inputs else ()
+
+
+@pytest.fixture(scope="module")
+def device():
+    import forebay
+    from forebay.interop.torch import patch
+
+    with forebay.emulate("cuda", profile="h100"), patch():
+        yield
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.timeout(SECONDS)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operator_is_that_of_the_cpu(device, name):
+    operator = OPERATORS[name]
+    kinds = [each for each in (torch.float32, torch.int64) if each in operator.dtypes] or [*operator.dtypes]
+    if not kinds:
+        pytest.skip("the operator has no samples for the CPU")
+    differentiable = operator.supports_autograd and kinds[0] == torch.float32
+    torch.manual_seed(0)
+    compared = 0
+    for sample, _ in zip(operator.sample_inputs("cpu", kinds[0], requires_grad=differentiable), range(SAMPLES), strict=False):
+        arguments, keywords = (sample.input, *sample.args), sample.kwargs
+        try:
+            expected = operator(*arguments, **keywords)
+        except Exception:  # noqa: S112 -- samples that only a GPU accepts
+            continue
+        copies = convert(arguments)
+        named = {key: "cuda" if key == "device" else convert(each) for key, each in keywords.items()}
+        made = operator(*copies, **named)
+        compare(tensors(made), tensors(expected), 1e-4)
+        if differentiable:
+            found = gradients(tensors(made), (*copies, *named.values()))
+            compare(found, gradients(tensors(expected), (*arguments, *keywords.values())), 1e-3)
+        compared += 1
+    if not compared:
+        pytest.skip("no sample of the operator runs on the CPU")
