@@ -117,12 +117,17 @@ def run_all(file, skipped=()):
         gc.collect()
 
 
-def record(file):
-    """Run the programs of a file in the real PyTorch over the oracle. Those that need values may end the process."""
+def record(name):
+    """Run the programs of a file in the real PyTorch over the oracle. Those that need values may end the process.
+
+    With the suffix ".kept", PyTorch keeps the workspaces of cuBLAS.
+    """
     from support import stub_cublas
     from support.on_oracle import ORACLE
 
-    environment = {**os.environ, "STUB_LIBRARIES": ":".join(map(str, stub_cublas.build()))}
+    file, _, kept = name.partition(".")
+    settings = {"TORCH_CUBLAS_WORKSPACE_CACHE": "1"} if kept else {}
+    environment = {**os.environ, **settings, "STUB_LIBRARIES": ":".join(map(str, stub_cublas.build()))}
     sequences, version, skipped = {}, "", []
     while True:
         command = ["bash", str(ORACLE), __file__, "run", file, *skipped]

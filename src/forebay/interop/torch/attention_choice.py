@@ -116,9 +116,10 @@ def _fits_flash(
     is_causal: bool,
 ) -> bool:  # fmt: skip
     size = query.shape[3]
-    if needs_logsumexp(query, key, value) and ((8, 6) <= architecture <= (8, 9) or (12, 0) <= architecture <= _NEWEST):
-        if 192 < size <= 224 or (size > 224 and dropout):
-            return False
+    is_small = (8, 6) <= architecture <= (8, 9) or (12, 0) <= architecture <= _NEWEST
+    too_large = 192 < size <= 224 or (size > 224 and bool(dropout))
+    if is_small and too_large and needs_logsumexp(query, key, value):
+        return False
     return (
         architecture >= (8, 0)
         and query.dtype in _HALVES

@@ -68,10 +68,11 @@ def _attention(
                 query, key, value, mask, wants_sums, dropout_p, is_causal, False, scale=scale
             )
         )
-    result = _aten._scaled_dot_product_attention_math(  # noqa: SLF001 -- as above
-        query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
-    )[0]
-    return result
+    return _first(
+        _aten._scaled_dot_product_attention_math(  # noqa: SLF001 -- as above
+            query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+        )
+    )
 
 
 def _first(results: tuple[Any, ...]) -> torch.Tensor:

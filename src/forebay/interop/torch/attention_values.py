@@ -76,7 +76,7 @@ def forward(given: Attention) -> tuple[torch.Tensor, torch.Tensor]:
 def backward(
     given: Attention, gradient: torch.Tensor, result: torch.Tensor, sums: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the gradients of query, key, value and of the scores before softmax (empty if the CPU's kernel computes)."""
+    """Return the gradients of query, key, value and scores before softmax (empty if the CPU's kernel computes)."""
     heads = given.key.shape[1]
     full = _repeated(given)
     scores = torch.empty(0)

@@ -1,6 +1,7 @@
 """Fused cells of recurrent networks on emulated devices, which PyTorch has for CUDA only.
 
-The whole layers of cuDNN (torch.nn.LSTM, GRU) are not emulated: they run cell by cell, and need other memory than on a GPU.
+The whole layers of cuDNN (torch.nn.LSTM, GRU) are not emulated: they run cell by cell, and need other memory than on a
+GPU.
 """
 
 from __future__ import annotations

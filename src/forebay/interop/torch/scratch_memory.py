@@ -65,7 +65,7 @@ def capability(opened: OpenDevice) -> tuple[int, int]:
 
 def nbytes_of(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> int:
     """Return the bytes of the elements of a tensor, with another type if one is named."""
-    return tensor.numel() * (tensor.itemsize if dtype is None else dtype.itemsize)
+    return int(tensor.numel() * (tensor.itemsize if dtype is None else dtype.itemsize))
 
 
 def contiguous_bytes(tensor: torch.Tensor) -> int:

@@ -18,15 +18,15 @@ _copy = COPY_KERNELS["aten::copy_"]
 def _transfer(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """Copy. Without equal types and layouts on both sides, what is not contiguous on the device is copied there."""
     if target.is_cuda == source.is_cuda or not target.numel() or _is_direct(target, source):
-        result: torch.Tensor = _copy(target, source, non_blocking)
-        return result
+        _copy(target, source, non_blocking)
+        return target
     with Scratch(target.device if target.is_cuda else source.device) as scratch:
         if target.is_cuda:
             scratch.contiguous(target)
         elif source.shape != target.shape or not source.is_contiguous():
             scratch.take(nbytes_of(target, source.dtype))
-        result = _copy(target, source, non_blocking)
-    return result
+        _copy(target, source, non_blocking)
+    return target
 
 
 def _is_direct(target: torch.Tensor, source: torch.Tensor) -> bool:

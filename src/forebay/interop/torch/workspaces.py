@@ -75,7 +75,7 @@ def blas_workspace(scratch: Scratch) -> None:
 
 
 def lt_workspace(scratch: Scratch) -> None:
-    """Take the workspace of a call of cuBLASLt. Its handle is that of cuBLAS, whose workspace it needs if they are kept."""
+    """Take the workspace of a call of cuBLASLt. If workspaces are kept, its handle has that of cuBLAS, too."""
     if lifetime() == "call":
         scratch.take(_lt_bytes())
         return
@@ -106,6 +106,8 @@ def _lt_bytes() -> int:
 
 
 def _is_unified() -> bool:
-    """Return True if cuBLASLt uses the workspace of cuBLAS: by default in versions that keep the sizes of workspaces."""
+    """Return True if cuBLASLt uses the workspace of cuBLAS: by default in versions that know their sizes."""
     setting = os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "")
-    return setting in _TRUE if setting else "std::pair<at::DataPtr" in _header() or "WithWorkspace" in _header()
+    if setting:
+        return setting in _TRUE
+    return "std::pair<at::DataPtr" in _header() or "WithWorkspace" in _header()

@@ -91,9 +91,11 @@ def flash_head_sizes(torch):
 def flash_other_lengths(torch):
     with _without_cudnn(torch):
         return (
-            _attention(torch, torch.bfloat16, keys=33, gradients=False), _attention(torch, torch.bfloat16, shape=(2, 3, 70), keys=129),
-            _attention(torch, torch.bfloat16, shape=(1, 3, 1), keys=2000), _attention(torch, torch.bfloat16, shape=(8, 16, 1024)),
-        )  # fmt: skip
+            _attention(torch, torch.bfloat16, keys=33, gradients=False),
+            _attention(torch, torch.bfloat16, shape=(2, 3, 70), keys=129),
+            _attention(torch, torch.bfloat16, shape=(1, 3, 1), keys=2000),
+            _attention(torch, torch.bfloat16, shape=(8, 16, 1024)),
+        )
 
 
 def flash_dropout(torch):

@@ -154,7 +154,7 @@ EXPRESSIONS = {
         ),
     ),
     "large_reductions": (
-        'long, tall, wide = (torch.ones(3000000, device="cuda"), torch.ones(30000, 64, device="cuda"), torch.ones(64, 30000, device="cuda")); half = torch.ones(40000, 50, device="cuda", dtype=torch.bfloat16)',
+        'long, tall, wide = (torch.ones(3000000, device="cuda"), torch.ones(30000, 64, device="cuda"), torch.ones(64, 30000, device="cuda")); half = torch.ones(40000, 50, device="cuda", dtype=torch.bfloat16)',  # noqa: E501 -- one program
         (
             "long.sum()",
             "tall.sum(0)",
@@ -325,10 +325,47 @@ def gradients(torch):
     one = torch.ones(6, 8, device="cuda", requires_grad=True)
     row = torch.ones(8, device="cuda", requires_grad=True)
     results = [
-        one * row, one + row, one / row, one**2, (one - row).exp(), one.sum(1), one.mean(), one.std(), one.T.contiguous(), torch.cat([one, one]), torch.where(one > 0, one, row), one.clamp(0, 2), one.half(), one.norm(), one.max(), one.var(0),
-        one.repeat(2, 1), one.expand(3, 6, 8), torch.stack([one, one]), one.logsumexp(1), one.masked_fill(one > 0, 0), one.sigmoid() * one, torch.rsqrt(one), one.pow(row), one.prod(), torch.maximum(one, row), one.amax(0), one.abs(), one.sqrt(), one.tril(), one[:, ::2] * 2,
-        one.softmax(0) @ row, one.reshape(8, 6).T, one.permute(1, 0).reshape(-1), one.double().sum(), one.square().mean(-1, keepdim=True), one.atan2(row), one.lerp(one * 2, 0.3), torch.linalg.vector_norm(one, dim=1), one.view(2, 3, 8).transpose(0, 1).flatten(),
-    ]  # fmt: skip
+        one * row,
+        one + row,
+        one / row,
+        one**2,
+        (one - row).exp(),
+        one.sum(1),
+        one.mean(),
+        one.std(),
+        one.T.contiguous(),
+        torch.cat([one, one]),
+        torch.where(one > 0, one, row),
+        one.clamp(0, 2),
+        one.half(),
+        one.norm(),
+        one.max(),
+        one.var(0),
+        one.repeat(2, 1),
+        one.expand(3, 6, 8),
+        torch.stack([one, one]),
+        one.logsumexp(1),
+        one.masked_fill(one > 0, 0),
+        one.sigmoid() * one,
+        torch.rsqrt(one),
+        one.pow(row),
+        one.prod(),
+        torch.maximum(one, row),
+        one.amax(0),
+        one.abs(),
+        one.sqrt(),
+        one.tril(),
+        one[:, ::2] * 2,
+        one.softmax(0) @ row,
+        one.reshape(8, 6).T,
+        one.permute(1, 0).reshape(-1),
+        one.double().sum(),
+        one.square().mean(-1, keepdim=True),
+        one.atan2(row),
+        one.lerp(one * 2, 0.3),
+        torch.linalg.vector_norm(one, dim=1),
+        one.view(2, 3, 8).transpose(0, 1).flatten(),
+    ]
     for each in results:
         each.sum().backward()
     return results, one, row

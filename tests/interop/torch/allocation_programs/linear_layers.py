@@ -112,10 +112,16 @@ def addmm(torch):
         torch.ones(64, 1, device="cuda"),
     )
     return (
-        torch.addmm(full, one, other), torch.addmm(row, one, other), torch.addmm(column, one, other), torch.addmm(row, one, other, beta=0.5),
-        torch.addmm(row, one, other, beta=0), torch.addmm(row, one, other, alpha=2), full.addmm_(one, other),
-        torch.addmm(row[::2], one, other[:, ::2]), torch.addmm(torch.ones(1, device="cuda"), one, other[:, :1]),
-    )  # fmt: skip
+        torch.addmm(full, one, other),
+        torch.addmm(row, one, other),
+        torch.addmm(column, one, other),
+        torch.addmm(row, one, other, beta=0.5),
+        torch.addmm(row, one, other, beta=0),
+        torch.addmm(row, one, other, alpha=2),
+        full.addmm_(one, other),
+        torch.addmm(row[::2], one, other[:, ::2]),
+        torch.addmm(torch.ones(1, device="cuda"), one, other[:, :1]),
+    )
 
 
 def two_streams(torch):

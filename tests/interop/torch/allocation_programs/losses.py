@@ -33,10 +33,13 @@ def cross_entropy(torch):
 def cross_entropy_variants(torch):
     given = torch.ones(6, 10, device="cuda", requires_grad=True)
     losses = [
-        torch.nn.functional.cross_entropy(given, _targets(torch), reduction="none"), torch.nn.functional.cross_entropy(given, _targets(torch), reduction="sum"),
-        torch.nn.functional.cross_entropy(given, _targets(torch), label_smoothing=0.1), torch.nn.functional.cross_entropy(given, torch.ones(6, 10, device="cuda")),
-        torch.nn.functional.cross_entropy(given, _targets(torch), weight=torch.ones(10, device="cuda")), torch.nn.functional.cross_entropy(given, _targets(torch), ignore_index=3),
-    ]  # fmt: skip
+        torch.nn.functional.cross_entropy(given, _targets(torch), reduction="none"),
+        torch.nn.functional.cross_entropy(given, _targets(torch), reduction="sum"),
+        torch.nn.functional.cross_entropy(given, _targets(torch), label_smoothing=0.1),
+        torch.nn.functional.cross_entropy(given, torch.ones(6, 10, device="cuda")),
+        torch.nn.functional.cross_entropy(given, _targets(torch), weight=torch.ones(10, device="cuda")),
+        torch.nn.functional.cross_entropy(given, _targets(torch), ignore_index=3),
+    ]
     sum(each.sum() for each in losses).backward()
     return losses, given
 
@@ -67,9 +70,14 @@ def softmax(torch):
     given = torch.ones(6, 10, device="cuda", requires_grad=True)
     half = torch.ones(6, 2000, device="cuda", requires_grad=True, dtype=torch.bfloat16)
     results = [
-        torch.softmax(given, -1), torch.log_softmax(given, 0), torch.softmax(half, -1), torch.softmax(half, -1, dtype=torch.float32), torch.log_softmax(half, 0, dtype=torch.float32),
-        torch.nn.functional.softmin(given, 1), torch.nn.functional.gumbel_softmax(given),
-    ]  # fmt: skip
+        torch.softmax(given, -1),
+        torch.log_softmax(given, 0),
+        torch.softmax(half, -1),
+        torch.softmax(half, -1, dtype=torch.float32),
+        torch.log_softmax(half, 0, dtype=torch.float32),
+        torch.nn.functional.softmin(given, 1),
+        torch.nn.functional.gumbel_softmax(given),
+    ]
     for each in results:
         each.sum().backward()
     return results, given, half
@@ -80,13 +88,23 @@ def other_losses(torch):
     given = torch.ones(6, 10, device="cuda", requires_grad=True)
     other = torch.ones(6, 10, device="cuda")
     losses = [
-        functional.mse_loss(given, other), functional.l1_loss(given, other), functional.smooth_l1_loss(given, other), functional.huber_loss(given, other),
-        functional.binary_cross_entropy_with_logits(given, other), functional.binary_cross_entropy(given.sigmoid(), other),
-        functional.kl_div(given.log_softmax(-1), other, reduction="batchmean"), functional.cosine_embedding_loss(given, other, torch.ones(6, device="cuda")),
-        functional.poisson_nll_loss(given, other), functional.soft_margin_loss(given, other), functional.margin_ranking_loss(given, other, torch.ones(6, 10, device="cuda")),
-        functional.multi_margin_loss(given, _targets(torch)), functional.triplet_margin_loss(given, other, other), functional.cosine_similarity(given, other).sum(),
-        functional.hinge_embedding_loss(given, other), functional.gaussian_nll_loss(given, other, torch.ones(6, 10, device="cuda")),
-    ]  # fmt: skip
+        functional.mse_loss(given, other),
+        functional.l1_loss(given, other),
+        functional.smooth_l1_loss(given, other),
+        functional.huber_loss(given, other),
+        functional.binary_cross_entropy_with_logits(given, other),
+        functional.binary_cross_entropy(given.sigmoid(), other),
+        functional.kl_div(given.log_softmax(-1), other, reduction="batchmean"),
+        functional.cosine_embedding_loss(given, other, torch.ones(6, device="cuda")),
+        functional.poisson_nll_loss(given, other),
+        functional.soft_margin_loss(given, other),
+        functional.margin_ranking_loss(given, other, torch.ones(6, 10, device="cuda")),
+        functional.multi_margin_loss(given, _targets(torch)),
+        functional.triplet_margin_loss(given, other, other),
+        functional.cosine_similarity(given, other).sum(),
+        functional.hinge_embedding_loss(given, other),
+        functional.gaussian_nll_loss(given, other, torch.ones(6, 10, device="cuda")),
+    ]
     for loss in losses:
         loss.backward()
     return losses, given

@@ -31,8 +31,10 @@ def layer_norm_without_weights(torch):
 
 
 def layer_norm_of_many_rows(torch):
-    return [_with_gradients(torch, torch.nn.LayerNorm(size, device="cuda"), torch.ones(rows, size, device="cuda"))
-            for rows, size in ((1, 64), (512, 64), (4096, 768), (3000, 100), (70000, 33), (128, 12000))]  # fmt: skip
+    return [
+        _with_gradients(torch, torch.nn.LayerNorm(size, device="cuda"), torch.ones(rows, size, device="cuda"))
+        for rows, size in ((1, 64), (512, 64), (4096, 768), (3000, 100), (70000, 33), (128, 12000))
+    ]
 
 
 def layer_norm_with_autocast(torch):
