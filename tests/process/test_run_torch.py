@@ -113,6 +113,18 @@ def test_environment_of_other_runs_is_unchanged(runner):
     assert (observed.status, observed.out) == (0, "None\n")
 
 
+def test_ranks_of_a_distributed_program_write_to_directories_of_their_own(runner):
+    runner.write("print(1)")
+    for rank in "01":
+        environment = os.environ | {"RANK": rank, "WORLD_SIZE": "2"}
+        observed = runner.command("-m", "forebay", "run", "--quiet", "script.py", env=environment)
+        assert observed.status == 0
+    assert sorted(path.name for path in runner.folder.glob("forebay-report*")) == [
+        "forebay-report-rank-0",
+        "forebay-report-rank-1",
+    ]
+
+
 def test_version_without_the_interfaces_is_refused_with_the_reason(runner):
     runner.write("import torch", "torch/none.py")
     runner.write("__version__ = '1.0'\n", "torch/__init__.py")

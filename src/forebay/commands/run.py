@@ -78,8 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="report forked processes, too (default), each in a directory process-PID",
     )  # fmt: skip
     parser.add_argument(
-        "--output", type=Path, default=OUTPUT, metavar="DIR", help=f"output directory (default: {OUTPUT})"
-    )
+        "--output", type=Path, metavar="DIR",
+        help=f"output directory (default: {OUTPUT}; {OUTPUT}-rank-N for the ranks of torchrun)",
+    )  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier report instead of numbering this")
     parser.add_argument("--quiet", action="store_true", help="print no report, only errors; the files are written")
     parser.add_argument(
@@ -136,7 +137,7 @@ def _prepare(args: argparse.Namespace) -> tuple[Program, RunSession]:
         raise CommandError(f"no {kind} to run: forebay run {example} (see forebay run --help)")
     program = Program(argv, args.form)
     session = RunSession(
-        _absolute(args.output),
+        _absolute(args.output or _default_output()),
         argv,
         None if args.emulate else args.memory,
         args.entries if args.history else None,
@@ -185,6 +186,13 @@ def _emulate(requested: tuple[Emulated, ...] | None, *, guard: bool, memory: int
 
 def uses_cuda(requested: tuple[Emulated, ...] | None) -> bool:
     return any(each.kind == "cuda" for each in requested or ())
+
+
+def _default_output() -> Path:
+    """Return the default directory: each rank of a distributed program has one of its own, as all may end at once."""
+    rank = os.environ.get("RANK", "")
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    return OUTPUT.with_name(f"{OUTPUT}-rank-{rank}") if rank.isdecimal() and ranks != "1" else OUTPUT
 
 
 def _emulated(text: str) -> tuple[Emulated, ...]:
