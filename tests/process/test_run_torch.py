@@ -44,8 +44,9 @@ def test_unchanged_program_uses_the_emulated_device_and_its_peak_is_attributed(r
     (viewed,) = snapshot.load(observed.output / "snapshot.pickle")
     assert viewed.device == "cuda:0"
     assert len(viewed.trace) > 0
-    innermost = [next(iter(viewed.stack(int(each["stack"]))), None) for each in viewed.trace]
-    assert not any("interop/torch" in frame.file for frame in innermost if frame is not None)
+    innermost = [next(iter(viewed.stack(int(each["stack"])))) for each in viewed.trace if each["stack"]]
+    assert len(innermost) > 50
+    assert not any("/src/forebay/" in frame.file for frame in innermost)  # the kernels
 
 
 @needs_torch

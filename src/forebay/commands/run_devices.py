@@ -35,7 +35,9 @@ def start(memory: int | None, entries: int | None) -> None:
     runtime.record_history(entries, device=CPU)
     for kind in EMULATED:
         recording.set_default(
-            kind, lambda allocator: recording.start(allocator, context="alloc", max_entries=entries), None
+            kind,
+            lambda allocator: recording.start(allocator, context="alloc", stacks="python", max_entries=entries),
+            None,
         )
 
 
