@@ -17,8 +17,8 @@ from forebay.interop.torch.python_names import NameReplacements
 
 __all__ = ["Phases"]
 
-_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # noqa: SLF001 -- the number of the next node
-_current_node: Callable[[], Any] = torch._C._current_autograd_node  # noqa: SLF001 -- has no public name
+_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # the number of the next node
+_current_node: Callable[[], Any] = torch._C._current_autograd_node  # has no public name
 _MOST = 1_000_000  # changes of the module that are kept for the backward pass
 
 
@@ -68,7 +68,7 @@ class Phases:
             register_optimizer_step_pre_hook(self._begin_step),
             register_optimizer_step_post_hook(self._end_step),
         ]
-        run_backward = torch.autograd.graph._engine_run_backward  # noqa: SLF001 -- the only entry to the engine
+        run_backward = torch.autograd.graph._engine_run_backward  # the only entry to the engine
         for module in (torch.autograd.graph, torch.autograd):
             self._replaced.replace(module, "_engine_run_backward", self._observed(run_backward))
 
@@ -96,7 +96,7 @@ class Phases:
         if self._backward and self._changes:
             node = _current_node()
             if node is not None:
-                at = bisect_right(self._changes, node._sequence_nr()) - 1  # noqa: SLF001 -- has no public name
+                at = bisect_right(self._changes, node._sequence_nr()) - 1  # has no public name
                 return self._changed_to[at] if at >= 0 else ""
         return ""
 

@@ -18,7 +18,7 @@ Site = tuple[CodeType, int]  # the function and its line
 
 def user_site() -> Site | None:
     """Return the function and the line; None if the program has no frame, as in a thread of PyTorch."""
-    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 -- the documented way to walk the stack
+    frame: FrameType | None = sys._getframe(2)  # the documented way to walk the stack
     while frame is not None:
         code = frame.f_code
         hidden = _is_hidden.get(code)
