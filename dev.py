@@ -97,7 +97,7 @@ def golden(arguments: list[str]) -> int:
 
 def check(arguments: list[str]) -> int:
     prepare("check", "test", "docs")  # mypy reads the testing package, which imports pytest
-    native = sorted(str(path) for folder in ("native", "tests/softcuda") for path in Path(folder).rglob("*.?pp"))
+    native = sorted(str(path) for folder in ("native", "tests/softcuda", "tests/softmetal") for path in Path(folder).rglob("*.?pp"))
     if "--fix" in arguments:
         run(["ruff", "check", "--fix", "--quiet"])
         run(["ruff", "format", "--quiet"])
