@@ -97,7 +97,8 @@ def golden(arguments: list[str]) -> int:
 
 def check(arguments: list[str]) -> int:
     prepare("check", "test", "docs")  # mypy reads the testing package, which imports pytest
-    native = sorted(str(path) for folder in ("native", "tests/softcuda", "tests/softmetal") for path in Path(folder).rglob("*.?pp"))
+    folders = ("native", "tests/softcuda", "tests/softmetal")
+    native = sorted(str(path) for folder in folders for path in Path(folder).rglob("*.?pp"))
     if "--fix" in arguments:
         run(["ruff", "check", "--fix", "--quiet"])
         run(["ruff", "format", "--quiet"])

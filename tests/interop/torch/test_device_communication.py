@@ -18,16 +18,19 @@ def test_data_parallel_is_the_module(emulated):
     gradient, module.weight.grad = module.weight.grad, None
     result = torch.nn.DataParallel(module)(x)
     result.sum().backward()
-    assert result.device.index == 0 and torch.allclose(result, expected)
+    assert result.device.index == 0
+    assert torch.allclose(result, expected)
     assert torch.allclose(module.weight.grad, gradient)
 
 
 def test_functions_of_comm(emulated):
     x = torch.arange(6.0, device="cuda")
     copies = comm.broadcast(x, [0, 1])
-    assert [each.device.index for each in copies] == [0, 1] and copies[1].tolist() == x.tolist()
+    assert [each.device.index for each in copies] == [0, 1]
+    assert copies[1].tolist() == x.tolist()
     parts = comm.scatter(x, [0, 1], chunk_sizes=[2, 4])
-    assert [each.tolist() for each in parts] == [[0, 1], [2, 3, 4, 5]] and parts[1].device.index == 1
+    assert [each.tolist() for each in parts] == [[0, 1], [2, 3, 4, 5]]
+    assert parts[1].device.index == 1
     assert comm.gather(parts, destination=1).device.index == 1
     assert comm.gather(parts).tolist() == x.tolist()
     assert comm.reduce_add([x, x.to("cuda:1")]).tolist() == [0, 2, 4, 6, 8, 10]

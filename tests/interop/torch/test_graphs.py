@@ -22,7 +22,8 @@ def test_captured_work_runs_at_replay(emulated):
     for value in (5, 7):
         x.fill_(value)
         graph.replay()
-    assert y.tolist() == [14] * 4 and total.tolist() == [24] * 4
+    assert y.tolist() == [14] * 4
+    assert total.tolist() == [24] * 4
 
 
 def step(model, optimizer, x):
@@ -66,7 +67,8 @@ def test_each_replay_draws_new_numbers(emulated):
     for _ in range(2):
         graph.replay()
         drawn.append((x.tolist(), y.tolist()))
-    assert drawn[0][0] != drawn[1][0] and drawn[0][1] != drawn[1][1]
+    assert drawn[0][0] != drawn[1][0]
+    assert drawn[0][1] != drawn[1][1]
 
 
 def test_memory_of_a_graph_is_private_and_reused_within_it(emulated):

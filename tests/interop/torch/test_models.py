@@ -95,7 +95,5 @@ def test_generation_is_that_of_the_cpu(emulated):
     mask = torch.ones_like(tokens)
     expected = host.generate(tokens, attention_mask=mask, max_new_tokens=6, do_sample=False, pad_token_id=0)
     device = copy.deepcopy(host).cuda()
-    made = device.generate(
-        tokens.cuda(), attention_mask=mask.cuda(), max_new_tokens=6, do_sample=False, pad_token_id=0
-    )
+    made = device.generate(tokens.cuda(), attention_mask=mask.cuda(), max_new_tokens=6, do_sample=False, pad_token_id=0)
     assert made.tolist() == expected.tolist()

@@ -23,7 +23,9 @@ EXCLUDED = {
          "nn.functional.fractional_max_pool3d", "nn.functional.multi_head_attention_forward", "nn.functional.rrelu",
          "nn.functional.scaled_dot_product_attention"), RANDOM,
     ),
-    **dict.fromkeys(("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"), UNDEFINED),
+    **dict.fromkeys(
+        ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"), UNDEFINED
+    ),
     "as_strided.partial_views": "the sample reads elements of its storage that a copy to a device does not contain",
     "tensor_split": "the sample's indices must be on the CPU, as on a GPU",
     "to": "the sample names the CPU as the destination",
@@ -97,11 +99,13 @@ def test_operator_is_that_of_the_cpu(device, name):
     differentiable = operator.supports_autograd and kinds[0] == torch.float32
     torch.manual_seed(0)
     compared = 0
-    for sample, _ in zip(operator.sample_inputs("cpu", kinds[0], requires_grad=differentiable), range(SAMPLES), strict=False):
+    for sample, _ in zip(
+        operator.sample_inputs("cpu", kinds[0], requires_grad=differentiable), range(SAMPLES), strict=False
+    ):
         arguments, keywords = (sample.input, *sample.args), sample.kwargs
         try:
             expected = operator(*arguments, **keywords)
-        except Exception:  # noqa: S112 -- samples that only a GPU accepts
+        except Exception:  # noqa: BLE001 -- samples that only a GPU accepts
             continue
         copies = convert(arguments)
         named = {key: "cuda" if key == "device" else convert(each) for key, each in keywords.items()}

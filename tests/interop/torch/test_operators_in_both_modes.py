@@ -7,9 +7,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with_torch.py runs this file")
 pytest.importorskip("expecttest", reason="PyTorch's testing package needs expecttest")
 
-import forebay  # noqa: E402 -- after PyTorch, without which the file is skipped
-from forebay.interop.torch import patch  # noqa: E402 -- as above
-from forebay.interop.torch.values import DataDependent  # noqa: E402 -- as above
 from interop.torch.test_operator_database import (  # noqa: E402 -- as above
     OPERATORS,
     SAMPLES,
@@ -17,6 +14,10 @@ from interop.torch.test_operator_database import (  # noqa: E402 -- as above
     gradients,
     tensors,
 )
+
+import forebay  # noqa: E402 -- after PyTorch, without which the file is skipped
+from forebay.interop.torch import patch  # noqa: E402 -- as above
+from forebay.interop.torch.values import DataDependent  # noqa: E402 -- as above
 
 # PyTorch's meta kernel has other strides than its kernel for the CPU.
 OTHER_STRIDES = {"fft.rfftn", "nonzero_static", "pca_lowrank", "svd_lowrank"}
@@ -54,7 +55,7 @@ def measure_all(mode):
                 arguments = sample.input, *sample.args
                 try:
                     operator(*arguments, **sample.kwargs)
-                except Exception:  # noqa: S112 -- samples that only a GPU accepts
+                except Exception:  # noqa: BLE001 -- samples that only a GPU accepts
                     continue
                 found[name, at] = measure(operator, arguments, sample.kwargs)
     return found

@@ -15,19 +15,23 @@ from forebay.interop.torch import is_patched, patch  # noqa: E402 -- needs torch
 
 
 def test_devices_and_memory_are_the_emulated_ones(emulated):
-    assert torch.cuda.is_available() and torch.cuda.device_count() == 2
+    assert torch.cuda.is_available()
+    assert torch.cuda.device_count() == 2
     assert torch.cuda.get_device_name(1) == "NVIDIA H100 80GB HBM3 (emulated)"
     assert torch.cuda.get_device_capability() == (9, 0)
     tensor = torch.ones(1000, 1000, device="cuda")
     assert (tensor.device, type(tensor)) == (torch.device("cuda", 0), torch.Tensor)
     assert torch.cuda.memory_allocated() == forebay.cuda.memory_allocated() == 4_000_256
-    assert tensor.data_ptr() in {block["address"] for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]}
+    assert tensor.data_ptr() in {
+        block["address"] for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]
+    }
     del tensor
     assert torch.cuda.memory_allocated() == 0
 
 
 def test_accelerator_is_cuda(emulated):
-    assert torch.accelerator.is_available() and torch.accelerator.current_accelerator() == torch.device("cuda")
+    assert torch.accelerator.is_available()
+    assert torch.accelerator.current_accelerator() == torch.device("cuda")
     assert torch.accelerator.device_count() == 2
     torch.accelerator.synchronize()
 
@@ -37,7 +41,8 @@ def test_out_of_memory_error_has_pytorchs_type_and_text(emulated):
         torch.empty(200 << 30, dtype=torch.uint8, device="cuda:1")
     text = str(caught.value)
     assert text.startswith("CUDA out of memory. Tried to allocate 200.00 GiB. GPU 1 has a total capacity of 79.19 GiB")
-    assert "by PyTorch, and 0 bytes is reserved by PyTorch but unallocated" in text and "forebay" not in text
+    assert "by PyTorch, and 0 bytes is reserved by PyTorch but unallocated" in text
+    assert "forebay" not in text
 
 
 def test_full_device_keeps_what_it_has(emulated):
@@ -80,7 +85,8 @@ def test_current_device_is_of_each_thread(emulated):
 
 def test_streams_order_memory_as_on_a_gpu(emulated):
     stream = torch.cuda.Stream()
-    assert isinstance(stream, torch.Stream) and stream.device == torch.device("cuda:0")
+    assert isinstance(stream, torch.Stream)
+    assert stream.device == torch.device("cuda:0")
     with torch.cuda.stream(stream):
         side = torch.ones(1 << 20, device=stream.device)
     address = side.data_ptr()
@@ -104,15 +110,18 @@ def test_backward_allocates_on_the_stream_of_the_forward_pass(emulated):
     loss.backward()
     blocks = [(segment["stream"], block) for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]]
     (owner,) = {queue for queue, block in blocks if block["address"] == weight.grad.data_ptr()}
-    assert owner == stream.cuda_stream and weight.grad.sum().item() == 1 << 20
+    assert owner == stream.cuda_stream
+    assert weight.grad.sum().item() == 1 << 20
 
 
 def test_pytorch_is_restored():
     before = torch.cuda.is_available, torch.cuda.memory_allocated, torch.Generator, torch.Tensor.pin_memory, torch.empty
     with forebay.emulate("cuda"), patch():
-        assert is_patched() and torch.cuda.is_available()
+        assert is_patched()
+        assert torch.cuda.is_available()
         kept = torch.ones(4, device="cuda")
-    assert not is_patched() and not torch.cuda.is_available()
+    assert not is_patched()
+    assert not torch.cuda.is_available()
     after = torch.cuda.is_available, torch.cuda.memory_allocated, torch.Generator, torch.Tensor.pin_memory, torch.empty
     assert after == before
     with pytest.raises((RuntimeError, NotImplementedError, AssertionError)):

@@ -29,7 +29,9 @@ def test_fills_are_forebays(emulated, name, dtype):
     torch.cuda.manual_seed(7)
     ours = getattr(torch.empty(1000, dtype=getattr(torch, dtype), device="cuda"), name)(*FILLS[name]).cpu().numpy()
     forebay.cuda.manual_seed(7)
-    expected = getattr(forebay.empty(1000, dtype=getattr(forebay, dtype), device="cuda"), name)(*FILLS[name]).cpu().numpy()
+    expected = (
+        getattr(forebay.empty(1000, dtype=getattr(forebay, dtype), device="cuda"), name)(*FILLS[name]).cpu().numpy()
+    )
     np.testing.assert_array_equal(ours, expected)
 
 
@@ -38,7 +40,8 @@ def test_transposed_tensors_are_filled_in_the_order_of_a_gpu(emulated):
     dense = torch.empty(50, 30, device="cuda").uniform_()
     torch.cuda.manual_seed(7)
     turned = torch.empty(30, 50, device="cuda").t().uniform_()
-    assert torch.equal(dense, turned) is False and sorted(dense.view(-1).tolist()) == sorted(turned.flatten().tolist())
+    assert torch.equal(dense, turned) is False
+    assert sorted(dense.view(-1).tolist()) == sorted(turned.flatten().tolist())
 
 
 def test_bfloat16_is_rounded_from_float32(emulated):
@@ -51,13 +54,16 @@ def test_bfloat16_is_rounded_from_float32(emulated):
 def test_bernoulli_of_tensors(emulated):
     chances = torch.linspace(0, 1, 1000, device="cuda")
     drawn = torch.bernoulli(chances)
-    assert drawn[0] == 0 and drawn[-1] == 1 and 400 < drawn.sum().item() < 600
+    assert drawn[0] == 0
+    assert drawn[-1] == 1
+    assert 400 < drawn.sum().item() < 600
     assert torch.empty(1000, device="cuda").bernoulli_(chances).mean().item() == pytest.approx(0.5, abs=0.06)
 
 
 def test_generator_of_a_device(emulated):
     generator = torch.Generator(device="cuda").manual_seed(5)
-    assert isinstance(generator, torch.Generator) and generator.device == torch.device("cuda:0")
+    assert isinstance(generator, torch.Generator)
+    assert generator.device == torch.device("cuda:0")
     assert generator.initial_seed() == 5
     state = generator.get_state()
     first = torch.rand(4, device="cuda", generator=generator)
@@ -66,13 +72,15 @@ def test_generator_of_a_device(emulated):
     assert torch.equal(first, torch.rand(4, device="cuda", generator=generator))
     with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
         torch.rand(4, device="cuda", generator=torch.Generator())
-    assert torch.Generator().manual_seed(1).device.type == "cpu" and isinstance(torch.Generator(), torch.Generator)
+    assert torch.Generator().manual_seed(1).device.type == "cpu"
+    assert isinstance(torch.Generator(), torch.Generator)
 
 
 def test_states_are_tensors_of_pytorch(emulated):
     torch.cuda.manual_seed_all(9)
     state = torch.cuda.get_rng_state()
-    assert state.dtype == torch.uint8 and len(torch.cuda.get_rng_state_all()) == 2
+    assert state.dtype == torch.uint8
+    assert len(torch.cuda.get_rng_state_all()) == 2
     first = torch.rand(3, device="cuda")
     torch.cuda.set_rng_state(state)
     assert torch.equal(first, torch.rand(3, device="cuda"))
@@ -102,4 +110,5 @@ def test_other_draws_follow_the_seed_and_leave_the_cpu_alone(emulated, name):
     first, second = SEEDED[name](), SEEDED[name]()
     assert torch.equal(torch.rand(1), host)
     torch.manual_seed(3)
-    assert torch.equal(SEEDED[name](), first) and not torch.equal(first, second)
+    assert torch.equal(SEEDED[name](), first)
+    assert not torch.equal(first, second)

@@ -60,15 +60,26 @@ def test_read_of_a_value_names_the_line(shapes_only, what):
     x = torch.ones(3, device="cuda") + 1
     with pytest.raises(DataDependent) as caught:
         READS[what](x)
-    assert str(caught.value).startswith(f"{what} needs the values of a tensor, which are not computed with shapes only: ")
-    assert "test_shapes_only.py:" in str(caught.value) and "run with --compute (mode='compute')" in str(caught.value)
+    assert str(caught.value).startswith(
+        f"{what} needs the values of a tensor, which are not computed with shapes only: "
+    )
+    assert "test_shapes_only.py:" in str(caught.value)
+    assert "run with --compute (mode='compute')" in str(caught.value)
 
 
 def test_values_from_the_host_are_known_until_they_are_written(shapes_only):
     x = torch.tensor([[1, 2], [3, 4]]).cuda()
-    assert x.tolist() == [[1, 2], [3, 4]] and x.t().tolist() == [[1, 3], [2, 4]] and x.clone().tolist() == x.tolist()
-    assert torch.full((2,), 7.0, device="cuda").tolist() == [7, 7] and torch.zeros(1, device="cuda").item() == 0
-    for write in (lambda y: y.add_(1), lambda y: torch.mul(y, 2, out=y), lambda y: y.random_(0, 3), lambda y: y[0].zero_()):
+    assert x.tolist() == [[1, 2], [3, 4]]
+    assert x.t().tolist() == [[1, 3], [2, 4]]
+    assert x.clone().tolist() == x.tolist()
+    assert torch.full((2,), 7.0, device="cuda").tolist() == [7, 7]
+    assert torch.zeros(1, device="cuda").item() == 0
+    for write in (
+        lambda y: y.add_(1),
+        lambda y: torch.mul(y, 2, out=y),
+        lambda y: y.random_(0, 3),
+        lambda y: y[0].zero_(),
+    ):
         y = x.clone()
         write(y)
         with pytest.raises(DataDependent):
@@ -79,4 +90,5 @@ def test_a_model_larger_than_the_host_uses_no_memory():
     with forebay.emulate("cuda", profile="h100", memory="4TiB"), patch("shapes"):
         weights = [torch.empty(1 << 38, dtype=torch.uint8, device="cuda").fill_(1) for _ in range(8)]
         product = weights[0] + weights[1]
-        assert torch.cuda.memory_allocated() == 9 << 38 and product.shape == (1 << 38,)
+        assert torch.cuda.memory_allocated() == 9 << 38
+        assert product.shape == (1 << 38,)

@@ -11,9 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with_torch.py runs this file")
 
-import torch.utils.checkpoint  # noqa: E402 -- as above
-import torch.utils.data  # noqa: E402 -- as above
 from torch import nn  # noqa: E402 -- as above
+from torch.utils import checkpoint  # noqa: E402 -- as above
+from torch.utils import data as torch_data  # noqa: E402 -- as above
 
 
 def allocated():
@@ -40,7 +40,9 @@ OPERATIONS = {
     "norm": lambda x: x.norm(dim=1),
     "std": lambda x: x.std(0),
     "index": lambda x: x[torch.tensor([3, 0])],
-    "scatter": lambda x: torch.zeros_like(x).scatter_add(0, torch.zeros(6, 5, dtype=torch.long, device=x.device), x / 2)[:1],
+    "scatter": lambda x: torch.zeros_like(x).scatter_add(
+        0, torch.zeros(6, 5, dtype=torch.long, device=x.device), x / 2
+    )[:1],
     "interpolate": lambda x: nn.functional.interpolate(x[None, None], scale_factor=2.0, mode="bilinear"),
     "one_hot": lambda x: x @ nn.functional.one_hot(torch.tensor([1, 2, 0, 4, 3], device=x.device)).float(),
     "attention": lambda x: nn.functional.scaled_dot_product_attention(x[None], x[None], x[None]),
@@ -58,7 +60,8 @@ def test_values_and_gradients_are_those_of_the_cpu(emulated, name):
     weights = torch.linspace(0.5, 2, results[1].numel()).reshape(results[1].shape)
     (results[0] * weights.cuda()).sum().backward()
     (results[1] * weights).sum().backward()
-    assert results[0].is_cuda and x.grad.is_cuda
+    assert results[0].is_cuda
+    assert x.grad.is_cuda
     torch.testing.assert_close(results[0].cpu(), results[1], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(x.grad.cpu(), y.grad, rtol=1e-5, atol=1e-5)
 
@@ -89,19 +92,23 @@ def test_writes_go_to_the_memory_of_the_tensor(emulated):
 def test_views_allocate_nothing(emulated):
     x = torch.arange(24.0, device="cuda")
     before = allocated()
-    views = [x.view(4, 6), x.view(4, 6).t(), x[3:9], x.unfold(0, 4, 2), x.view(torch.int32), x.expand(3, 24), x[..., None],
-             x.detach(), x.chunk(2)[1], torch.view_as_complex(x.view(-1, 2)), x.as_strided((2, 2), (3, 5), 1)]  # fmt: skip
-    assert allocated() == before and len({each.untyped_storage()._cdata for each in views}) == 1
+    views = [x.view(4, 6), x.view(4, 6).t(), x[3:9], x.unfold(0, 4, 2), x.view(torch.int32), x.expand(3, 24),
+             x[..., None], x.detach(), x.chunk(2)[1], torch.view_as_complex(x.view(-1, 2)),
+             x.as_strided((2, 2), (3, 5), 1)]  # fmt: skip
+    assert allocated() == before
+    assert len({each.untyped_storage()._cdata for each in views}) == 1
     assert views[2].data_ptr() == x.data_ptr() + 12
 
 
 def test_result_that_grows_gets_new_memory(emulated):
     x = torch.zeros(4, device="cuda")
     x.resize_(1000)
-    assert x.shape == (1000,) and allocated() == 4096
+    assert x.shape == (1000,)
+    assert allocated() == 4096
     out = torch.empty(0, device="cuda")
     torch.mul(x.fill_(2), 3, out=out)
-    assert allocated() == 8192 and out.tolist() == [6] * 1000
+    assert allocated() == 8192
+    assert out.tolist() == [6] * 1000
 
 
 def test_storage_is_freed_and_allocated_again(emulated):
@@ -110,33 +117,45 @@ def test_storage_is_freed_and_allocated_again(emulated):
     storage.resize_(0)
     assert (storage.size(), storage.nbytes(), allocated()) == (0, 0, 0)
     storage.resize_(4000)
-    assert allocated() == 4096 and x.fill_(2).sum().item() == 2000
+    assert allocated() == 4096
+    assert x.fill_(2).sum().item() == 2000
 
 
 def test_full_device_refuses_to_resize_a_storage_and_keeps_it(emulated):
     x = torch.ones(1000, device="cuda")
     with pytest.raises(torch.OutOfMemoryError):
         x.untyped_storage().resize_(1 << 40)
-    assert allocated() == 4096 and x.tolist() == [1] * 1000
+    assert allocated() == 4096
+    assert x.tolist() == [1] * 1000
 
 
 def test_save_load_pickle_and_deepcopy(emulated):
     module = nn.Linear(3, 2, device="cuda:1")
     file = io.BytesIO()
     torch.save(module.state_dict(), file)
-    for location, expected in ((None, "cuda:1"), ("cpu", "cpu"), ("cuda:0", "cuda:0"), ({"cuda:1": "cuda:0"}, "cuda:0")):
+    for location, expected in (
+        (None, "cuda:1"),
+        ("cpu", "cpu"),
+        ("cuda:0", "cuda:0"),
+        ({"cuda:1": "cuda:0"}, "cuda:0"),
+    ):
         file.seek(0)
         loaded = torch.load(file, map_location=location)["weight"]
-        assert str(loaded.device) == expected and torch.equal(loaded.cpu(), module.weight.detach().cpu())
+        assert str(loaded.device) == expected
+        assert torch.equal(loaded.cpu(), module.weight.detach().cpu())
     for each in (pickle.loads(pickle.dumps(module)), copy.deepcopy(module)):
-        assert each.weight.device.index == 1 and torch.equal(each.weight, module.weight)
+        assert each.weight.device.index == 1
+        assert torch.equal(each.weight, module.weight)
     assert torch.UntypedStorage(8, device="cuda").device == torch.device("cuda:0")
 
 
 def test_pinned_memory_is_counted(emulated):
     x = torch.randn(1000).pin_memory()
     made = torch.zeros(1000, pin_memory=True)
-    assert x.is_pinned() and made.is_pinned() and not torch.zeros(1).is_pinned() and not x.cuda().is_pinned()
+    assert x.is_pinned()
+    assert made.is_pinned()
+    assert not torch.zeros(1).is_pinned()
+    assert not x.cuda().is_pinned()
     assert torch.cuda.host_memory_stats()["active_bytes.current"] == 8192
     assert torch.equal(x.cuda(non_blocking=True).cpu(), x)
     assert x.cuda().to("cpu", non_blocking=True).equal(x)
@@ -146,8 +165,8 @@ def test_pinned_memory_is_counted(emulated):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_data_loader_pins(emulated, workers):
-    data = torch.utils.data.TensorDataset(torch.arange(16.0))
-    loader = torch.utils.data.DataLoader(data, batch_size=4, pin_memory=True, num_workers=workers)
+    data = torch_data.TensorDataset(torch.arange(16.0))
+    loader = torch_data.DataLoader(data, batch_size=4, pin_memory=True, num_workers=workers)
     batches = [(batch.is_pinned(), batch.cuda(non_blocking=True).sum().item()) for (batch,) in loader]
     assert batches == [(True, 6.0), (True, 22.0), (True, 38.0), (True, 54.0)]
 
@@ -181,7 +200,7 @@ def test_memory_cannot_be_exported(emulated):
     with pytest.raises(BufferError, match="emulated device cannot be exported"):
         x.__dlpack__()
     with pytest.raises(AttributeError, match="no __cuda_array_interface__"):
-        x.__cuda_array_interface__
+        _ = x.__cuda_array_interface__
     with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
         x.numpy()
 
@@ -220,7 +239,7 @@ def test_checkpointing_computes_the_same(emulated):
     gradients = []
     for reentrant in (True, False):
         torch.cuda.manual_seed(3)
-        torch.utils.checkpoint.checkpoint(block, x, use_reentrant=reentrant).sum().backward()
+        checkpoint.checkpoint(block, x, use_reentrant=reentrant).sum().backward()
         gradients.append(x.grad.tolist())
         x.grad = None
     torch.cuda.manual_seed(3)

@@ -56,10 +56,10 @@ def make_object(template: int, slots: Mapping[str, int]) -> tuple[Table, int, in
     template : int
         Address of the object.
     slots : dict of str to int
-        Position in the table of each method to replace: of device guards "exchangeDevice", "getDevice", "deviceCount",
-        "getStream", "getDefaultStream", "exchangeStream", "record", "block", "destroyEvent", "queryEvent",
-        "queryStream", "synchronizeEvent", "synchronizeStream" and "recordDataPtrOnStream"; of hooks "hasCUDA", "isBuilt", "isAvailable",
-        "init", "hasPrimaryContext" and "getPinnedMemoryAllocator".
+        Position in the table of each method to replace. Of device guards: "exchangeDevice", "getDevice",
+        "deviceCount", "getStream", "getDefaultStream", "exchangeStream", "record", "block", "destroyEvent",
+        "queryEvent", "queryStream", "synchronizeEvent", "synchronizeStream" and "recordDataPtrOnStream". Of hooks:
+        "hasCUDA", "isBuilt", "isAvailable", "init", "hasPrimaryContext" and "getPinnedMemoryAllocator".
 
     Returns
     -------

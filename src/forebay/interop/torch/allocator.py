@@ -89,7 +89,7 @@ def use_allocator() -> None:
 
     if _handlers.installed:
         return
-    theirs: Any = torch._C  # noqa: SLF001 -- PyTorch's functions that statistics and allocators go through
+    theirs: Any = torch._C
     custom_allocator = getattr(theirs, "_cuda_customAllocator", None)
     if custom_allocator is None:
         raise Unsupported(f"PyTorch {torch.__version__} is built without CUDA: install a build with CUDA")
@@ -109,7 +109,7 @@ def use_allocator() -> None:
     made.set_end_allocate_to_pool_fn(functions["end"])
     made.set_release_pool(functions["drop"])
     try:
-        torch.cuda.memory.change_current_allocator(torch.cuda.memory._CUDAAllocator(made))  # noqa: SLF001 -- PyTorch's only class for an allocator without a file
+        torch.cuda.memory.change_current_allocator(torch.cuda.memory._CUDAAllocator(made))
     except RuntimeError as error:
         message = "PyTorch has used a GPU already, after which its allocator cannot be replaced"
         raise WrongState(f"{message}: call use_allocator() before the first tensor on a GPU") from error

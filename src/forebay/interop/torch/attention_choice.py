@@ -36,33 +36,33 @@ def choose(
 ) -> Implementation:  # fmt: skip
     """Return the implementation that PyTorch chooses. Raises RuntimeError if there is none."""
     architecture = capability(open_torch_device(query.device))
-    state = torch._C  # noqa: SLF001 -- the settings' only names
-    order = list(state._get_sdp_priority_order())  # noqa: SLF001
+    state = torch._C
+    order = list(state._get_sdp_priority_order())
     if order[:3] == [1, 2, 0] and _prefers_cudnn(architecture):
         order = [3, *(each for each in order if each != 3)]
     grouped = key.dim() == 4 and query.dim() == 4 and query.shape[1] != key.shape[1]
     shapes = _has_usable_shapes(query, key, value) and (not grouped or enable_gqa)
     for each in order:
-        if each == Implementation.MATH and state._get_math_sdp_enabled():  # noqa: SLF001
+        if each == Implementation.MATH and state._get_math_sdp_enabled():
             return Implementation.MATH
         if not shapes or not (5, 0) <= architecture <= _NEWEST:
             continue
         if (
             each == Implementation.CUDNN
-            and state._get_cudnn_sdp_enabled()  # noqa: SLF001
+            and state._get_cudnn_sdp_enabled()
             and _fits_cudnn(architecture, query, key, value, dropout)
         ):
             return Implementation.CUDNN
         if (
             each == Implementation.FLASH
-            and state._get_flash_sdp_enabled()  # noqa: SLF001
+            and state._get_flash_sdp_enabled()
             and mask is None
             and _fits_flash(architecture, query, key, value, dropout, is_causal)
         ):
             return Implementation.FLASH
         if (
             each == Implementation.EFFICIENT
-            and state._get_mem_efficient_sdp_enabled()  # noqa: SLF001
+            and state._get_mem_efficient_sdp_enabled()
             and not grouped
             and _fits_efficient(architecture, query, key, value)
         ):

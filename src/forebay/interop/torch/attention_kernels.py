@@ -5,7 +5,6 @@ pass, and the workspace of the memory-efficient backward pass on devices of capa
 that cuDNN asks for is not documented: the accumulator of its backward pass is an estimate.
 """
 
-# ruff: noqa: ARG001 -- kernels have the arguments of their operators
 from __future__ import annotations
 
 import math
@@ -50,7 +49,7 @@ def _attention(
         padded = [_pad(each) for each in (query, key, value)]
         factor = 1 / math.sqrt(size) if scale is None else scale
         result: torch.Tensor = _first(
-            _aten._scaled_dot_product_flash_attention(*padded, dropout_p, is_causal, False, scale=factor)  # noqa: SLF001 -- an operator's name
+            _aten._scaled_dot_product_flash_attention(*padded, dropout_p, is_causal, False, scale=factor)
         )
         return result[..., :size] if size % 8 else result
     wants_sums = needs_logsumexp(query, key, value, *([] if mask is None else [mask]))
@@ -58,18 +57,18 @@ def _attention(
         if mask is not None:
             mask = _aligned_mask(mask, query, key)
         return _first(
-            _aten._scaled_dot_product_efficient_attention(  # noqa: SLF001 -- as above
+            _aten._scaled_dot_product_efficient_attention(
                 query, key, value, mask, wants_sums, dropout_p, is_causal, scale=scale
             )
         )
     if chosen == Implementation.CUDNN:
         return _first(
-            _aten._scaled_dot_product_cudnn_attention(  # noqa: SLF001 -- as above
+            _aten._scaled_dot_product_cudnn_attention(
                 query, key, value, mask, wants_sums, dropout_p, is_causal, False, scale=scale
             )
         )
     return _first(
-        _aten._scaled_dot_product_attention_math(  # noqa: SLF001 -- as above
+        _aten._scaled_dot_product_attention_math(
             query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
         )
     )

@@ -65,7 +65,7 @@ def forward(given: Attention) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the result and the log-sum-exp in single precision, of the shape [batch, heads, queries]."""
     given = _repeated(given)
     if _is_computed_by_cpu(given):
-        result, sums = _aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001 -- an operator's name
+        result, sums = _aten._scaled_dot_product_flash_attention_for_cpu(
             given.query, given.key, given.value, 0.0, given.is_causal, attn_mask=given.mask, scale=given.scale
         )
         return result, sums.float()
@@ -81,7 +81,7 @@ def backward(
     full = _repeated(given)
     scores = torch.empty(0)
     if _is_computed_by_cpu(full):
-        query, key, value = _aten._scaled_dot_product_flash_attention_for_cpu_backward(  # noqa: SLF001 -- as above
+        query, key, value = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
             gradient, full.query, full.key, full.value, result, sums, 0.0, full.is_causal,
             attn_mask=full.mask, scale=full.scale,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Kernels of collective operations on emulated devices: the process group's backend for the CPU transfers the values."""
+"""Kernels of collective operations on emulated devices: a backend for the CPU transfers the values."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from forebay.interop.torch.python_names import NameReplacements
 __all__ = ["collective_kernels", "replace_process_groups"]
 
 _NAMES = (
-    "_allgather_base_", "_reduce_scatter_base_", "allgather_", "allgather_coalesced_", "allgather_into_tensor_coalesced_",
-    "allreduce_", "allreduce_coalesced_", "alltoall_", "alltoall_base_", "barrier", "broadcast_", "gather_", "recv_",
-    "recv_any_source_", "reduce_", "reduce_scatter_", "reduce_scatter_tensor_coalesced_", "scatter_", "send",
+    "_allgather_base_", "_reduce_scatter_base_", "allgather_", "allgather_coalesced_",
+    "allgather_into_tensor_coalesced_", "allreduce_", "allreduce_coalesced_", "alltoall_", "alltoall_base_", "barrier",
+    "broadcast_", "gather_", "recv_", "recv_any_source_", "reduce_", "reduce_scatter_",
+    "reduce_scatter_tensor_coalesced_", "scatter_", "send",
 )  # fmt: skip
 
 

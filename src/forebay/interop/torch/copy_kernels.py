@@ -44,7 +44,7 @@ def forget_values(argument: Any) -> None:
             forget_values(each)
 
 
-def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:  # noqa: ARG001 -- copies complete at once
+def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     if values.is_computed():
         to = alias(target) if target.is_cuda else target
         to.copy_(alias(source) if source.is_cuda else source)

@@ -19,7 +19,12 @@ def replace_communication(names: NameReplacements) -> None:
         _broadcast, _broadcast_coalesced, _broadcast_out, _gather, _gather_out, _scatter, _scatter_out,
     ):  # fmt: skip
         names.replace(torch._C, function.__name__, function)
-    names.replace(torch.cuda.nccl, "is_available", lambda tensors: False)  # sums are then computed by PyTorch's operators
+    names.replace(torch.cuda.nccl, "is_available", _no_nccl)
+
+
+def _no_nccl(tensors: object) -> bool:
+    """Return False: PyTorch's operators then compute sums."""
+    return False
 
 
 def _on(tensor: torch.Tensor, device: Any) -> torch.Tensor:

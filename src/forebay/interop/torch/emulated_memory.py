@@ -1,8 +1,8 @@
 """Memory of PyTorch's CUDA tensors on emulated devices: a block of forebay's allocator beside the tensor's values.
 
-The address that PyTorch sees is the block's, which is never read or written. The values are a storage of PyTorch's on the
-CPU or, in the mode that computes none, on its meta device. A capsule of DLPack makes a storage of the device `cuda` from
-the address; its owner is deleted with the storage, and frees the block.
+The address that PyTorch sees is the block's, which is never read or written. The values are a storage of PyTorch's on
+the CPU or, in the mode that computes none, on its meta device. A capsule of DLPack makes a storage of the device `cuda`
+from the address; its owner is deleted with the storage, and frees the block.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _ELEMENTS: dict[torch.dtype, tuple[int, int]] = {
     torch.float16: (2, 16), torch.float32: (2, 32), torch.float64: (2, 64), torch.bfloat16: (4, 16),
     torch.complex64: (5, 64), torch.complex128: (5, 128), torch.bool: (6, 8),
 }  # fmt: skip
-_AS_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # noqa: SLF001 -- has no public name
+_AS_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _as_strided = torch.ops.aten.as_strided.default.redispatch
 # Without an object for the storage: PyTorch's engine adds gradients in place only if nothing else refers to it.
-_storage_id = torch._C._storage_id  # noqa: SLF001 -- as above
+_storage_id = torch._C._storage_id
 _view_dtype = torch.ops.aten.view.dtype.redispatch
 
 _by_storage: dict[int, EmulatedMemory] = {}  # by the address of PyTorch's storage object on the emulated device
@@ -195,7 +195,7 @@ def shadow(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def adopt(values: torch.Tensor, opened: OpenDevice, block: AnyBlock | None = None) -> torch.Tensor:
-    """Return a tensor of the device with the values, which own their storage. Allocates what it occupies, or uses `block`."""
+    """Return a tensor of the device with the values, for which `block` or a new block is allocated."""
     if values.is_conj() or values.is_neg():
         values = values.resolve_conj().resolve_neg()
     storage = values.untyped_storage()
@@ -252,7 +252,7 @@ def _from_dlpack(
     capsule = export_memory(
         address, shape, strides, element, place, lifetime, versioned=False, read_only=False, copied=False
     )
-    tensor: torch.Tensor = torch._C._from_dlpack(capsule)  # noqa: SLF001 -- without the checks of torch.from_dlpack
+    tensor: torch.Tensor = torch._C._from_dlpack(capsule)
     lifetime.key = _storage_id(tensor)
     _by_storage[lifetime.key] = memory
     return tensor

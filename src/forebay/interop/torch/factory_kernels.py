@@ -1,4 +1,4 @@
-"""Kernels of tensor factories: the device's memory is allocated first, so that a device that is full raises its error."""
+"""Kernels of tensor factories: the device's memory is allocated first, so that a full device raises its error."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ __all__ = ["FOREACH_KERNELS"]
 
 _aten = torch.ops.aten
 _CHUNK = 65536  # elements
-_compute_norm = generic_kernel(_aten._foreach_norm.Scalar, values.device)  # noqa: SLF001 -- an operator's name
+_compute_norm = generic_kernel(_aten._foreach_norm.Scalar, values.device)
 
 
 def _norm(tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 
 from forebay.device_spec import Device
-from forebay.runtime.devices import current
 from forebay.interop.torch.emulated_memory import open_torch_device
+from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import OpenDevice
-from forebay.runtime.streams.stream import current_stream_for
 from forebay.runtime.random.generator import Generator, default_generator
+from forebay.runtime.streams.stream import current_stream_for
 
 __all__ = ["EmulatedGenerator", "GeneratorFactory", "generator_of", "host_generator", "to_bytes", "to_tensor"]
 
@@ -36,7 +36,7 @@ _by_address: WeakValueDictionary[int, EmulatedGenerator] = WeakValueDictionary()
 
 
 def emulated_generator(generator: torch.Generator) -> Generator | None:
-    """Return forebay's generator of one that PyTorch passes to a kernel, which is another object; None for the CPU's."""
+    """Return forebay's generator of one that PyTorch passes to a kernel (another object); None for the CPU's."""
     known = _by_address.get(generator._cdata)
     return None if known is None else known.emulated
 
@@ -74,7 +74,7 @@ class EmulatedGenerator(_HostGenerator):
 
     emulated: Generator
 
-    def __new__(cls, device: Any = "cuda") -> EmulatedGenerator:
+    def __new__(cls, device: Any = "cuda") -> Self:
         made = super().__new__(cls)  # a generator of the CPU, whose numbers are not used
         spec = torch.device(device)
         index = current.current_index("cuda") if spec.index is None else spec.index

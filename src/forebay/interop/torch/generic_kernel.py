@@ -17,12 +17,20 @@ from forebay.interop.torch.generators import host_generator
 from forebay.interop.torch.sparse_kernels import sparse_on_device
 from forebay.runtime.devices.open_device import OpenDevice
 
-__all__ = ["ArgumentReader", "Operator", "generic_kernel", "mixed_devices", "replace_values", "view_kernel", "written_arguments"]
+__all__ = [
+    "ArgumentReader",
+    "Operator",
+    "generic_kernel",
+    "mixed_devices",
+    "replace_values",
+    "view_kernel",
+    "written_arguments",
+]
 
 Operator = Any  # torch._ops.OpOverload, which has no annotations
-_TENSOR = torch._C.TensorType.get()  # noqa: SLF001 -- as below
+_TENSOR = torch._C.TensorType.get()
 _NUMBERS = (bool, int, float, complex)
-_AS_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # noqa: SLF001 -- has no public name
+_AS_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 # Operators whose tensors may be on several devices.
 _MIXED = {"copy_", "_copy_from", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_", "_foreach_copy_",
           "_unsafe_index", "_unsafe_index_put", "_amp_foreach_non_finite_check_and_unscale_", "set_",

@@ -30,7 +30,7 @@ def _legacy_type(name: str, of: torch.dtype) -> type:
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == of
 
-    def create(cls: type, *args: Any, device: Any = "cuda") -> torch.Tensor:  # noqa: ARG001 -- __new__
+    def create(cls: type, *args: Any, device: Any = "cuda") -> torch.Tensor:
         if all(isinstance(each, int) for each in args):
             return torch.empty(args or (0,), dtype=of, device=device)
         if len(args) == 1 and isinstance(args[0], torch.Size):

@@ -107,7 +107,7 @@ def _log_sigmoid(given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return result, torch.empty(0, dtype=given.dtype, device=given.device)
 
 
-def _log_sigmoid_backward(gradient: torch.Tensor, given: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:  # noqa: ARG001 -- empty
+def _log_sigmoid_backward(gradient: torch.Tensor, given: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
     powers = _aten.log_sigmoid_forward(values_of(given))[1]
     found = _aten.log_sigmoid_backward(values_of(gradient), values_of(given), powers)
     return adopt(found, open_torch_device(given.device))
@@ -117,8 +117,8 @@ _FEW_INDICES = 3072
 _compute_embedding_backward = generic_kernel(_aten.embedding_dense_backward.default, values.device)
 
 LOSS_KERNELS: dict[str, Callable[..., Any]] = {
-    "aten::_softmax_backward_data": _softmax_backward(_aten._softmax_backward_data.default),  # noqa: SLF001 -- an operator's name
-    "aten::_log_softmax_backward_data": _with_copy(_aten._log_softmax_backward_data.default),  # noqa: SLF001 -- as above
+    "aten::_softmax_backward_data": _softmax_backward(_aten._softmax_backward_data.default),
+    "aten::_log_softmax_backward_data": _with_copy(_aten._log_softmax_backward_data.default),
     "aten::nll_loss_backward": _with_copy(_aten.nll_loss_backward.default),
     "aten::nll_loss2d_forward": _loss_2d,
     "aten::embedding_dense_backward": _embedding_backward,

@@ -116,7 +116,7 @@ MATRIX_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::addmm": _addmm(_aten.addmm.default),
     "aten::addmm_": _addmm(_aten.addmm_.default),
     "aten::addmm.out": _addmm(_aten.addmm.out),
-    "aten::_addmm_activation": _addmm(_aten._addmm_activation.default),  # noqa: SLF001 -- an operator's name
+    "aten::_addmm_activation": _addmm(_aten._addmm_activation.default),
     "aten::addmv": _vector_product(_aten.addmv.default, 1),
     "aten::addmv_": _vector_product(_aten.addmv_.default, 1),
     "aten::addmv.out": _vector_product(_aten.addmv.out, 1),

@@ -227,7 +227,7 @@ NORMALIZATION_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::native_group_norm": _group_norm,
     "aten::native_group_norm_backward": _group_norm_backward,
     "aten::native_batch_norm": _batch_norm(_aten.native_batch_norm.default),
-    "aten::_native_batch_norm_legit": _batch_norm(_aten._native_batch_norm_legit.default),  # noqa: SLF001 -- an operator's name
-    "aten::_native_batch_norm_legit.no_stats": _batch_norm(_aten._native_batch_norm_legit.no_stats),  # noqa: SLF001 -- as above
+    "aten::_native_batch_norm_legit": _batch_norm(_aten._native_batch_norm_legit.default),
+    "aten::_native_batch_norm_legit.no_stats": _batch_norm(_aten._native_batch_norm_legit.no_stats),
     "aten::native_batch_norm_backward": _batch_norm_backward,
 }

@@ -97,7 +97,7 @@ class OomRecorder:
 
     def _write(self, index: int, path: Path) -> Snapshot:
         with atomic_write(path) as file:
-            pickle.dump(self._torch.cuda.memory._snapshot(), file)  # noqa: SLF001 -- PyTorch's documented function
+            pickle.dump(self._torch.cuda.memory._snapshot(), file)
         found = snapshot.load(path)
         return next((each for each in found if each.device == f"cuda:{index}"), found[0])
 
@@ -156,9 +156,9 @@ def record_oom(
         warnings.warn(f"record_oom() does nothing: {why_not}", ForebayWarning, stacklevel=2)
         return recorder
     torch.cuda.init()
-    if not torch._C._cuda_isHistoryEnabled():  # noqa: SLF001 -- has no public name
-        torch.cuda.memory._record_memory_history(max_entries=entries, stacks="python")  # noqa: SLF001 -- documented
-    torch._C._cuda_attach_out_of_memory_observer(recorder._on_oom)  # noqa: SLF001 -- as above
+    if not torch._C._cuda_isHistoryEnabled():
+        torch.cuda.memory._record_memory_history(max_entries=entries, stacks="python")
+    torch._C._cuda_attach_out_of_memory_observer(recorder._on_oom)
     return recorder
 
 
@@ -168,7 +168,7 @@ def _usable_torch() -> tuple[Any, str]:
         import torch
     except ImportError as error:
         return None, f"PyTorch cannot be imported: {error}"
-    if not hasattr(torch._C, "_cuda_attach_out_of_memory_observer"):  # noqa: SLF001 -- has no public name
+    if not hasattr(torch._C, "_cuda_attach_out_of_memory_observer"):
         return torch, f"this PyTorch ({torch.__version__}) was built without CUDA"
     if not torch.cuda.is_available():
         return torch, "torch.cuda.is_available() is False: PyTorch finds no GPU or no driver"

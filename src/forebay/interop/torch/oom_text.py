@@ -13,7 +13,10 @@ _WORDS = (
     ("non-forebay memory", "non-PyTorch memory"),
     ("by forebay", "by PyTorch"),
     ("FOREBAY_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
-    (DOCUMENTATION, "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf"),
+    (
+        DOCUMENTATION,
+        "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf",
+    ),
 )
 
 

@@ -21,7 +21,6 @@ import forebay.cuda
 import forebay.cuda.graphs
 import forebay.cuda.memory
 import forebay.cuda.streams
-from forebay.device_spec import Device
 from forebay.errors import WrongState
 from forebay.interop.torch import values, workspaces
 from forebay.interop.torch.collective_kernels import replace_process_groups
@@ -37,16 +36,17 @@ from forebay.interop.torch.stream_types import replace_stream_types
 from forebay.interop.torch.streams_of_engine import connect_streams
 from forebay.interop.torch.tensor_methods import replace_methods
 from forebay.interop.torch.torch_internals import CudaInterfaces
-from forebay.runtime.devices import current, open_device
-from forebay.runtime.streams.stream import current_stream_for
 
 __all__ = ["Patch", "is_patched", "patch"]
 
 _lock = threading.Lock()
 _patched = False
-_SKIPPED = ("OutOfMemoryError", "AcceleratorError", "amp", "get_rng_state", "get_rng_state_all", "set_rng_state",
-            "set_rng_state_all", "_get_generator", *(name for name in dir(torch.cuda) if name.endswith(("Storage", "Tensor"))),
-            "_CudaBase", "_lazy_new", "graph", "make_graphed_callables")  # fmt: skip  # types of tensors, which are PyTorch's
+# Names that stay PyTorch's: above all the types of its tensors.
+_SKIPPED = (
+    "OutOfMemoryError", "AcceleratorError", "amp", "get_rng_state", "get_rng_state_all", "set_rng_state",
+    "set_rng_state_all", "_get_generator", "_CudaBase", "_lazy_new", "graph", "make_graphed_callables",
+    *(name for name in dir(torch.cuda) if name.endswith(("Storage", "Tensor"))),
+)  # fmt: skip
 
 
 def is_patched() -> bool:
@@ -179,12 +179,12 @@ def _replace_names(names: NameReplacements) -> None:
     names.replace(torch.cuda, "_initialized", True)  # torch.utils.checkpoint reads it, for instance
     for module in (torch.cuda, torch.cuda.graphs):
         names.replace(module, "CUDAGraph", TorchGraph)
-    names.replace(torch._C, "_has_cuda", True)  # noqa: SLF001 -- torch.backends.cuda.is_built reads it
-    for name in dir(forebay._C):  # noqa: SLF001 -- the functions of torch._C that only a build with CUDA has
-        if name.startswith(("_cuda", "_host_")):  # noqa: SLF001
-            names.replace(torch._C, name, getattr(forebay._C, name))  # noqa: SLF001
-    names.replace(torch._C, "_cuda_clearCublasWorkspaces", workspaces.clear)  # noqa: SLF001
-    run_backward = torch.autograd.graph._engine_run_backward  # noqa: SLF001 -- the only entry to the engine
+    names.replace(torch._C, "_has_cuda", True)
+    for name in dir(forebay._C):
+        if name.startswith(("_cuda", "_host_")):
+            names.replace(torch._C, name, getattr(forebay._C, name))
+    names.replace(torch._C, "_cuda_clearCublasWorkspaces", workspaces.clear)
+    run_backward = torch.autograd.graph._engine_run_backward
     for module in (torch.autograd.graph, torch.autograd):
         names.replace(module, "_engine_run_backward", _in_one_thread(run_backward))
     replace_methods(names)

@@ -69,11 +69,11 @@ def is_pinned(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.untyped_storage()._cdata in _pinned
 
 
-def _pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:  # noqa: ARG001 -- PyTorch's signature
+def _pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
     return pin(self)
 
 
-def _is_pinned(self: torch.Tensor, device: Any = None) -> bool:  # noqa: ARG001 -- PyTorch's signature
+def _is_pinned(self: torch.Tensor, device: Any = None) -> bool:
     return is_pinned(self)
 
 

@@ -1,8 +1,8 @@
 """Kernels that draw random numbers: those of the emulated GPU, bit for bit where forebay knows them.
 
-Uniform, normal, exponential, Bernoulli, integer and other fills of one launch are the GPU's. Operators that PyTorch computes
-with kernels of another form (dropout, permutations, multinomial and Poisson) draw from a generator of the CPU that is
-seeded from the GPU's: reproducible, but not the GPU's numbers.
+Uniform, normal, exponential, Bernoulli, integer and other fills of one launch are the GPU's. Operators that PyTorch
+computes with kernels of another form (dropout, permutations, multinomial and Poisson) draw from a generator of the CPU
+that is seeded from the GPU's: reproducible, but not the GPU's numbers.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _NUMPY = {
     torch.int8: np.int8, torch.int16: np.int16, torch.int32: np.int32, torch.int64: np.int64, torch.uint8: np.uint8,
     torch.complex64: np.complex64, torch.complex128: np.complex128,
 }  # fmt: skip
+
+
 def _draw(target: torch.Tensor, generator: object, function: Callable[..., None], *arguments: Any) -> torch.Tensor:
     """Draw into the values of a tensor."""
     if not values.is_computed():
@@ -41,7 +43,9 @@ def _draw(target: torch.Tensor, generator: object, function: Callable[..., None]
         dtype = np.float32
     memory = Storage(opened, elements.untyped_storage().nbytes(), elements.data_ptr(), elements)
     strides = tuple(stride * elements.itemsize for stride in elements.stride())
-    function(Tensor(memory, np.dtype(dtype), tuple(elements.shape), strides), *arguments, generator_of(opened, generator))
+    function(
+        Tensor(memory, np.dtype(dtype), tuple(elements.shape), strides), *arguments, generator_of(opened, generator)
+    )
     stream, rounded = current_stream_for(opened), elements.dtype != target.dtype
     if stream.is_capturing():
         if rounded:

@@ -45,11 +45,11 @@ def _own_bytes(dtype: torch.dtype) -> int:
     return int(dtype.itemsize)
 
 
-def _byte(dtype: torch.dtype) -> int:  # noqa: ARG001 -- as the others
+def _byte(dtype: torch.dtype) -> int:
     return 1
 
 
-def _indexed_bytes(dtype: torch.dtype) -> int:  # noqa: ARG001 -- a value and a 64-bit index
+def _indexed_bytes(dtype: torch.dtype) -> int:
     return 16
 
 
@@ -61,7 +61,7 @@ def _moment_bytes(dtype: torch.dtype) -> int:
     return 32 if dtype == torch.float64 else 16
 
 
-def _all_dims(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[int]:  # noqa: ARG001 -- as the others
+def _all_dims(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[int]:
     return ()
 
 
@@ -76,8 +76,8 @@ def _dims_at(at: int) -> _Dims:
 def _reduction(operator: Any, dims: _Dims, partial: _Bytes, *, converts: bool = False) -> Callable[..., Any]:
     """Return the kernel of a reduction.
 
-    `converts` is True if an input of another type than the result is converted before, except halves that the GPU adds in
-    single precision.
+    `converts` is True if an input of another type than the result is converted before, except halves that the GPU adds
+    in single precision.
     """
     compute = generic_kernel(operator, values.device)
 

@@ -15,7 +15,7 @@ from forebay.interop.torch.sparse_kernels import sparse_kernel
 
 __all__ = ["Kernels"]
 
-_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001 -- has no public name
+_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 # Composite operators that call kernels by the type of the device, and those with a kernel of CUDA's own.
 _COMPOSITE = ("_foreach_", "_fused_", "_amp_", "copy_", "_index_put_impl_", "convolution", "convolution_backward")
 
@@ -69,7 +69,7 @@ class Kernels:
     def remove(self) -> None:
         """Remove the kernels."""
         for library in self._libraries.values():
-            library._destroy()  # noqa: SLF001 -- has no public name
+            library._destroy()
         self._libraries.clear()
 
     def _add(self, name: str, kernel: Callable[..., Any], key: str = "CUDA") -> None:
@@ -84,7 +84,7 @@ class Kernels:
 def _operators(space: str) -> Iterator[tuple[str, Any]]:
     """Yield all operators of a namespace with their names."""
     packets = getattr(torch.ops, space)
-    for name in torch._C._dispatch_get_all_op_names():  # noqa: SLF001 -- has no public name
+    for name in torch._C._dispatch_get_all_op_names():
         if name.startswith(f"{space}::"):
             short, _, overload = name.partition("::")[2].partition(".")
             try:

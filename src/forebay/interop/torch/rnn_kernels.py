@@ -92,7 +92,7 @@ def _gru_backward(grad_hy: torch.Tensor, workspace: torch.Tensor, has_bias: bool
     return *results, *biases
 
 
-def _never(*args: object, **kwargs: object) -> bool:  # noqa: ARG001 -- for any arguments
+def _never(*args: object, **kwargs: object) -> bool:
     return False
 
 

@@ -52,7 +52,9 @@ def _on_host(argument: Any) -> Any:
         if not argument.is_sparse:
             return alias(argument)
         indices, elements = alias(argument._indices()), alias(argument._values())
-        return torch.sparse_coo_tensor(indices, elements, argument.shape, check_invariants=False, is_coalesced=argument.is_coalesced())
+        return torch.sparse_coo_tensor(
+            indices, elements, argument.shape, check_invariants=False, is_coalesced=argument.is_coalesced()
+        )
     if isinstance(argument, torch.device):
         return torch.device("cpu")
     return argument
@@ -65,7 +67,13 @@ def sparse_on_device(result: Any, opened: OpenDevice) -> Any:
     if not result.is_sparse:
         return adopt(result.clone() if result._is_view() else result, opened)
     parts = [adopt(each.clone(), opened) for each in (result._indices(), result._values())]
-    return torch.sparse_coo_tensor(*parts, result.shape, check_invariants=False, is_coalesced=result.is_coalesced())
+    return _coo(parts[0], parts[1], result)
+
+
+def _coo(indices: torch.Tensor, elements: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return torch.sparse_coo_tensor(
+        indices, elements, like.shape, check_invariants=False, is_coalesced=like.is_coalesced()
+    )
 
 
 def _replace(target: torch.Tensor, result: torch.Tensor, opened: OpenDevice) -> None:

@@ -44,7 +44,7 @@ def _type_of_any(name: str, theirs: type, ours: type, emulated: type) -> type:
         def __subclasscheck__(cls, subclass: type) -> bool:
             return issubclass(subclass, (theirs, ours))
 
-    def create(cls: type, device: Any = None, *args: Any, **keywords: Any) -> Any:  # noqa: ARG001 -- __new__
+    def create(cls: type, device: Any = None, *args: Any, **keywords: Any) -> Any:
         spec = torch.device("cuda" if device is None else device)
         if spec.type != "cuda":
             return theirs(spec, *args, **keywords)

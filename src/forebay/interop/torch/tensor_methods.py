@@ -12,8 +12,8 @@ from forebay.runtime.memory.storage import AnyBlock
 
 __all__ = ["replace_methods"]
 
-_TensorBase = torch._C.TensorBase  # noqa: SLF001 -- has no public name
-_StorageBase = torch._C.StorageBase  # noqa: SLF001 -- has no public name
+_TensorBase = torch._C.TensorBase
+_StorageBase = torch._C.StorageBase
 
 
 def replace_methods(names: NameReplacements) -> None:
@@ -34,12 +34,12 @@ def _record_stream(self: torch.Tensor, stream: Any) -> None:
 
 
 def _dlpack(original: Any) -> Any:
-    def __dlpack__(self: torch.Tensor, *args: Any, **keywords: Any) -> Any:
+    def export(self: torch.Tensor, *args: Any, **keywords: Any) -> Any:
         if self.is_cuda:
             raise BufferError("memory of an emulated device cannot be exported: copy the tensor to the CPU first")
         return original(self, *args, **keywords)
 
-    return __dlpack__
+    return export
 
 
 def _array_interface(self: torch.Tensor) -> NoReturn:

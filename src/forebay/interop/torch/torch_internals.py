@@ -1,8 +1,8 @@
 """Installation of CUDA's C++ interfaces in a PyTorch that has no driver: the device guard and the hooks.
 
-PyTorch keeps a table of device guards, one for each type of device, which change the current device and stream of C++ code
-such as the autograd engine, and an object of hooks that says whether CUDA exists. Both belong to the part of PyTorch that
-needs NVIDIA's libraries. Their C++ interfaces are read from the header files that every wheel of PyTorch contains.
+PyTorch keeps a table of device guards, one for each type of device, which change the current device and stream of C++
+code such as the autograd engine, and an object of hooks that says whether CUDA exists. Both belong to the part of
+PyTorch that needs NVIDIA's libraries. Their C++ interfaces are read from the header files that every wheel contains.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class DataDependent(ForebayError):
 
 def set_mode(mode: Mode) -> None:
     """Compute the values of tensors that are created from now on ("compute"), or only their shapes ("shapes")."""
-    global _device
+    global _device  # noqa: PLW0603 -- the mode of the process
     if mode not in ("compute", "shapes"):
         raise ValueError(f"mode must be 'compute' or 'shapes', not {mode!r}")
     _device = "cpu" if mode == "compute" else "meta"
@@ -52,7 +52,7 @@ def needs_values(what: str) -> DataDependent:
 
 def user_line() -> tuple[str, str]:
     """Return the place of the calling line outside PyTorch and forebay as "file:line", and its text."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 -- the documented way to walk the stack
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith((_TORCH, _FOREBAY, "<frozen")):
         frame = frame.f_back
     if frame is None:

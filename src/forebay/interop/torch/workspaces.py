@@ -86,7 +86,7 @@ def lt_workspace(scratch: Scratch) -> None:
 
 def _keep(opened: OpenDevice, library: str, size: int) -> None:
     stream = current_stream_for(opened).handle
-    backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 -- the only way to know that the engine runs
+    backward = torch._C._current_graph_task_id() != -1
     key = opened.device.index or 0, stream, threading.get_ident(), backward, library
     if key not in _kept and not is_replaying():
         _kept[key] = allocate_bytes(opened, size)
