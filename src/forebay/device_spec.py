@@ -128,7 +128,8 @@ class Device:
 
     def __eq__(self, other: object) -> bool:
         if other.__class__ is Device or is_pytorch_device(other):
-            return self.kind == other.type and self.index == other.index  # type: ignore[attr-defined]
+            device: Any = other
+            return bool(self.kind == device.type and self.index == device.index)
         return False
 
     def __hash__(self) -> int:

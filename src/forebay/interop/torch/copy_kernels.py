@@ -89,7 +89,8 @@ def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     if not values.is_computed():
         raise values.needs_values("torch.equal")
-    return alias(one).equal(alias(other) if other.is_cuda else other)
+    found: bool = alias(one).equal(alias(other) if other.is_cuda else other)
+    return found
 
 
 COPY_KERNELS: dict[str, Callable[..., Any]] = {

@@ -240,12 +240,13 @@ def _extent(tensor: torch.Tensor) -> int:
     """Return the bytes from the first to the last element."""
     if not tensor.numel():
         return 0
-    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return (last + 1) * tensor.element_size()
+    last: int = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    itemsize: int = tensor.element_size()
+    return (last + 1) * itemsize
 
 
 def _from_dlpack(
-    address: int, shape: Sequence[int], strides: Sequence[int], element: tuple[int, int], place: tuple[int, int],
+    address: int, shape: tuple[int, ...], strides: tuple[int, ...], element: tuple[int, int], place: tuple[int, int],
     memory: EmulatedMemory,
 ) -> torch.Tensor:  # fmt: skip
     lifetime = _Lifetime(memory)

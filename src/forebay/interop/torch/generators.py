@@ -63,7 +63,7 @@ def host_generator(device: torch.device, given: torch.Generator | None = None) -
     return torch.Generator().manual_seed((seed + (offset + 1) * _GOLDEN) % (1 << 63))
 
 
-class EmulatedGenerator(_HostGenerator):
+class EmulatedGenerator(_HostGenerator):  # type: ignore[misc, valid-type]  # its type is unknown where PyTorch is not installed
     """Generator of an emulated CUDA device.
 
     Parameters
@@ -75,7 +75,7 @@ class EmulatedGenerator(_HostGenerator):
     emulated: Generator
 
     def __new__(cls, device: Any = "cuda") -> Self:
-        made = super().__new__(cls)  # a generator of the CPU, whose numbers are not used
+        made: Self = super().__new__(cls)  # a generator of the CPU, whose numbers are not used
         spec = torch.device(device)
         index = current.current_index("cuda") if spec.index is None else spec.index
         made.emulated = Generator(Device("cuda", index))
@@ -119,14 +119,14 @@ class EmulatedGenerator(_HostGenerator):
         return self
 
 
-class _AnyGenerator(type(_HostGenerator)):  # type: ignore[misc]
+class _AnyGenerator(type(_HostGenerator)):  # type: ignore[misc]  # as above
     """Metaclass for which generators of all devices are instances."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _HostGenerator)
 
 
-class GeneratorFactory(_HostGenerator, metaclass=_AnyGenerator):
+class GeneratorFactory(_HostGenerator, metaclass=_AnyGenerator):  # type: ignore[misc, valid-type]  # its type is unknown where PyTorch is not installed
     """`torch.Generator` while devices are emulated: creates a generator of any device."""
 
     def __new__(cls, device: Any = "cpu") -> Any:

@@ -19,7 +19,7 @@ __all__ = ["replace_stream_types"]
 def replace_stream_types(names: NameReplacements) -> None:
     """Let streams and events of emulated devices be PyTorch's, with devices of PyTorch."""
     emulated = forebay.cuda.streams
-    opened, bound = attrgetter("opened.device"), Event.device.fget
+    opened, bound = attrgetter("opened.device"), vars(Event)["device"].fget
     names.replace(emulated.Stream, "device", property(lambda self: torch.device(str(opened(self)))))
     names.replace(emulated.Event, "device", property(_device_or_none(bound)))
     names.replace(torch, "Stream", _type_of_any("Stream", torch.Stream, Stream, emulated.Stream))
