@@ -16,6 +16,7 @@ COMPILED = (
     "src/forebay/backends/nvidia/_stream",
     "src/forebay/faces/_device_context",
     "src/forebay/interop/_torch_callbacks",
+    "src/forebay/interop/torch/_device_guard",
     "src/forebay/observe/tracing/_entries",
     "src/forebay/runtime/allocator/_reservations",
     "src/forebay/runtime/devices/_thread_state",
@@ -24,7 +25,7 @@ COMPILED = (
     "src/forebay/snapshot/formats/_history_reader",
     "src/forebay/snapshot/formats/_plain_pickle",
 )
-CORE, ENTRIES = COMPILED[0], COMPILED[5]
+CORE, ENTRIES = COMPILED[0], COMPILED[6]
 INPUTS = [
     "pyproject.toml",
     "setup.py",

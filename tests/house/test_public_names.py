@@ -59,7 +59,13 @@ def public_modules() -> Iterator[tuple[str, Path]]:
 
 @pytest.mark.parametrize(("name", "path"), [pytest.param(*found, id=found[0]) for found in public_modules()])
 def test_all_lists_every_public_name(name, path):
-    assert problems(path.read_text(), importlib.import_module(name)) == []
+    try:
+        found = problems(path.read_text(), importlib.import_module(name))
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "numba"):
+            raise
+        pytest.skip(f"{error.name} is not installed")
+    assert found == []
 
 
 @pytest.mark.parametrize(

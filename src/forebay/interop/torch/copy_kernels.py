@@ -44,7 +44,7 @@ def forget_values(argument: Any) -> None:
             forget_values(each)
 
 
-def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     if values.is_computed():
         to = alias(target) if target.is_cuda else target
         to.copy_(alias(source) if source.is_cuda else source)
@@ -63,7 +63,7 @@ def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
     return target
 
 
-def fill_scalar(target: torch.Tensor, value: complex) -> torch.Tensor:
+def _fill_scalar(target: torch.Tensor, value: complex) -> torch.Tensor:
     if values.is_computed():
         alias(target).fill_(value)
     else:
@@ -71,11 +71,11 @@ def fill_scalar(target: torch.Tensor, value: complex) -> torch.Tensor:
     return target
 
 
-def zero(target: torch.Tensor) -> torch.Tensor:
-    return fill_scalar(target, 0)
+def _zero(target: torch.Tensor) -> torch.Tensor:
+    return _fill_scalar(target, 0)
 
 
-def local_scalar(tensor: torch.Tensor) -> Any:
+def _local_scalar(tensor: torch.Tensor) -> Any:
     if values.is_computed():
         return alias(tensor).item()
     known = known_values(tensor)
@@ -84,7 +84,7 @@ def local_scalar(tensor: torch.Tensor) -> Any:
     return known.item()
 
 
-def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.shape != other.shape:
         return False
     if not values.is_computed():
@@ -94,9 +94,9 @@ def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 COPY_KERNELS: dict[str, Callable[..., Any]] = {
-    "aten::copy_": copy_,
-    "aten::fill_.Scalar": fill_scalar,
-    "aten::zero_": zero,
-    "aten::_local_scalar_dense": local_scalar,
-    "aten::equal": equal,
+    "aten::copy_": _copy,
+    "aten::fill_.Scalar": _fill_scalar,
+    "aten::zero_": _zero,
+    "aten::_local_scalar_dense": _local_scalar,
+    "aten::equal": _equal,
 }

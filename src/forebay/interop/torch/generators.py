@@ -15,7 +15,15 @@ from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.random.generator import Generator, default_generator
 from forebay.runtime.streams.stream import current_stream_for
 
-__all__ = ["EmulatedGenerator", "GeneratorFactory", "generator_of", "host_generator", "to_bytes", "to_tensor"]
+__all__ = [
+    "EmulatedGenerator",
+    "GeneratorFactory",
+    "emulated_generator",
+    "generator_of",
+    "host_generator",
+    "to_bytes",
+    "to_tensor",
+]
 
 _HostGenerator = torch.Generator  # before it is replaced
 

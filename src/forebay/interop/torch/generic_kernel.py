@@ -6,7 +6,7 @@ operator writes is found in its schema.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -180,12 +180,3 @@ def view_kernel(operator: Operator) -> Callable[..., Any]:
         return redispatch(_AS_CPU, *args, **kwargs)
 
     return kernel
-
-
-def tensors_in(arguments: Iterable[Any]) -> Iterable[torch.Tensor]:
-    """Yield the tensors of arguments and of lists in them."""
-    for each in arguments:
-        if isinstance(each, torch.Tensor):
-            yield each
-        elif isinstance(each, Sequence) and not isinstance(each, str):
-            yield from tensors_in(each)

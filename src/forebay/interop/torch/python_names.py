@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 __all__ = ["NameReplacements"]
 
@@ -45,7 +45,7 @@ class NameReplacements:
         """
         package = theirs.__name__.rpartition(".")[0] or theirs.__name__
         for name, value in [*vars(theirs).items()]:
-            if name in skip or name.startswith("__") or not isinstance(value, (type, Callable)):  # type: ignore[arg-type]
+            if name in skip or name.startswith("__") or not callable(value):
                 continue
             home = getattr(value, "__module__", None) or ""
             if not home.startswith((theirs.__name__, package, "torch._C")):
