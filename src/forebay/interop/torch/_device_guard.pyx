@@ -208,7 +208,8 @@ cdef dict _METHODS = {
 
 
 def set_callbacks(
-    current_index, device_count, current_stream, exchange_stream, record_event, wait_event, destroy_event, record_memory,
+    current_index, device_count, current_stream, exchange_stream, record_event, wait_event, destroy_event,
+    record_memory,
 ):
     global _current_index, _device_count, _current_stream, _exchange_stream
     global _record_event, _wait_event, _destroy_event, _record_memory
