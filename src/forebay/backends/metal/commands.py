@@ -35,6 +35,9 @@ class Piece:
     """Work of the GPU: a function that encodes it, which also keeps its buffers alive."""
 
     __slots__ = ("encode", "encoder", "number")
+    encoder: str
+    encode: Callable[[Any], object]
+    number: int
 
     def __init__(self, encoder: str, encode: Callable[[Any], object], number: int) -> None:
         self.encoder = encoder
@@ -56,6 +59,9 @@ class Signal:
     """The moment when a queue reaches a value of an event."""
 
     __slots__ = ("event", "mark", "value")
+    event: Any
+    value: int
+    mark: Mark | None
 
     def __init__(self, event: Any, value: int, mark: Mark | None = None) -> None:
         self.event = event
@@ -67,6 +73,9 @@ class Wait:
     """A wait for a value of an event; `other` is the queue that signals it, which must live until then."""
 
     __slots__ = ("event", "other", "value")
+    event: Any
+    value: int
+    other: object
 
     def __init__(self, event: Any, value: int, other: object = None) -> None:
         self.event = event
@@ -81,6 +90,10 @@ class HostCall:
     """
 
     __slots__ = ("after", "ended", "event", "function", "number", "then")
+    event: Any
+    after: int
+    then: int
+    number: int
 
     def __init__(self, function: Callable[[], object], event: Any, after: int, then: int, number: int) -> None:
         self.function: Callable[[], object] | None = function  # None once it has begun
@@ -88,7 +101,7 @@ class HostCall:
         self.after = after
         self.then = then
         self.number = number
-        self.ended = False
+        self.ended: bool = False
 
 
 Command = Piece | Signal | Wait | HostCall
@@ -100,6 +113,13 @@ class Batch:
     __slots__ = (
         "begin", "buffer", "commands", "committed", "done", "dropped", "end", "failure", "first_tick", "submitted"
     )  # fmt: skip
+    begin: float
+    commands: Sequence[Command]
+    done: bool
+    dropped: bool
+    end: float
+    first_tick: int
+    submitted: float
 
     def __init__(self, commands: Sequence[Command]) -> None:
         self.commands = commands

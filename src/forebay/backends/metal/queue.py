@@ -62,6 +62,8 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
     """An in-order queue: a command queue of the device and, for host functions, a thread."""
 
     _recording_class: ClassVar[type[MetalCapturedGraph]]  # set by the module of that class, which imports this one
+    event: Any  # an MTLSharedEvent, of ticks
+    last_tick: int
     recording: MetalCapturedGraph  # set only during a capture, when the class is CapturingQueue
 
     def __init__(self, owner: Owner, handle: int) -> None:
@@ -73,7 +75,7 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
         self._changed = threading.Condition(self.lock)  # notified when work has ended
         with autorelease_pool():
             self._queue = self._made("newCommandQueue")
-            self.event = self._made("newSharedEvent")  # of ticks
+            self.event = self._made("newSharedEvent")
             self._host_event = self._made("newSharedEvent")  # of the steps between the GPU and host functions
         self._lane = HostLane(f"forebay {owner.name} queue {handle}", self._host_step)
         self._inner: MetalQueue | None = None
