@@ -110,7 +110,15 @@ def test_conformance_suite_passes(installed):
     assert done.returncode == 0, done.stdout
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 300
     lacking = set(re.findall(r"mtia lacks the ability (\w+)", done.stdout))
-    absent = {"ExecutionLog", "ExternalQueues", "Growable", "IdentifiesMemory", "ReportsIdle", "Resizable"}
+    absent = {
+        "ExecutionLog",
+        "ExternalQueues",
+        "Growable",
+        "IdentifiesMemory",
+        "ReportsIdle",
+        "Resizable",
+        "StorageModes",
+    }
     assert lacking == absent | {"Shares", "SurvivesFork"}
 
 

@@ -62,7 +62,7 @@ def test_pytorch_program(tmp_path):
     assert found.blocks["requested"].sum() == 500 << 20
     text = pickles[0].with_suffix(".txt").read_text()
     assert "cuda:1 ran out of memory" in text
-    assert "program.py:7" in text
+    assert "program.py:9 <listcomp>" in text
 
 
 def torch_module(**attributes):

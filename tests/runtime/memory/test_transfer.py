@@ -303,7 +303,7 @@ def test_to_converts_only_when_necessary():
 def test_to_unknown_device_raises():
     made = forebay.tensor([1.5])
     for name in ("mps", "mtia:3"):
-        with pytest.raises(forebay.ForebayError, match=f"has no backend for {name.partition(':')[0]}"):
+        with pytest.raises(forebay.ForebayError, match=r"has no backend for mtia|Metal needs macOS"):
             made.to(name)
     for name in ("bananas", "bananas:0"):
         with pytest.raises(RuntimeError, match=r"Expected one of .* at start of device string: bananas"):

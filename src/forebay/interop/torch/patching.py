@@ -175,6 +175,7 @@ def _replace_names(names: NameReplacements) -> None:
             names.replace(module, name, function)
     names.replace(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))  # noqa: ARG005 -- PyTorch's signature
     names.replace(torch, "Generator", GeneratorFactory)
+    names.replace(torch.backends.cudnn, "is_acceptable", _no_cudnn)
     names.replace(torch.cuda.graphs.graph, "default_capture_stream", None)  # of an emulation before
     names.replace(torch.cuda, "_initialized", True)  # torch.utils.checkpoint reads it, for instance
     for module in (torch.cuda, torch.cuda.graphs):
@@ -193,6 +194,11 @@ def _replace_names(names: NameReplacements) -> None:
     replace_pinned_memory(names)
     replace_legacy_types(names)
     replace_process_groups(names)
+
+
+def _no_cudnn(tensor: torch.Tensor) -> bool:
+    """Return False: recurrent networks run cell by cell, and a build without cuDNN must not warn of it."""
+    return False
 
 
 def _in_one_thread(run_backward: Callable[..., Any]) -> Callable[..., Any]:

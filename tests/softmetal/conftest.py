@@ -1,0 +1,3 @@
+"""Collection: the stand-ins of frameworks answer no other attribute than Metal's."""
+
+collect_ignore_glob = ["frameworks/*"]
