@@ -161,7 +161,8 @@ def shared_with(executor: Executor | None, replays: Replays) -> Iterator[RunTria
     client: Any = getattr(executor, "_client", None)  # of the executor that distributed.Client.get_executor() returns
     if hasattr(client, "scatter"):
         shared = _Shared(token, "", replays.memory)
-        (value,) = client.scatter([replays.without_stacks()], broadcast=True)
+        # Not named by its content: a release of the same histories by an earlier call could delete it.
+        (value,) = client.scatter([replays.without_stacks()], broadcast=True, hash=False)
         yield lambda settings: _completed([executor.submit(_run_shared, shared, text, value) for text in settings])
         return
     with TemporaryDirectory(prefix="forebay-tune-") as folder:
