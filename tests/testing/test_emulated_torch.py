@@ -20,7 +20,7 @@ def test_device(emulated_torch):
     assert torch.cuda.get_device_name().startswith("NVIDIA GeForce RTX 4090")
     kept = torch.ones(1 << 20, device="cuda")
     assert kept.sum().item() == 1 << 20
-    assert emulated_torch.peak_allocated == (4 << 20) + 512
+    assert (4 << 20) + 512 <= emulated_torch.peak_allocated < (4 << 20) + 8192  # the sum, and what its kernel takes
     assert emulated_torch.peak_reserved >= 4 << 20
     emulated_torch.assert_peak("5MiB")
     with pytest.raises(torch.OutOfMemoryError):
