@@ -1,0 +1,33 @@
+"""Collection of doctests: modules over PyTorch are left out where it is not installed.
+
+pytest imports each module to look for doctests, and leaves an incomplete module behind where the import fails.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+_ROOT = Path(__file__).parent
+_IMPORT = re.compile(r"^(?:from|import) +([\w.]+)", re.MULTILINE)
+
+
+def _over_torch() -> list[str]:
+    """Return the files that import PyTorch at their top level, directly or by way of another one."""
+    folders = (_ROOT / "src/forebay/interop/torch", _ROOT / "tests/support")
+    files = [path for folder in folders for path in folder.rglob("*.py")]
+    names = {path: ".".join(path.relative_to(_ROOT).with_suffix("").parts) for path in files}
+    names = {path: name.removesuffix(".__init__").removeprefix("src.") for path, name in names.items()}
+    imports = {path: {*_IMPORT.findall(path.read_text())} for path in files}
+    found: set[str] = {"torch"}
+
+    def needs_torch(path: Path) -> bool:
+        return any(each in found or each.startswith("torch.") for each in imports[path])
+
+    while more := {names[path] for path in files if needs_torch(path)} - found:
+        found |= more
+    return [str(path) for path in files if names[path] in found]
+
+
+collect_ignore = _over_torch() if find_spec("torch") is None else []
