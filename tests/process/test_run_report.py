@@ -103,7 +103,7 @@ def test_out_of_memory_is_explained_and_reported(runner):
     assert "forebay.OutOfMemory" in observed.out
     for words in ("OutOfMemory", "3.00 MiB", "64.00 MiB", "reserved by forebay", "script.py:9"):
         assert words in observed.own
-    assert "forebay/" not in observed.own.split("OutOfMemory")[0].replace("forebay.interop", "")
+    assert "src/forebay/" not in observed.own.split("OutOfMemory")[0].replace("forebay.interop", "")
     assert "ran out of memory" in observed.err
     assert observed.snapshot.capacity == 64 << 20
 

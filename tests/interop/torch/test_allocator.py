@@ -307,6 +307,7 @@ except forebay.OutOfMemory:
 error, graph = driver.cuStreamEndCapture(stream)
 handlers.end_pool(0, (5, 0))
 print(int(error), is_capturing())
+forebay.cuda.synchronize()  # the frees that were held wait for the streams
 print(handlers.allocate(1000, 0, other) == before, handlers.allocate(1000, 0, stream) == shared)
 segments = forebay.cuda.memory_snapshot()
 print(sorted((segment["segment_pool_id"] != (0, 0), segment["total_size"] >> 20) for segment in segments))
