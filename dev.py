@@ -51,7 +51,7 @@ COMPILED = (  # extension modules
     "backends/nvidia/_stream",
     "faces/_device_context",
     "interop/_torch_callbacks",
-    "interop/torch/_device_guard",
+    "interop/torch/devices/_device_guard",
     "observe/tracing/_entries",
     "runtime/allocator/_reservations",
     "runtime/devices/_thread_state",

@@ -66,7 +66,7 @@ extensions = [
     small("backends/nvidia/_stream", "native/cuda/stream.hpp"),
     small("faces/_device_context", language="c"),
     small("interop/_torch_callbacks"),
-    small("interop/torch/_device_guard", language="c"),
+    small("interop/torch/devices/_device_guard", language="c"),
     small("observe/tracing/_entries", "native/base/ring.hpp"),
     small("runtime/allocator/_reservations", language="c"),
     small("runtime/devices/_thread_state", language="c"),

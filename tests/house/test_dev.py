@@ -16,7 +16,7 @@ COMPILED = (
     "src/forebay/backends/nvidia/_stream",
     "src/forebay/faces/_device_context",
     "src/forebay/interop/_torch_callbacks",
-    "src/forebay/interop/torch/_device_guard",
+    "src/forebay/interop/torch/devices/_device_guard",
     "src/forebay/observe/tracing/_entries",
     "src/forebay/runtime/allocator/_reservations",
     "src/forebay/runtime/devices/_thread_state",

@@ -44,7 +44,7 @@ def test_compiled_modules_besides_the_core(root):
         "backends/nvidia/_stream.pyx",
         "faces/_device_context.pyx",
         "interop/_torch_callbacks.pyx",
-        "interop/torch/_device_guard.pyx",
+        "interop/torch/devices/_device_guard.pyx",
         "observe/tracing/_entries.pyx",
         "runtime/allocator/_reservations.pyx",
         "runtime/devices/_thread_state.pyx",

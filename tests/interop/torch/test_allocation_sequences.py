@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch", reason="compares PyTorch programs on emulat
 from support import allocation_sequences as sequences  # noqa: E402 -- needs torch
 
 import forebay  # noqa: E402 -- as above
-from forebay.interop.torch import patch, workspaces  # noqa: E402 -- as above
+from forebay.interop.torch import patch  # noqa: E402 -- as above
+from forebay.interop.torch.kernels import workspaces  # noqa: E402 -- as above
 
 FILES = sorted(path.stem for path in sequences.RECORDS.glob("*.json"))
 # Programs whose frees between two allocations come from a hash table of PyTorch: the order is not compared.

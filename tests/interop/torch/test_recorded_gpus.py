@@ -17,7 +17,8 @@ from support import recorded_language_model as recorded  # noqa: E402 -- needs t
 
 import forebay  # noqa: E402 -- as above
 from forebay import snapshot  # noqa: E402 -- as above
-from forebay.interop.torch import patch, workspaces  # noqa: E402 -- as above
+from forebay.interop.torch import patch  # noqa: E402 -- as above
+from forebay.interop.torch.kernels import workspaces  # noqa: E402 -- as above
 from forebay.snapshot.model import Action, State  # noqa: E402 -- as above
 
 FOLDER = Path(__file__).parents[4] / "shared" / "data" / "gpu-snapshots"

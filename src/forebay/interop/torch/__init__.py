@@ -8,8 +8,8 @@ from forebay.interop.torch.allocator import use_allocator
 from forebay.interop.torch.oom_recorder import OomRecorder, record_oom
 
 if TYPE_CHECKING:
+    from forebay.interop.torch.devices.patching import Patch, is_patched, patch
     from forebay.interop.torch.fit import FitResult, FitTable, sweep, will_it_fit
-    from forebay.interop.torch.patching import Patch, is_patched, patch
 
 __all__ = [
     "FitResult",
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _LAZY = {  # by name: the module
-    **dict.fromkeys(("Patch", "is_patched", "patch"), "patching"),  # which imports torch
+    **dict.fromkeys(("Patch", "is_patched", "patch"), "devices.patching"),  # which imports torch
     **dict.fromkeys(("FitResult", "FitTable", "sweep", "will_it_fit"), "fit"),
 }
 

@@ -10,7 +10,7 @@ from forebay.errors import Unsupported, WrongState
 
 if TYPE_CHECKING:
     from forebay.interop.torch.attribution import Ledger, PeakUse
-    from forebay.interop.torch.patching import Patch
+    from forebay.interop.torch.devices.patching import Patch
 
 __all__ = ["TorchSession", "running"]
 
@@ -39,7 +39,7 @@ class TorchSession:
             raise WrongState("PyTorch uses emulated devices already")
         try:
             from forebay.interop.torch.attribution import Ledger
-            from forebay.interop.torch.patching import Patch
+            from forebay.interop.torch.devices.patching import Patch
         except (ImportError, AttributeError) as error:  # a module or a name that this version does not have
             version = getattr(sys.modules.get("torch"), "__version__", "of an unknown version")
             raise Unsupported(f"PyTorch {version} cannot emulate CUDA devices: {error!r}") from None

@@ -15,7 +15,7 @@ from forebay.interop.torch.attribution.phases import Phases
 from forebay.interop.torch.attribution.records import DeviceUse, Record
 from forebay.interop.torch.attribution.results import PeakUse, peak_use
 from forebay.interop.torch.attribution.user_frames import user_site
-from forebay.interop.torch.emulated_memory import EmulatedMemory, memory_of, set_observer
+from forebay.interop.torch.devices.emulated_memory import EmulatedMemory, memory_of, set_observer
 from forebay.runtime.allocator import oom_observers
 from forebay.runtime.allocator.statistics import ALLOCATED_BYTES
 from forebay.runtime.devices import open_device

@@ -13,7 +13,7 @@ import torch.autograd.graph
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from forebay.interop.torch.python_names import NameReplacements
+from forebay.interop.torch.devices.python_names import NameReplacements
 
 __all__ = ["Phases"]
 

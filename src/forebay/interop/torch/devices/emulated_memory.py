@@ -1,0 +1,285 @@
+"""Memory of PyTorch's CUDA tensors on emulated devices: a block of forebay's allocator beside the tensor's values.
+
+The address that PyTorch sees is the block's, which is never read or written. The values are a storage of PyTorch's on
+the CPU or, in the mode that computes none, on its meta device. A capsule of DLPack makes a storage of the device `cuda`
+from the address; its owner is deleted with the storage, and frees the block.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from forebay.device_spec import Device
+from forebay.errors import OutOfMemory
+from forebay.interop.torch.devices.oom_text import pytorch_error
+from forebay.runtime.devices import current, open_device
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.memory._dlpack import export_memory
+from forebay.runtime.memory.storage import AnyBlock, allocate_block
+from forebay.runtime.streams.stream import current_stream_for
+
+__all__ = [
+    "EmulatedMemory", "adopt", "alias", "allocate_bytes", "find_memory", "is_replaying", "logged", "memory_at",
+    "memory_of", "open_torch_device", "replace_block", "replaying", "set_observer", "shadow", "without_block",
+]  # fmt: skip
+
+_CUDA = 2  # kDLCUDA
+_BYTE = (1, 8)
+_ELEMENTS: dict[torch.dtype, tuple[int, int]] = {
+    torch.int8: (0, 8), torch.int16: (0, 16), torch.int32: (0, 32), torch.int64: (0, 64),
+    torch.uint8: _BYTE, torch.uint16: (1, 16), torch.uint32: (1, 32), torch.uint64: (1, 64),
+    torch.float16: (2, 16), torch.float32: (2, 32), torch.float64: (2, 64), torch.bfloat16: (4, 16),
+    torch.complex64: (5, 64), torch.complex128: (5, 128), torch.bool: (6, 8),
+}  # fmt: skip
+_AS_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_as_strided = torch.ops.aten.as_strided.default.redispatch
+# Without an object for the storage: PyTorch's engine adds gradients in place only if nothing else refers to it.
+_storage_id = torch._C._storage_id
+_view_dtype = torch.ops.aten.view.dtype.redispatch
+
+_by_storage: dict[int, EmulatedMemory] = {}  # by the address of PyTorch's storage object on the emulated device
+_by_values: dict[int, EmulatedMemory] = {}  # by that of the values' storage object
+_by_address: dict[int, EmulatedMemory] = {}
+_observer: Callable[[EmulatedMemory, bool], None] | None = None
+_on_block: Callable[[OpenDevice], None] | None = None
+
+
+class EmulatedMemory:
+    """The memory of one storage of an emulated device.
+
+    Parameters
+    ----------
+    values : torch.UntypedStorage
+        The values, on the CPU or the meta device.
+    block : Block or None
+        The block of the allocator; None for no bytes.
+    opened : OpenDevice
+        The device.
+    nbytes : int
+        Size in bytes, as requested.
+    """
+
+    __slots__ = ("block", "known", "nbytes", "opened", "record", "values")
+
+    def __init__(self, values: torch.UntypedStorage, block: AnyBlock | None, opened: OpenDevice, nbytes: int) -> None:
+        self.values, self.block, self.opened, self.nbytes = values, block, opened, nbytes
+        self.known: torch.Tensor | None = None  # few values, if they are known although none are computed
+        self.record: Any = None  # of the observer
+
+
+def _forget_address(memory: EmulatedMemory) -> None:
+    if memory.block is not None and _by_address.get(address := memory.block.address) is memory:
+        del _by_address[address]
+
+
+class _Lifetime:
+    """The owner that PyTorch deletes with a storage."""
+
+    __slots__ = ("key", "memory")
+
+    def __init__(self, memory: EmulatedMemory) -> None:
+        self.memory, self.key = memory, 0
+        if memory.block is not None:
+            _by_values[memory.values._cdata] = memory
+            _by_address[memory.block.address] = memory
+        if _observer is not None:
+            _observer(memory, True)
+
+    def __del__(self) -> None:
+        memory = self.memory
+        if _by_storage is None:  # the interpreter exits
+            return
+        if _by_storage.get(self.key) is memory:
+            del _by_storage[self.key]
+        if _by_values.get(key := memory.values._cdata) is memory:  # else the values have grown, and have another block
+            del _by_values[key]
+        _forget_address(memory)
+        if _observer is not None:
+            _observer(memory, False)
+
+
+def set_observer(
+    observer: Callable[[EmulatedMemory, bool], None] | None, on_block: Callable[[OpenDevice], None] | None = None
+) -> None:
+    """Call a function with each memory that is allocated (True) or freed (False) from now on; None for no function.
+
+    `on_block` is called after each block that PyTorch would take, workspaces included, before it belongs to a tensor.
+    """
+    global _observer, _on_block
+    _observer, _on_block = observer, on_block
+
+
+def replace_block(memory: EmulatedMemory, block: AnyBlock | None, nbytes: int) -> None:
+    """Resize a storage: the new block replaces the old one, and the values are kept as far as they fit."""
+    _forget_address(memory)
+    if _observer is not None:
+        _observer(memory, False)
+    memory.block, memory.nbytes = block, nbytes
+    memory.values.resize_(nbytes)
+    if block is not None:
+        _by_address[block.address] = memory
+    if _observer is not None:
+        _observer(memory, True)
+
+
+def open_torch_device(device: torch.device | int | None) -> OpenDevice:
+    """Open the emulated device that PyTorch's device denotes, by default the current one."""
+    index = device.index if isinstance(device, torch.device) else device
+    return open_device.open_device(Device("cuda", current.current_index("cuda") if index is None else index))
+
+
+def allocate_bytes(opened: OpenDevice, nbytes: int) -> AnyBlock | None:
+    """Allocate memory for the current stream. Raises torch.OutOfMemoryError with PyTorch's text."""
+    if not nbytes:
+        return None
+    try:
+        block = allocate_block(opened, nbytes, current_stream_for(opened).handle)
+    except OutOfMemory as error:
+        raise pytorch_error(error) from None
+    if _on_block is not None:
+        _on_block(opened)
+    return block
+
+
+class _Thread(threading.local):
+    log: list[EmulatedMemory] | None = None  # what this thread adopts
+    results: Iterator[torch.UntypedStorage] | None = None  # the values that this thread's new results replace
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def logged() -> Iterator[list[EmulatedMemory]]:
+    """List the memory of all results that this thread adopts."""
+    before, _thread.log = _thread.log, []
+    try:
+        yield _thread.log
+    finally:
+        _thread.log = before
+
+
+@contextmanager
+def replaying(results: Sequence[torch.UntypedStorage]) -> Iterator[None]:
+    """Copy what this thread adopts into given values, in order, without an allocation."""
+    _thread.results = iter(results)
+    try:
+        yield
+    finally:
+        _thread.results = None
+
+
+def is_replaying() -> bool:
+    """Return True while this thread repeats kernels of a graph, whose memory is allocated."""
+    return _thread.results is not None
+
+
+def without_block(values: torch.Tensor, opened: OpenDevice) -> torch.Tensor:
+    """Return a tensor of the device with the values, for which no memory of the device is allocated."""
+    storage = values.untyped_storage()
+    return _tensor_over(values, EmulatedMemory(storage, None, opened, storage.nbytes()))
+
+
+def shadow(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor over the values of another one, for which no memory of the device is allocated."""
+    memory = memory_of(tensor)
+    made = _tensor_over(alias(tensor), EmulatedMemory(memory.values, None, memory.opened, memory.nbytes))
+    if tensor.requires_grad:
+        made.requires_grad_()
+    return made
+
+
+def adopt(values: torch.Tensor, opened: OpenDevice, block: AnyBlock | None = None) -> torch.Tensor:
+    """Return a tensor of the device with the values, for which `block` or a new block is allocated."""
+    if values.is_conj() or values.is_neg():
+        values = values.resolve_conj().resolve_neg()
+    storage = values.untyped_storage()
+    nbytes: int = storage.nbytes()
+    if _thread.results is not None:
+        kept = next(_thread.results)
+        kept.copy_(storage)
+        return _tensor_over(_over(values, kept), EmulatedMemory(kept, None, opened, nbytes))
+    known = _by_values.get(storage._cdata)
+    if known is not None and known.nbytes == nbytes:  # an operator returned a view of an argument
+        raise AssertionError("the storage of the values belongs to another tensor")
+    memory = EmulatedMemory(storage, block or allocate_bytes(opened, nbytes), opened, nbytes)
+    if _thread.log is not None:
+        _thread.log.append(memory)
+    return _tensor_over(values, memory)
+
+
+def _tensor_over(values: torch.Tensor, memory: EmulatedMemory) -> torch.Tensor:
+    """Return a tensor of the device with the layout of `values`."""
+    address = 0 if memory.block is None else memory.block.address
+    element, shape, nbytes = _ELEMENTS.get(values.dtype), values.shape, memory.nbytes
+    place = _CUDA, memory.opened.device.index or 0
+    if element is not None and not values.storage_offset() and nbytes == _extent(values):
+        return _from_dlpack(address, shape, values.stride(), element, place, memory)
+    tensor = _from_dlpack(address, (nbytes,), (1,), _BYTE, place, memory)
+    if values.dtype != torch.uint8:
+        tensor = _retype(tensor, values.dtype)
+    return _as_strided(_AS_CPU, tensor, shape, values.stride(), values.storage_offset())
+
+
+def _over(values: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
+    """Return a tensor with the layout of `values` over another storage."""
+    made = torch.empty(0, dtype=values.dtype, device=storage.device)
+    return made.set_(storage, values.storage_offset(), values.shape, values.stride())
+
+
+def _retype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return _view_dtype(_AS_CPU, tensor, dtype)
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """Return the bytes from the first to the last element."""
+    if not tensor.numel():
+        return 0
+    last: int = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    itemsize: int = tensor.element_size()
+    return (last + 1) * itemsize
+
+
+def _from_dlpack(
+    address: int, shape: tuple[int, ...], strides: tuple[int, ...], element: tuple[int, int], place: tuple[int, int],
+    memory: EmulatedMemory,
+) -> torch.Tensor:  # fmt: skip
+    lifetime = _Lifetime(memory)
+    capsule = export_memory(
+        address, shape, strides, element, place, lifetime, versioned=False, read_only=False, copied=False
+    )
+    tensor: torch.Tensor = torch._C._from_dlpack(capsule)
+    lifetime.key = _storage_id(tensor)
+    _by_storage[lifetime.key] = memory
+    return tensor
+
+
+def memory_of(tensor: torch.Tensor) -> EmulatedMemory:
+    """Return the memory of a tensor on an emulated device."""
+    memory = _by_storage.get(_storage_id(tensor))
+    if memory is None:  # C++ code made another storage from the address
+        memory = _by_address[tensor.untyped_storage().data_ptr()]
+    return memory
+
+
+def memory_at(address: int) -> EmulatedMemory | None:
+    """Return the memory whose block begins at an address, or None."""
+    return _by_address.get(address)
+
+
+def find_memory(storage: torch.UntypedStorage) -> EmulatedMemory | None:
+    """Return the memory of a storage, or None if it is not on an emulated device."""
+    return _by_storage.get(storage._cdata)
+
+
+def alias(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor over the values of a tensor on an emulated device, conjugated or negated as that one."""
+    made = _over(tensor, memory_of(tensor).values)
+    if tensor.is_conj():
+        made = made.conj()
+    return torch._neg_view(made) if tensor.is_neg() else made

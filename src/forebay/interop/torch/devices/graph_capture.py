@@ -1,0 +1,137 @@
+"""Capture of operators on emulated devices in CUDA graphs.
+
+A captured operator runs once, to know its results, which are allocated from the graph's pool. What it writes into older
+memory is undone at the end of the capture. Its replay is a function in the queue: it runs the kernel again on tensors
+over the same values, and copies new results into the values of the captured ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+import forebay.cuda
+from forebay.interop.torch.devices import emulated_memory, values
+from forebay.interop.torch.devices.emulated_memory import memory_of, open_torch_device, shadow
+from forebay.interop.torch.kernels.copies import forget_values
+from forebay.runtime.base import capture_state
+from forebay.runtime.base.queue_capabilities import can_launch
+from forebay.runtime.streams.stream import current_stream_for
+
+__all__ = ["TorchGraph", "capturable"]
+
+
+class _Thread(threading.local):
+    inside = False  # an operator that another one calls is a part of it
+
+
+_thread = _Thread()
+# What captured operators have written, by the address of the values: the values, and a copy of them from before the
+# capture if they are older. Memory of the device is not kept: it is free again during the capture.
+_written: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage | None]] = {}
+
+
+class TorchGraph(forebay.cuda.CUDAGraph):
+    """`torch.cuda.CUDAGraph` of an emulated device."""
+
+    def capture_end(self) -> None:
+        """End the capture, and restore what the captured operators have written into older memory."""
+        try:
+            super().capture_end()
+        finally:
+            for written, before in _written.values():
+                if before is not None:
+                    written.copy_(before)
+            _written.clear()
+
+    def replay(self) -> None:
+        """Run the captured work, and wait for it: the operators of emulated devices do not wait for queues."""
+        super().replay()
+        forebay.cuda.current_stream().synchronize()
+
+
+def capturable(kernel: Callable[..., Any], written: Mapping[int, str]) -> Callable[..., Any]:
+    """Return a kernel that records its calls in a graph while one is captured.
+
+    Parameters
+    ----------
+    kernel : callable
+        The kernel.
+    written : dict of int to str
+        Positions and names of the arguments that it writes.
+
+    Returns
+    -------
+    callable
+        The kernel with recording. Without values there is nothing to record; then it forgets what was written.
+    """
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        if not values.is_computed():
+            for position, name in written.items():
+                forget_values(args[position] if position < len(args) else keywords.get(name))
+            return kernel(*args, **keywords)
+        if not capture_state.active or _thread.inside:
+            return kernel(*args, **keywords)
+        device = _device(args) or _device(keywords.values()) or keywords.get("device")
+        queue = current_stream_for(open_torch_device(device if isinstance(device, torch.device) else None)).queue
+        if capture_state.capture_of(queue) is None or not can_launch(queue):
+            return kernel(*args, **keywords)
+        return _capture(kernel, args, keywords, written, queue.call)
+
+    return run
+
+
+def _capture(
+    kernel: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any], written: Mapping[int, str],
+    queue: Callable[[Callable[[], object]], None],
+) -> Any:  # fmt: skip
+    for position, name in written.items():
+        _keep_values(args[position] if position < len(args) else keywords.get(name))
+    given, named = _shadows(args), {name: _shadows(each) for name, each in keywords.items()}
+    _thread.inside = True
+    try:
+        with emulated_memory.logged() as made:
+            result = kernel(*args, **keywords)
+    finally:
+        _thread.inside = False
+    results = [memory.values for memory in made]
+    _written.update({each._cdata: (each, None) for each in results})
+
+    def replay() -> None:
+        with emulated_memory.replaying(results):
+            kernel(*given, **named)
+
+    queue(replay)
+    return result
+
+
+def _keep_values(argument: Any) -> None:
+    if isinstance(argument, torch.Tensor):
+        if argument.is_cuda and (older := memory_of(argument).values)._cdata not in _written:
+            _written[older._cdata] = older, older.clone()
+    elif isinstance(argument, (list, tuple)):
+        for each in argument:
+            _keep_values(each)
+
+
+def _shadows(argument: Any) -> Any:
+    """Return the argument with tensors over the same values, which do not keep the device's memory allocated."""
+    if isinstance(argument, torch.Tensor):
+        return shadow(argument) if argument.is_cuda else argument
+    if isinstance(argument, (list, tuple)):
+        return type(argument)([_shadows(each) for each in argument])
+    return argument
+
+
+def _device(arguments: Any) -> torch.device | None:
+    for each in arguments:
+        if isinstance(each, torch.Tensor):
+            if each.is_cuda:
+                return each.device
+        elif isinstance(each, (list, tuple)) and (found := _device(each)) is not None:
+            return found
+    return None

@@ -1,0 +1,229 @@
+"""`patch()`: PyTorch's CUDA devices are forebay's emulated ones."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.autograd.graph
+import torch.cuda
+import torch.cuda.graphs
+import torch.cuda.memory
+import torch.cuda.random
+import torch.cuda.streams
+import torch.utils._device
+
+import forebay.accelerator
+import forebay.cuda
+import forebay.cuda.graphs
+import forebay.cuda.memory
+import forebay.cuda.streams
+from forebay.errors import WrongState
+from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.device_communication import replace_communication
+from forebay.interop.torch.devices.generators import GeneratorFactory, to_bytes, to_tensor
+from forebay.interop.torch.devices.graph_capture import TorchGraph
+from forebay.interop.torch.devices.legacy_types import replace_legacy_types
+from forebay.interop.torch.devices.pinned_memory import replace_pinned_memory
+from forebay.interop.torch.devices.python_names import NameReplacements
+from forebay.interop.torch.devices.stream_types import replace_stream_types
+from forebay.interop.torch.devices.streams_of_engine import connect_streams
+from forebay.interop.torch.devices.tensor_methods import replace_methods
+from forebay.interop.torch.devices.torch_internals import CudaInterfaces
+from forebay.interop.torch.kernels import workspaces
+from forebay.interop.torch.kernels.collectives import replace_process_groups
+from forebay.interop.torch.kernels.registration import Kernels
+from forebay.interop.torch.kernels.special import COMPOSITES, special_kernels
+
+__all__ = ["Patch", "is_patched", "patch"]
+
+_lock = threading.Lock()
+_patched = False
+# Names that stay PyTorch's: above all the types of its tensors.
+_SKIPPED = (
+    "OutOfMemoryError", "AcceleratorError", "amp", "get_rng_state", "get_rng_state_all", "set_rng_state",
+    "set_rng_state_all", "_get_generator", "_CudaBase", "_lazy_new", "graph", "make_graphed_callables",
+    *(name for name in dir(torch.cuda) if name.endswith(("Storage", "Tensor"))),
+)  # fmt: skip
+
+
+def is_patched() -> bool:
+    """Return True while PyTorch's CUDA devices are emulated ones.
+
+    Returns
+    -------
+    bool
+        Whether `patch()` is active.
+    """
+    return _patched
+
+
+class Patch:
+    """A replacement of PyTorch's CUDA devices by emulated ones, which runs from `start` to `stop`.
+
+    Parameters
+    ----------
+    mode : {"compute", "shapes"}, default "compute"
+        As for `patch`.
+    """
+
+    def __init__(self, mode: values.Mode = "compute") -> None:
+        self._mode = mode
+        self._undo = ExitStack()
+
+    def start(self) -> None:
+        """Let PyTorch use the emulated devices.
+
+        Raises
+        ------
+        WrongState
+            If PyTorch uses them already, or no CUDA device is emulated.
+        Unsupported
+            If this version of PyTorch lacks the interfaces.
+        """
+        global _patched  # noqa: PLW0603 -- guarded by the lock
+        with _lock:
+            if _patched:
+                raise WrongState("patch() is active already: leave its with block first")
+            if not forebay.cuda.is_available():
+                raise WrongState("there is no CUDA device: call forebay.emulate('cuda') before patch()")
+            interfaces = CudaInterfaces()
+            names = NameReplacements()
+            kernels = Kernels(special_kernels(), values.device, COMPOSITES)
+            values.set_mode(self._mode)
+            connect_streams()
+            _patched = True
+        with ExitStack() as undo:
+            undo.callback(_set_unpatched)
+            undo.callback(interfaces.remove)
+            undo.callback(workspaces.clear)
+            undo.callback(kernels.remove)
+            undo.callback(names.restore)
+            interfaces.install()
+            kernels.register()
+            _replace_names(names)
+            self._undo = undo.pop_all()
+
+    def stop(self) -> None:
+        """Restore PyTorch. Calling it again does nothing."""
+        self._undo.close()
+
+
+@contextmanager
+def patch(mode: values.Mode = "compute") -> Iterator[None]:
+    """Let PyTorch use forebay's emulated CUDA devices.
+
+    Parameters
+    ----------
+    mode : {"compute", "shapes"}, default "compute"
+        Compute the values on the CPU, or compute only shapes: then no memory is used, and a program that reads a value
+        raises DataDependent with the line.
+
+    Yields
+    ------
+    None
+        PyTorch is restored at the end. Tensors of the emulated devices must not be used any more then.
+
+    Raises
+    ------
+    WrongState
+        If it is active already, or no CUDA device is emulated.
+    Unsupported
+        If this version of PyTorch lacks the interfaces.
+
+    Notes
+    -----
+    Affects the whole process. Call it before the program creates CUDA tensors.
+
+    Examples
+    --------
+    >>> import forebay, forebay.interop.torch
+    >>> import torch  # doctest: +SKIP
+    >>> with forebay.emulate("cuda", profile="h100"), forebay.interop.torch.patch():  # doctest: +SKIP
+    ...     weights = torch.ones(1000, 1000, device="cuda")
+    ...     print(weights.device, torch.cuda.memory_allocated())
+    cuda:0 4000256
+    """
+    running = Patch(mode)
+    running.start()
+    try:
+        yield
+    finally:
+        running.stop()
+
+
+def _set_unpatched() -> None:
+    global _patched  # noqa: PLW0603 -- as above
+    _patched = False
+
+
+def _replace_names(names: NameReplacements) -> None:
+    torch.utils._device._device_constructors()  # it keeps the factories, which must be PyTorch's own
+    for theirs, ours in (
+        (torch.cuda, forebay.cuda),
+        (torch.cuda.memory, forebay.cuda.memory),
+        (torch.cuda.streams, forebay.cuda.streams),
+        (torch.cuda.graphs, forebay.cuda.graphs),
+        (torch.cuda.random, forebay.cuda.random),
+        (torch.accelerator, forebay.accelerator),
+    ):
+        names.replace_module(theirs, ours, _SKIPPED)
+    for module in (torch.cuda, torch.cuda.random):
+        for name, function in _random_functions().items():
+            names.replace(module, name, function)
+    names.replace(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))  # noqa: ARG005 -- PyTorch's signature
+    names.replace(torch, "Generator", GeneratorFactory)
+    names.replace(torch.backends.cudnn, "is_acceptable", _no_cudnn)
+    names.replace(torch.cuda.graphs.graph, "default_capture_stream", None)  # of an emulation before
+    names.replace(torch.cuda, "_initialized", True)  # torch.utils.checkpoint reads it, for instance
+    for module in (torch.cuda, torch.cuda.graphs):
+        names.replace(module, "CUDAGraph", TorchGraph)
+    names.replace(torch._C, "_has_cuda", True)
+    for name in dir(forebay._C):
+        if name.startswith(("_cuda", "_host_")):
+            names.replace(torch._C, name, getattr(forebay._C, name))
+    names.replace(torch._C, "_cuda_clearCublasWorkspaces", workspaces.clear)
+    run_backward = torch.autograd.graph._engine_run_backward
+    for module in (torch.autograd.graph, torch.autograd):
+        names.replace(module, "_engine_run_backward", _in_one_thread(run_backward))
+    replace_methods(names)
+    replace_communication(names)
+    replace_stream_types(names)
+    replace_pinned_memory(names)
+    replace_legacy_types(names)
+    replace_process_groups(names)
+
+
+def _no_cudnn(tensor: torch.Tensor) -> bool:
+    """Return False: recurrent networks run cell by cell, and a build without cuDNN must not warn of it."""
+    return False
+
+
+def _in_one_thread(run_backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that runs the backward pass in the calling thread: the engine has no thread for the devices."""
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        with torch.autograd.set_multithreading_enabled(False):
+            return run_backward(*args, **keywords)
+
+    return run
+
+
+def _random_functions() -> dict[str, Callable[..., Any]]:
+    def get_rng_state(device: Any = "cuda") -> torch.Tensor:
+        return to_tensor(forebay.cuda.get_rng_state(device))
+
+    def get_rng_state_all() -> list[torch.Tensor]:
+        return [to_tensor(each) for each in forebay.cuda.get_rng_state_all()]
+
+    def set_rng_state(new_state: torch.Tensor, device: Any = "cuda") -> None:
+        forebay.cuda.set_rng_state(to_bytes(new_state), device)
+
+    def set_rng_state_all(new_states: Any) -> None:
+        forebay.cuda.set_rng_state_all([to_bytes(each) for each in new_states])
+
+    functions = (get_rng_state, get_rng_state_all, set_rng_state, set_rng_state_all)
+    return {each.__name__: each for each in functions}

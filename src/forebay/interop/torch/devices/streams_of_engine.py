@@ -1,0 +1,63 @@
+"""Streams and events of PyTorch's C++ code, above all of the autograd engine, as those of emulated devices."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import forebay.cuda
+from forebay.device_spec import Device
+from forebay.interop.torch.devices._device_guard import set_callbacks
+from forebay.interop.torch.devices.emulated_memory import memory_at
+from forebay.runtime.devices import current, open_device
+from forebay.runtime.memory.storage import AnyBlock
+from forebay.runtime.streams.event import Event
+from forebay.runtime.streams.stream import Stream, current_stream_for
+
+__all__ = ["connect_streams"]
+
+_events: dict[int, Event] = {}
+_numbers = count(1)
+
+
+def connect_streams() -> None:
+    """Let PyTorch's device guard use the current devices and streams of forebay."""
+    set_callbacks(
+        lambda: current.current_index("cuda"), forebay.cuda.device_count, _current, _exchange, _record, _wait,
+        lambda event: _events.pop(event, None), _record_memory,
+    )  # fmt: skip
+
+
+def _current(index: int) -> int:
+    return current_stream_for(open_device.open_device(Device("cuda", index))).stream_id
+
+
+def _exchange(index: int, number: int) -> int:
+    opened = open_device.open_device(Device("cuda", index))
+    previous = current_stream_for(opened)
+    if number != previous.stream_id:
+        current.set_stream_on(_stream(index, number))
+    return previous.stream_id
+
+
+def _stream(index: int, number: int) -> Stream:
+    found = current_stream_for(open_device.open_device(Device("cuda", index)))
+    if found.stream_id == number:
+        return found
+    return forebay.cuda.Stream(stream_id=number, device_index=index, device_type=1)
+
+
+def _record(index: int, number: int) -> int:
+    event, key = Event(), next(_numbers)
+    event.record(_stream(index, number))
+    _events[key] = event
+    return key
+
+
+def _wait(key: int, index: int, number: int) -> None:
+    _stream(index, number).wait_event(_events[key])
+
+
+def _record_memory(address: int, index: int, number: int) -> None:
+    memory = memory_at(address)
+    if memory is not None and isinstance(memory.block, AnyBlock):
+        memory.block.record_stream(_stream(index, number).queue.handle)

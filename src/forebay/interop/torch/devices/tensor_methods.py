@@ -1,0 +1,68 @@
+"""Methods of PyTorch's tensors and storages that need a driver, for emulated devices."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+
+from forebay.interop.torch.devices.emulated_memory import allocate_bytes, find_memory, memory_of, replace_block
+from forebay.interop.torch.devices.python_names import NameReplacements
+from forebay.runtime.memory.storage import AnyBlock
+
+__all__ = ["replace_methods"]
+
+_TensorBase = torch._C.TensorBase
+_StorageBase = torch._C.StorageBase
+
+
+def replace_methods(names: NameReplacements) -> None:
+    """Replace the methods."""
+    names.replace(torch.Tensor, "record_stream", _record_stream)
+    names.replace(torch.Tensor, "__dlpack__", _dlpack(torch.Tensor.__dlpack__))
+    names.replace(torch.Tensor, "__cuda_array_interface__", property(_array_interface))
+    names.replace(torch.UntypedStorage, "__new__", staticmethod(_new_storage))
+    names.replace(torch.UntypedStorage, "resize_", _resize)
+    names.replace(torch.UntypedStorage, "nbytes", _nbytes)
+    names.replace(torch.UntypedStorage, "size", _nbytes)
+
+
+def _record_stream(self: torch.Tensor, stream: Any) -> None:
+    block = memory_of(self).block
+    if isinstance(block, AnyBlock):
+        block.record_stream(stream.queue.handle)
+
+
+def _dlpack(original: Any) -> Any:
+    def export(self: torch.Tensor, *args: Any, **keywords: Any) -> Any:
+        if self.is_cuda:
+            raise BufferError("memory of an emulated device cannot be exported: copy the tensor to the CPU first")
+        return original(self, *args, **keywords)
+
+    return export
+
+
+def _array_interface(self: torch.Tensor) -> NoReturn:
+    raise AttributeError("tensors of emulated devices have no __cuda_array_interface__: copy them to the CPU first")
+
+
+def _new_storage(cls: type, *args: Any, device: Any = None, **keywords: Any) -> Any:
+    if device is None or torch.device(device).type != "cuda":
+        if device is not None:
+            keywords["device"] = device
+        return _StorageBase.__new__(cls, *args, **keywords)
+    return torch.empty(args[0] if args else 0, dtype=torch.uint8, device=device).untyped_storage()
+
+
+def _resize(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+    memory = find_memory(self)
+    if memory is None:
+        return _StorageBase.resize_(self, size)
+    replace_block(memory, allocate_bytes(memory.opened, size), size)
+    return self
+
+
+def _nbytes(self: torch.UntypedStorage) -> int:
+    memory = find_memory(self)
+    size: int = _StorageBase.nbytes(self) if memory is None else memory.nbytes
+    return size

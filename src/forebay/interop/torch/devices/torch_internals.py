@@ -1,0 +1,97 @@
+"""Installation of CUDA's C++ interfaces in a PyTorch that has no driver: the device guard and the hooks.
+
+PyTorch keeps a table of device guards, one for each type of device, which change the current device and stream of C++
+code such as the autograd engine, and an object of hooks that says whether CUDA exists. Both belong to the part of
+PyTorch that needs NVIDIA's libraries. Their C++ interfaces are read from the header files that every wheel contains.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+
+import torch
+
+from forebay.errors import Unsupported
+from forebay.interop.torch.devices._device_guard import Table, make_object, set_host_allocator
+
+__all__ = ["CudaInterfaces", "method_slots"]
+
+_GUARDS = "_ZN3c104impl26device_guard_impl_registryE"  # c10::impl::device_guard_impl_registry
+_HOOKS = "_ZN2at6detail12getCUDAHooksEv"  # at::detail::getCUDAHooks()
+_HOST_ALLOCATOR = "_ZN3c1015GetCPUAllocatorEv"  # c10::GetCPUAllocator()
+_CPU, _CUDA, _META = 0, 1, 14  # c10::DeviceType
+_GUARD_METHODS = ("exchangeDevice", "getDevice", "deviceCount", "getStream", "getDefaultStream", "exchangeStream",
+                  "record", "block", "destroyEvent", "queryEvent", "queryStream", "synchronizeEvent",
+                  "synchronizeStream", "recordDataPtrOnStream")  # fmt: skip
+_HOOK_METHODS = ("hasCUDA", "hasPrimaryContext", "isBuilt", "isAvailable", "init", "getPinnedMemoryAllocator")
+_VIRTUAL = re.compile(r"\bvirtual\s+(~)?[^;{}()]*?(\w+)\s*\(")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+def method_slots(*headers: str) -> dict[str, int]:
+    """Return the position of each virtual method in the table of a class, whose bases come first.
+
+    >>> method_slots("virtual ~A(); virtual int f() const = 0;  // virtual g()", "virtual bool h(int i) { return i; }")
+    {'~A': 0, 'f': 2, 'h': 3}
+    """
+    slots: dict[str, int] = {}
+    position = 0
+    for header in headers:
+        for destructor, name in _VIRTUAL.findall(_COMMENT.sub("", header)):
+            key = f"~{name}" if destructor else name
+            if key not in slots:  # else it overrides that of a base
+                slots[key] = position
+                position += 2 if destructor else 1  # two destructors: one also frees the memory
+    return slots
+
+
+class CudaInterfaces:
+    """The guard and the hooks of the emulated devices.
+
+    Raises
+    ------
+    Unsupported
+        If this build of PyTorch has not the expected interfaces.
+    """
+
+    def __init__(self) -> None:
+        folder = Path(torch.__file__).parent
+        try:
+            core = ctypes.CDLL(str(folder / "lib/libc10.so"))
+            self._guards = (ctypes.c_void_p * (_META + 1)).in_dll(core, _GUARDS)
+            find_allocator = getattr(core, _HOST_ALLOCATOR)
+            find_hooks = getattr(ctypes.CDLL(str(folder / "lib/libtorch_cpu.so")), _HOOKS)
+            headers = folder / "include"
+            guard = (headers / "c10/core/impl/DeviceGuardImplInterface.h").read_text()
+            base = (headers / "ATen/detail/AcceleratorHooksInterface.h").read_text()
+            hooks = (headers / "ATen/detail/CUDAHooksInterface.h").read_text()
+            guard_slots, hook_slots = method_slots(guard), method_slots(base, hooks)
+            self._guard_slots = {name: guard_slots[name] for name in _GUARD_METHODS}
+            self._hook_slots = {name: hook_slots[name] for name in _HOOK_METHODS if name in hook_slots}
+        except (OSError, ValueError, AttributeError, KeyError) as error:
+            raise Unsupported(f"PyTorch {torch.__version__} cannot emulate CUDA devices: {error!r}") from None
+        if not (self._guards[_CPU] and self._guards[_META] and "hasCUDA" in self._hook_slots):
+            raise Unsupported(
+                f"PyTorch {torch.__version__} cannot emulate CUDA devices: it has no guard of meta tensors"
+            )
+        find_allocator.restype = find_hooks.restype = ctypes.c_void_p
+        set_host_allocator(find_allocator())
+        self._hooks = ctypes.cast(find_hooks(), ctypes.POINTER(ctypes.c_void_p))
+        self._tables: list[Table] = []  # never freed while PyTorch may use them
+        self._replaced: tuple[int | None, int | None] | None = None
+
+    def install(self) -> None:
+        """Replace PyTorch's guard and hooks."""
+        table, guard, _ = make_object(self._guards[_META] or 0, self._guard_slots)
+        other, _, hooks = make_object(ctypes.addressof(self._hooks.contents), self._hook_slots)
+        self._tables = [table, other]
+        self._replaced = self._guards[_CUDA], self._hooks[0]
+        self._guards[_CUDA], self._hooks[0] = guard, hooks
+
+    def remove(self) -> None:
+        """Restore them."""
+        if self._replaced is not None:
+            self._guards[_CUDA], self._hooks[0] = self._replaced
+            self._replaced = None

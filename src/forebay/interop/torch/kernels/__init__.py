@@ -1,0 +1,1 @@
+"""Kernels of PyTorch's operators for emulated CUDA devices."""

@@ -1,0 +1,182 @@
+"""Kernel of any operator for emulated devices: PyTorch's own kernel for the values, and memory for each new result.
+
+The values are computed by the CPU's kernel or, without values, by the meta kernel, which knows the shapes. What the
+operator writes is found in its schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.emulated_memory import adopt, alias, memory_of, open_torch_device
+from forebay.interop.torch.devices.generators import host_generator
+from forebay.interop.torch.kernels.sparse import sparse_on_device
+from forebay.runtime.devices.open_device import OpenDevice
+
+__all__ = [
+    "ArgumentReader",
+    "Operator",
+    "generic_kernel",
+    "mixed_devices",
+    "replace_values",
+    "view_kernel",
+    "written_arguments",
+]
+
+Operator = Any  # torch._ops.OpOverload, which has no annotations
+_TENSOR = torch._C.TensorType.get()
+_NUMBERS = (bool, int, float, complex)
+_AS_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+# Operators whose tensors may be on several devices.
+_MIXED = {"copy_", "_copy_from", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_", "_foreach_copy_",
+          "_unsafe_index", "_unsafe_index_put", "_amp_foreach_non_finite_check_and_unscale_", "set_",
+          "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"}  # fmt: skip
+
+
+def mixed_devices(one: torch.device, other: torch.device) -> RuntimeError:
+    """Return PyTorch's error for an operator with tensors on two devices."""
+    return RuntimeError(
+        f"Expected all tensors to be on the same device, but found at least two devices, {one} and {other}!"
+    )
+
+
+class ArgumentReader:
+    """The arguments of one call as tensors over the values, and where the results belong."""
+
+    __slots__ = ("aliases", "device", "generator", "mixed", "originals", "values_device")
+
+    def __init__(self, values_device: str, *, mixed: bool) -> None:
+        self.device: torch.device | None = None
+        self.generator: torch.Generator | None = None
+        self.mixed = mixed
+        self.values_device = values_device
+        self.aliases: dict[int, torch.Tensor] = {}  # by the id of the original
+        self.originals: dict[int, torch.Tensor] = {}  # by the id of the alias
+
+    def read(self, argument: Any) -> Any:
+        """Return the argument with tensors over values in place of tensors of the device."""
+        if isinstance(argument, torch.Tensor):
+            return self._read_tensor(argument)
+        if isinstance(argument, (list, tuple)):
+            return [self.read(each) for each in argument]
+        if isinstance(argument, torch.device) and argument.type == "cuda":
+            self.device = self.device or argument
+            return torch.device(self.values_device)
+        if isinstance(argument, torch.Generator):
+            self.generator = argument
+            return None
+        return argument
+
+    def _read_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        device = tensor.device
+        if device.type != "cuda":
+            if tensor.dim() and not self.mixed and device.type == "cpu" and self.device is not None:
+                raise mixed_devices(self.device, device)
+            return tensor.to("meta") if self.values_device == "meta" and device.type == "cpu" else tensor
+        if self.device is None:
+            self.device = device
+        elif device != self.device and not self.mixed and tensor.dim():
+            raise mixed_devices(self.device, device)
+        known = self.aliases.get(id(tensor))
+        if known is None:
+            known = alias(tensor)
+            self.aliases[id(tensor)] = known
+            self.originals[id(known)] = tensor
+        return known
+
+    def write_back(self) -> None:
+        """Give the originals the shapes that the operator has changed."""
+        for key, original in self.originals.items():
+            changed = next(each for each in self.aliases.values() if id(each) == key)
+            if changed.shape != original.shape or changed.stride() != original.stride():
+                replace_values(original, changed)
+
+
+def replace_values(original: torch.Tensor, values: torch.Tensor) -> None:
+    """Make `original` a tensor over `values`, whose storage may have grown, or be another one."""
+    memory = memory_of(original)
+    if memory.values._cdata == values.untyped_storage()._cdata and memory.nbytes == memory.values.nbytes():
+        source = original
+    else:
+        source = adopt(values, open_torch_device(original.device))
+    storage: Any = source.untyped_storage()
+    torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
+        _AS_CPU, original, storage, values.storage_offset(), values.shape, values.stride()
+    )
+
+
+def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Callable[..., Any]:
+    """Return the kernel of an operator."""
+    name = operator._schema.name.partition("::")[2]
+    mixed = name in _MIXED
+    written = written_arguments(operator)
+    returns_written = [any(alias_of.is_write for alias_of in [each.alias_info] if alias_of is not None)
+                       for each in operator._schema.returns]  # fmt: skip
+    names = [argument.name for argument in operator._schema.arguments]
+    tensors = [at for at, argument in enumerate(operator._schema.arguments) if argument.type.isSubtypeOf(_TENSOR)]
+    draws = "generator" in names
+    first = next(iter(written), 0)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        reader = ArgumentReader(values_device(), mixed=mixed)
+        read = reader.read
+        given = [read(each) for each in args]
+        keywords = {key: read(each) for key, each in kwargs.items()}
+        if "pin_memory" in keywords:
+            keywords["pin_memory"] = False
+        if draws:
+            keywords["generator"] = host_generator(reader.device or torch.device("cuda"), reader.generator)
+            given = given[: names.index("generator")]
+        try:
+            if any(at < len(given) and isinstance(given[at], _NUMBERS) for at in tensors):
+                results = operator.overloadpacket(*given, **keywords)  # PyTorch passes a wrapped number as a number
+            else:
+                results = operator(*given, **keywords)
+        except NotImplementedError:
+            if values.is_computed():
+                raise
+            raise values.needs_values(f"{name}()") from None
+        if written:
+            reader.write_back()
+            if not returns_written:
+                return None
+            if len(returns_written) == 1 and returns_written[0]:
+                return args[first] if first < len(args) else kwargs[names[first]]
+        opened = open_torch_device(reader.device)
+        return _wrap(results, reader, opened)
+
+    kernel.__name__ = name
+    return kernel
+
+
+def written_arguments(operator: Operator) -> dict[int, str]:
+    """Return the positions and names of the arguments that an operator writes."""
+    return {
+        at: argument.name for at, argument in enumerate(operator._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    }  # fmt: skip
+
+
+def _wrap(result: Any, reader: ArgumentReader, opened: OpenDevice) -> Any:
+    if isinstance(result, torch.Tensor):
+        if result.layout is not torch.strided:
+            return sparse_on_device(result, opened)
+        original = reader.originals.get(id(result))
+        return adopt(result, opened) if original is None else original
+    if isinstance(result, (list, tuple)):
+        return type(result)(_wrap(each, reader, opened) for each in result)
+    return result
+
+
+def view_kernel(operator: Operator) -> Callable[..., Any]:
+    """Return the kernel of an operator that returns views: PyTorch's own for the CPU, which reads no memory."""
+    redispatch = operator.redispatch
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        return redispatch(_AS_CPU, *args, **kwargs)
+
+    return kernel

@@ -1,0 +1,84 @@
+"""Indexed additions on emulated devices: the sort of the indices, by which the GPU adds in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from forebay.interop.torch.devices import values
+from forebay.interop.torch.kernels.generic import generic_kernel
+from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of
+
+__all__ = ["INDEXING_KERNELS"]
+
+_aten = torch.ops.aten
+_compute_put = generic_kernel(_aten._index_put_impl_.default, values.device)
+_ONE_TILE = 4864  # indices that the sort keeps in registers; an assumption
+_compute_index = generic_kernel(_aten.index.Tensor, values.device)
+
+
+def _index_put(
+    target: torch.Tensor, indices: Sequence[torch.Tensor | None], source: torch.Tensor, accumulate: bool = False,
+    unsafe: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    result: torch.Tensor = _compute_put(target, indices, source, accumulate, unsafe)
+    used = [each for each in indices if each is not None]
+    kept = target.numel()
+    for at, each in enumerate(indices):
+        if each is not None:
+            kept //= max(1, target.shape[at])
+    if (accumulate or torch.are_deterministic_algorithms_enabled()) and used and source.numel():
+        with Scratch(target.device) as scratch:
+            _take_sort(scratch, used, source, kept, checks=not unsafe)
+    return result
+
+
+def _take_sort(
+    scratch: Scratch, indices: Sequence[torch.Tensor], source: torch.Tensor, kept: int, *, checks: bool
+) -> None:
+    shape = torch.broadcast_shapes(*(each.shape for each in indices))
+    bytes_of_all = shape.numel() * 8
+    linear = -1
+    for each in indices:
+        if each.dtype == torch.bool:
+            return  # its indices depend on values
+        if checks and each.is_cuda:
+            with Scratch(scratch.opened) as bounds:
+                for _ in range(2):
+                    bounds.take(8)
+                for _ in range(2):
+                    bounds.free(bounds.take(1))
+                bounds.free(0)
+        if each.is_cuda:
+            wrapped = scratch.take(nbytes_of(each))
+            strided = scratch.take(nbytes_of(each))
+            scratch.free(wrapped)
+        else:  # computed on the CPU, then copied
+            strided = scratch.take(nbytes_of(each))
+        if linear >= 0:
+            scratch.free(strided)
+        else:
+            linear = strided
+    if source.numel() != shape.numel() * kept or not source.is_contiguous():
+        scratch.take(shape.numel() * kept * source.itemsize)
+    for _ in range(3):
+        scratch.take(bytes_of_all)
+    scratch.free(scratch.take(1 if shape.numel() <= _ONE_TILE else 2 * bytes_of_all))
+
+
+def _index(given: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """Return the elements. Indices on the CPU are copied."""
+    with Scratch(given.device) as scratch:
+        for each in indices:
+            if each is not None and not each.is_cuda and each.dtype != torch.bool:
+                scratch.take(nbytes_of(each))
+        result: torch.Tensor = _compute_index(given, indices)
+    return result
+
+
+INDEXING_KERNELS: dict[str, Callable[..., Any]] = {
+    "aten::_index_put_impl_": _index_put,
+    "aten::index.Tensor": _index,
+}

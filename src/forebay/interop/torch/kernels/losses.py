@@ -1,0 +1,131 @@
+"""Losses, softmax and embeddings on emulated devices: the intermediate results of their kernels on CUDA devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_device
+from forebay.interop.torch.kernels.generic import generic_kernel
+from forebay.interop.torch.kernels.reductions import take_reduction
+from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of, values_of
+
+__all__ = ["LOSS_KERNELS"]
+
+_aten = torch.ops.aten
+
+
+def _softmax_backward(operator: Any) -> Callable[..., Any]:
+    """Return the kernel, which multiplies the gradient and the output first."""
+    compute = generic_kernel(operator, values.device)
+
+    def kernel(gradient: torch.Tensor, output: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = compute(gradient, output, *args, **kwargs)
+        with Scratch(output.device) as scratch:
+            scratch.take(nbytes_of(output))
+        return result
+
+    return kernel
+
+
+def _with_copy(operator: Any, at: int = 0) -> Callable[..., Any]:
+    """Return the kernel of an operator that makes its argument `at` contiguous after the result is allocated."""
+    compute = generic_kernel(operator, values.device)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        result = compute(*args, **kwargs)
+        with Scratch(args[at].device) as scratch:
+            scratch.contiguous(args[at])
+        return result
+
+    return kernel
+
+
+def _embedding_backward(gradient: torch.Tensor, indices: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Return the gradient of the weights. The buffers of the sort of more than 3072 indices are an estimate."""
+    with Scratch(gradient.device) as scratch:
+        scratch.contiguous(gradient)
+        result = _compute_embedding_backward(gradient, indices, *args, **kwargs)
+        if indices.numel() > _FEW_INDICES:
+            for _ in range(4):  # sorted indices, their former places, the places before, and the sort's own buffer
+                scratch.take(nbytes_of(indices))
+    return result
+
+
+def _loss_2d(given: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the loss and the sum of the weights, which is allocated first."""
+    arguments, named = [values_of(each) for each in args], {key: values_of(each) for key, each in kwargs.items()}
+    loss, weights = _aten.nll_loss2d_forward(values_of(given), *arguments, **named)
+    opened = open_torch_device(given.device)
+    second = adopt(weights, opened)
+    return adopt(loss, opened), second
+
+
+def _reduced_loss(operator: Any, *, result_first: bool) -> Callable[..., Any]:
+    """Return the kernel of a loss that computes the loss of each element before it reduces them."""
+    compute = generic_kernel(operator, values.device)
+
+    def kernel(given: torch.Tensor, target: torch.Tensor, reduction: int = 1, *args: Any, **kwargs: Any) -> Any:
+        if not reduction:
+            return compute(given, target, reduction, *args, **kwargs)
+        shape = torch.broadcast_shapes(given.shape, target.shape)
+        with Scratch(given.device) as scratch:
+            if not result_first:
+                scratch.take(shape.numel() * given.itemsize)
+            result = compute(given, target, reduction, *args, **kwargs)
+            if result_first:
+                scratch.take(shape.numel() * given.itemsize)
+            take_reduction(scratch.opened, torch.empty(shape, dtype=given.dtype, device="meta"), [], given.dtype)
+        return result
+
+    return kernel
+
+
+def _binary_cross_entropy(
+    given: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
+) -> Any:
+    """Return the loss. The reduced loss is copied to the memory of the losses of the elements."""
+    result = _compute_binary(given, target, weight, reduction)
+    if reduction:
+        with Scratch(given.device) as scratch:
+            scratch.take(given.itemsize)
+            shape = torch.empty(given.shape, dtype=given.dtype, device="meta")
+            take_reduction(scratch.opened, shape, [], given.dtype)
+    return result
+
+
+_compute_binary = generic_kernel(_aten.binary_cross_entropy.default, values.device)
+
+
+def _log_sigmoid(given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the result and an empty buffer, where the CPU's kernel keeps powers for the gradient."""
+    opened = open_torch_device(given.device)
+    result = adopt(_aten.log_sigmoid_forward(values_of(given))[0], opened)
+    return result, torch.empty(0, dtype=given.dtype, device=given.device)
+
+
+def _log_sigmoid_backward(gradient: torch.Tensor, given: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+    powers = _aten.log_sigmoid_forward(values_of(given))[1]
+    found = _aten.log_sigmoid_backward(values_of(gradient), values_of(given), powers)
+    return adopt(found, open_torch_device(given.device))
+
+
+_FEW_INDICES = 3072
+_compute_embedding_backward = generic_kernel(_aten.embedding_dense_backward.default, values.device)
+
+LOSS_KERNELS: dict[str, Callable[..., Any]] = {
+    "aten::_softmax_backward_data": _softmax_backward(_aten._softmax_backward_data.default),
+    "aten::_log_softmax_backward_data": _with_copy(_aten._log_softmax_backward_data.default),
+    "aten::nll_loss_backward": _with_copy(_aten.nll_loss_backward.default),
+    "aten::nll_loss2d_forward": _loss_2d,
+    "aten::embedding_dense_backward": _embedding_backward,
+    "aten::log_sigmoid_forward": _log_sigmoid,
+    "aten::log_sigmoid_backward": _log_sigmoid_backward,
+    "aten::mse_loss": _reduced_loss(_aten.mse_loss.default, result_first=True),
+    "aten::smooth_l1_loss": _reduced_loss(_aten.smooth_l1_loss.default, result_first=True),
+    "aten::huber_loss": _reduced_loss(_aten.huber_loss.default, result_first=False),
+    "aten::binary_cross_entropy": _binary_cross_entropy,
+}

@@ -1,0 +1,125 @@
+"""Kernels of matrix products: the copies that cuBLAS needs of some layouts, and the workspaces.
+
+Values are those of the CPU. Which of cuBLAS and cuBLASLt computes a product decides about the workspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from forebay.interop.torch.devices import values
+from forebay.interop.torch.kernels.generic import generic_kernel
+from forebay.interop.torch.kernels.scratch_memory import Scratch, is_dense, nbytes_of
+from forebay.interop.torch.kernels.workspaces import blas_workspace, lt_workspace
+
+__all__ = ["MATRIX_KERNELS"]
+
+_aten = torch.ops.aten
+_LT_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_NAMES = {torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",
+          torch.bool: "Bool"}  # fmt: skip
+
+
+def _refuse_integers(tensor: torch.Tensor, kernel: str) -> None:
+    if tensor.dtype in _NAMES:
+        raise NotImplementedError(f"\"{kernel}\" not implemented for '{_NAMES[tensor.dtype]}'")
+
+
+def _is_usable(matrix: torch.Tensor) -> bool:
+    """Return True if cuBLAS can read or write a matrix where it is."""
+    (rows, columns), (down, right) = matrix.shape, matrix.stride()
+    return is_dense(matrix) or (right == 1 and down >= max(1, columns)) or (down == 1 and right >= max(1, rows))
+
+
+def _is_usable_batch(batch: torch.Tensor) -> bool:
+    (_, rows, columns), (_, down, right) = batch.shape, batch.stride()
+    rowwise = right == 1 and down >= max(1, columns)
+    return bool(rowwise or (down == 1 and right >= max(1, rows)) or batch.is_contiguous())
+
+
+def _copies(scratch: Scratch, is_usable: Callable[[torch.Tensor], bool], *matrices: torch.Tensor) -> None:
+    for matrix in matrices:
+        if not is_usable(matrix):
+            scratch.take(nbytes_of(matrix))
+
+
+def _uses_lt(bias: torch.Tensor, one: torch.Tensor, other: torch.Tensor, beta: complex) -> bool:
+    """Return True if cuBLASLt computes a product and adds the bias."""
+    length, columns = other.shape
+    fits = bias.dim() == 1 and bias.shape[0] == columns and bias.is_contiguous() and length > 1 and columns > 1
+    return fits and beta == 1 and one.dtype in _LT_TYPES
+
+
+def _product(operator: Any, is_usable: Callable[[torch.Tensor], bool], at: int) -> Callable[..., Any]:
+    """Return the kernel of an operator whose arguments `at` and `at + 1` are multiplied."""
+    compute = generic_kernel(operator, values.device)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        one, other = args[at], args[at + 1]
+        _refuse_integers(one, "addmm_cuda" if one.dim() == 2 else "baddbmm_cuda")
+        result = compute(*args, **kwargs)
+        if result.numel() and one.numel():
+            with Scratch(one.device) as scratch:
+                _copies(scratch, is_usable, other, one)
+                blas_workspace(scratch)
+        return result
+
+    return kernel
+
+
+def _addmm(operator: Any) -> Callable[..., Any]:
+    compute = generic_kernel(operator, values.device)
+
+    def kernel(bias: torch.Tensor, one: torch.Tensor, other: torch.Tensor, *, beta: complex = 1, **kwargs: Any) -> Any:
+        _refuse_integers(one, "addmm_cuda")
+        result = compute(bias, one, other, beta=beta, **kwargs)
+        if result.numel() and one.numel():
+            with Scratch(one.device) as scratch:
+                _copies(scratch, _is_usable, other, one)
+                if result is not bias and _uses_lt(bias, one, other, beta):
+                    lt_workspace(scratch)
+                else:
+                    blas_workspace(scratch)
+        return result
+
+    return kernel
+
+
+def _vector_product(operator: Any, at: int) -> Callable[..., Any]:
+    """Return the kernel of a product whose argument `at` is a matrix or vector."""
+    compute = generic_kernel(operator, values.device)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        result = compute(*args, **kwargs)
+        left = args[at]
+        if left.numel():
+            with Scratch(left.device) as scratch:
+                if left.dim() == 2 and 1 not in left.stride():
+                    scratch.contiguous(left)
+                blas_workspace(scratch)
+        return result
+
+    return kernel
+
+
+MATRIX_KERNELS: dict[str, Callable[..., Any]] = {
+    "aten::mm": _product(_aten.mm.default, _is_usable, 0),
+    "aten::mm.out": _product(_aten.mm.out, _is_usable, 0),
+    "aten::bmm": _product(_aten.bmm.default, _is_usable_batch, 0),
+    "aten::bmm.out": _product(_aten.bmm.out, _is_usable_batch, 0),
+    "aten::baddbmm": _product(_aten.baddbmm.default, _is_usable_batch, 1),
+    "aten::baddbmm_": _product(_aten.baddbmm_.default, _is_usable_batch, 1),
+    "aten::baddbmm.out": _product(_aten.baddbmm.out, _is_usable_batch, 1),
+    "aten::addmm": _addmm(_aten.addmm.default),
+    "aten::addmm_": _addmm(_aten.addmm_.default),
+    "aten::addmm.out": _addmm(_aten.addmm.out),
+    "aten::_addmm_activation": _addmm(_aten._addmm_activation.default),
+    "aten::addmv": _vector_product(_aten.addmv.default, 1),
+    "aten::addmv_": _vector_product(_aten.addmv_.default, 1),
+    "aten::addmv.out": _vector_product(_aten.addmv.out, 1),
+    "aten::dot": _vector_product(_aten.dot.default, 0),
+    "aten::vdot": _vector_product(_aten.vdot.default, 0),
+}

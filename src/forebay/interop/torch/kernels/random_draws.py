@@ -1,0 +1,163 @@
+"""Kernels that draw random numbers: those of the emulated GPU, bit for bit where forebay knows them.
+
+Uniform, normal, exponential, Bernoulli, integer and other fills of one launch are the GPU's. Operators that PyTorch
+computes with kernels of another form (dropout, permutations, multinomial and Poisson) draw from a generator of the CPU
+that is seeded from the GPU's: reproducible, but not the GPU's numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.emulated_memory import adopt, alias, open_torch_device
+from forebay.interop.torch.devices.generators import generator_of, host_generator
+from forebay.interop.torch.kernels.copies import forget_values
+from forebay.runtime.memory.storage import Storage
+from forebay.runtime.random import fill
+from forebay.runtime.streams.stream import current_stream_for
+from forebay.runtime.tensors.tensor import Tensor
+
+__all__ = ["DROPOUT_KERNELS", "RANDOM_KERNELS"]
+
+_NUMPY = {
+    torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64, torch.bool: np.bool_,
+    torch.int8: np.int8, torch.int16: np.int16, torch.int32: np.int32, torch.int64: np.int64, torch.uint8: np.uint8,
+    torch.complex64: np.complex64, torch.complex128: np.complex128,
+}  # fmt: skip
+
+
+def _draw(target: torch.Tensor, generator: object, function: Callable[..., None], *arguments: Any) -> torch.Tensor:
+    """Draw into the values of a tensor."""
+    if not values.is_computed():
+        forget_values(target)
+        return target
+    opened = open_torch_device(target.device)
+    elements = alias(target)
+    if (dtype := _NUMPY.get(target.dtype)) is None:  # bfloat16, for instance: the GPU computes float32, and rounds
+        elements = torch.empty_strided(target.shape, target.stride(), dtype=torch.float32)
+        dtype = np.float32
+    memory = Storage(opened, elements.untyped_storage().nbytes(), elements.data_ptr(), elements)
+    strides = tuple(stride * elements.itemsize for stride in elements.stride())
+    function(
+        Tensor(memory, np.dtype(dtype), tuple(elements.shape), strides), *arguments, generator_of(opened, generator)
+    )
+    stream, rounded = current_stream_for(opened), elements.dtype != target.dtype
+    if stream.is_capturing():
+        if rounded:
+            final = alias(target)
+            stream.queue.call(lambda: final.copy_(elements))  # type: ignore[attr-defined]  # queues of emulated devices launch
+        return target
+    stream.synchronize()
+    if rounded:
+        alias(target).copy_(elements)
+    return target
+
+
+def _uniform(target: torch.Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> torch.Tensor:
+    return _draw(target, generator, fill.uniform, low, high)
+
+
+def _normal(target: torch.Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> torch.Tensor:
+    return _draw(target, generator, fill.normal, mean, std)
+
+
+def _random(target: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
+    return _draw(target, generator, fill.integers_below)
+
+
+def _random_to(target: torch.Tensor, to: int, *, generator: Any = None) -> torch.Tensor:
+    return _draw(target, generator, fill.integers, 0, to)
+
+
+def _random_from(target: torch.Tensor, low: int, high: int | None, *, generator: Any = None) -> torch.Tensor:
+    return _draw(target, generator, fill.integers, low, high)
+
+
+def _exponential(target: torch.Tensor, lambd: float = 1.0, *, generator: Any = None) -> torch.Tensor:
+    return _draw(target, generator, fill.exponential, lambd)
+
+
+def _bernoulli(target: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> torch.Tensor:
+    return _draw(target, generator, fill.bernoulli, p)
+
+
+def _cauchy(target: torch.Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> torch.Tensor:
+    return _draw(target, generator, fill.cauchy, median, sigma)
+
+
+def _log_normal(target: torch.Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> torch.Tensor:
+    return _draw(target, generator, fill.log_normal, mean, std)
+
+
+def _geometric(target: torch.Tensor, p: float, *, generator: Any = None) -> torch.Tensor:
+    return _draw(target, generator, fill.geometric, p)
+
+
+def _dropout(tensor: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    opened = open_torch_device(tensor.device)
+    given = alias(tensor)
+    if train is False or not given.numel():
+        mask = torch.ones_like(given, dtype=torch.bool)
+        result = given.clone()
+    else:
+        mask = torch.empty_like(given, dtype=torch.bool)
+        if values.is_computed():
+            mask.bernoulli_(1 - p, generator=host_generator(tensor.device))
+        result = given * mask * (0.0 if p == 1 else 1 / (1 - p))
+    mask = adopt(mask, opened)  # allocated first, as the kernel of CUDA does
+    return adopt(result, opened), mask
+
+
+def _bernoulli_tensor(target: torch.Tensor, p: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
+    chances = p.to(target.device).expand(target.shape).contiguous()
+    if not values.is_computed():
+        forget_values(target)
+        return target
+    opened = open_torch_device(target.device)
+    given = alias(chances).to(torch.float64 if target.dtype == torch.float64 else torch.float32)
+    memory = Storage(opened, given.untyped_storage().nbytes(), given.data_ptr(), given)
+    strides = tuple(stride * given.itemsize for stride in given.stride())
+    dtype = np.dtype(np.float64 if given.dtype == torch.float64 else np.float32)
+    return _draw(target, generator, fill.bernoulli, Tensor(memory, dtype, tuple(given.shape), strides))
+
+
+def _bernoulli_like(p: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
+    return torch.empty_like(p).bernoulli_(p, generator=generator)
+
+
+def _bernoulli_out(p: torch.Tensor, *, generator: Any = None, out: torch.Tensor) -> torch.Tensor:
+    return out.resize_(p.shape).bernoulli_(p, generator=generator)
+
+
+def _normal_of(mean: Any, std: Any, *, generator: Any = None) -> torch.Tensor:
+    given = [each for each in (mean, std) if isinstance(each, torch.Tensor)]
+    shape = torch.broadcast_shapes(*(each.shape for each in given))
+    made = torch.empty(shape, dtype=given[0].dtype, device=given[0].device).normal_(generator=generator)
+    return made.mul_(std).add_(mean)
+
+
+RANDOM_KERNELS: dict[str, Callable[..., Any]] = {
+    "aten::uniform_": _uniform,
+    "aten::normal_": _normal,
+    "aten::random_": _random,
+    "aten::random_.to": _random_to,
+    "aten::random_.from": _random_from,
+    "aten::exponential_": _exponential,
+    "aten::bernoulli_.float": _bernoulli,
+    "aten::cauchy_": _cauchy,
+    "aten::log_normal_": _log_normal,
+    "aten::geometric_": _geometric,
+    "aten::bernoulli": _bernoulli_like,
+    "aten::bernoulli.out": _bernoulli_out,
+    "aten::bernoulli_.Tensor": _bernoulli_tensor,
+    "aten::normal.Tensor_float": lambda mean, std=1.0, *, generator=None: _normal_of(mean, std, generator=generator),
+    "aten::normal.float_Tensor": _normal_of,
+    "aten::normal.Tensor_Tensor": _normal_of,
+}
+# Not a draw in the queue: the graph that captures it runs the kernel again.
+DROPOUT_KERNELS: dict[str, Callable[..., Any]] = {"aten::native_dropout": _dropout}

@@ -1,0 +1,136 @@
+"""Reductions on emulated devices: buffers that blocks of threads share, and copies of inputs of other types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from forebay.interop.torch.devices import values
+from forebay.interop.torch.kernels.generic import generic_kernel
+from forebay.interop.torch.kernels.reduction_geometry import reduction_buffers
+from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of
+from forebay.runtime.devices.open_device import OpenDevice
+
+__all__ = ["REDUCTION_KERNELS", "take_reduction"]
+
+_aten = torch.ops.aten
+_HALVES = (torch.float16, torch.bfloat16)
+_MOMENTS = {name: getattr(_aten, name) for name in ("std", "var", "std_mean", "var_mean")}
+_Dims = Callable[[tuple[Any, ...], dict[str, Any]], Sequence[int]]
+_Bytes = Callable[[torch.dtype], int]
+
+
+def take_reduction(
+    opened: OpenDevice, given: torch.Tensor, dims: Sequence[int], dtype: torch.dtype, partial: _Bytes | None = None
+) -> None:
+    """Take the buffers of a reduction in `dtype`, and free them."""
+    props = opened.port.props
+    size = (partial or _sum_bytes)(dtype)
+    buffers = reduction_buffers(
+        given, dims, size, props.multi_processor_count, props.max_threads_per_multi_processor
+    )  # fmt: skip
+    if buffers.partial:
+        with Scratch(opened) as scratch:
+            scratch.take(buffers.partial)
+            scratch.take(buffers.counters)
+
+
+def _sum_bytes(dtype: torch.dtype) -> int:
+    return 4 if dtype in _HALVES else int(dtype.itemsize)
+
+
+def _own_bytes(dtype: torch.dtype) -> int:
+    return int(dtype.itemsize)
+
+
+def _byte(dtype: torch.dtype) -> int:
+    return 1
+
+
+def _indexed_bytes(dtype: torch.dtype) -> int:
+    return 16
+
+
+def _pair_bytes(dtype: torch.dtype) -> int:
+    return 2 * int(dtype.itemsize)
+
+
+def _moment_bytes(dtype: torch.dtype) -> int:
+    return 32 if dtype == torch.float64 else 16
+
+
+def _all_dims(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[int]:
+    return ()
+
+
+def _dims_at(at: int) -> _Dims:
+    def dims(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[int]:
+        found = args[at] if at < len(args) else kwargs.get("dim")
+        return [] if found is None else [found] if isinstance(found, int) else list(found)
+
+    return dims
+
+
+def _reduction(operator: Any, dims: _Dims, partial: _Bytes, *, converts: bool = False) -> Callable[..., Any]:
+    """Return the kernel of a reduction.
+
+    `converts` is True if an input of another type than the result is converted before, except halves that the GPU adds
+    in single precision.
+    """
+    compute = generic_kernel(operator, values.device)
+
+    def kernel(given: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = compute(given, *args, **kwargs)
+        first = result[0] if isinstance(result, (tuple, list)) else result
+        if not given.numel() or given.dim() == 0:
+            return result
+        with Scratch(given.device) as scratch:
+            source = given
+            if (
+                converts
+                and first.dtype != given.dtype
+                and not (given.dtype in _HALVES and first.dtype == torch.float32)
+            ):
+                scratch.take(nbytes_of(given, first.dtype))
+                source = torch.empty_strided(given.shape, given.stride(), dtype=first.dtype, device="meta")
+            take_reduction(scratch.opened, source, dims((given, *args), kwargs), source.dtype, partial)
+        return result
+
+    return kernel
+
+
+REDUCTION_KERNELS: dict[str, Callable[..., Any]] = {
+    "aten::sum": _reduction(_aten.sum.default, _all_dims, _sum_bytes, converts=True),
+    "aten::sum.dim_IntList": _reduction(_aten.sum.dim_IntList, _dims_at(1), _sum_bytes, converts=True),
+    "aten::sum.IntList_out": _reduction(_aten.sum.IntList_out, _dims_at(1), _sum_bytes, converts=True),
+    "aten::nansum": _reduction(_aten.nansum.default, _dims_at(1), _sum_bytes, converts=True),
+    "aten::mean": _reduction(_aten.mean.default, _all_dims, _sum_bytes, converts=True),
+    "aten::mean.dim": _reduction(_aten.mean.dim, _dims_at(1), _sum_bytes, converts=True),
+    "aten::mean.out": _reduction(_aten.mean.out, _dims_at(1), _sum_bytes, converts=True),
+    "aten::prod": _reduction(_aten.prod.default, _all_dims, _sum_bytes, converts=True),
+    "aten::prod.dim_int": _reduction(_aten.prod.dim_int, _dims_at(1), _sum_bytes, converts=True),
+    "aten::linalg_vector_norm": _reduction(_aten.linalg_vector_norm.default, _dims_at(2), _sum_bytes, converts=True),
+    "aten::norm.ScalarOpt_dim": _reduction(_aten.norm.ScalarOpt_dim, _dims_at(2), _sum_bytes),
+    "aten::norm.Scalar": _reduction(_aten.norm.Scalar, _all_dims, _sum_bytes),
+    "aten::amax": _reduction(_aten.amax.default, _dims_at(1), _own_bytes),
+    "aten::amin": _reduction(_aten.amin.default, _dims_at(1), _own_bytes),
+    "aten::max": _reduction(_aten.max.default, _all_dims, _own_bytes),
+    "aten::min": _reduction(_aten.min.default, _all_dims, _own_bytes),
+    "aten::max.dim": _reduction(_aten.max.dim, _dims_at(1), _indexed_bytes),
+    "aten::min.dim": _reduction(_aten.min.dim, _dims_at(1), _indexed_bytes),
+    "aten::argmax": _reduction(_aten.argmax.default, _dims_at(1), _indexed_bytes),
+    "aten::argmin": _reduction(_aten.argmin.default, _dims_at(1), _indexed_bytes),
+    "aten::aminmax": _reduction(_aten.aminmax.default, _dims_at(1), _pair_bytes),
+    "aten::any": _reduction(_aten.any.default, _all_dims, _byte),
+    "aten::any.dim": _reduction(_aten.any.dim, _dims_at(1), _byte),
+    "aten::any.dims": _reduction(_aten.any.dims, _dims_at(1), _byte),
+    "aten::all": _reduction(_aten.all.default, _all_dims, _byte),
+    "aten::all.dim": _reduction(_aten.all.dim, _dims_at(1), _byte),
+    "aten::all.dims": _reduction(_aten.all.dims, _dims_at(1), _byte),
+    **{
+        f"aten::{name}.correction": _reduction(each.correction, _dims_at(1), _moment_bytes)
+        for name, each in _MOMENTS.items()
+    },
+}

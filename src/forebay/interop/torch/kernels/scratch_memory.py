@@ -1,0 +1,103 @@
+"""Memory that a kernel of PyTorch's CUDA build takes while it runs, and helpers of the kernels that take it."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from forebay.interop.torch.devices.emulated_memory import adopt, alias, allocate_bytes, is_replaying, open_torch_device
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.memory.storage import AnyBlock
+
+__all__ = ["Scratch", "capability", "contiguous_bytes", "give", "is_dense", "nbytes_of", "values_of"]
+
+
+class Scratch:
+    """Temporary buffers, freed at the end of a `with` block, the newest first.
+
+    Parameters
+    ----------
+    device : OpenDevice or torch.device
+        The device.
+    """
+
+    __slots__ = ("_blocks", "opened")
+
+    def __init__(self, device: OpenDevice | torch.device) -> None:
+        self.opened = open_torch_device(device) if isinstance(device, torch.device) else device
+        self._blocks: list[AnyBlock | None] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free all buffers."""
+        while self._blocks:
+            self._blocks.pop()
+
+    def take(self, nbytes: int) -> int:
+        """Allocate a buffer. Return its number."""
+        self._blocks.append(None if is_replaying() else allocate_bytes(self.opened, nbytes))
+        return len(self._blocks) - 1
+
+    def free(self, number: int) -> None:
+        """Free a buffer early."""
+        self._blocks[number] = None
+
+    def contiguous(self, tensor: torch.Tensor | None) -> None:
+        """Allocate the contiguous copy of a tensor that is not contiguous."""
+        if tensor is not None and not tensor.is_contiguous():
+            self.take(nbytes_of(tensor))
+
+
+def capability(opened: OpenDevice) -> tuple[int, int]:
+    """Return the major and the minor version of the compute capability."""
+    details = opened.port.props.details
+    return int(details.get("major", 9)), int(details.get("minor", 0))
+
+
+def nbytes_of(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> int:
+    """Return the bytes of the elements of a tensor, with another type if one is named."""
+    return int(tensor.numel() * (tensor.itemsize if dtype is None else dtype.itemsize))
+
+
+def contiguous_bytes(tensor: torch.Tensor) -> int:
+    """Return the bytes of the copy that makes a tensor contiguous, 0 if it is."""
+    return 0 if tensor.is_contiguous() else nbytes_of(tensor)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Return True if the elements fill their memory, in any order of the dimensions."""
+    expected = 1
+    dimensions = zip(tensor.stride(), tensor.shape, strict=True)
+    for stride, length in sorted(each for each in dimensions if each[1] != 1):
+        if not length:
+            return True
+        if stride != expected:
+            return False
+        expected *= length
+    return True
+
+
+def values_of(argument: Any) -> Any:
+    """Return an argument with tensors over values in place of tensors of the device."""
+    if isinstance(argument, torch.Tensor):
+        return alias(argument) if argument.is_cuda else argument
+    if isinstance(argument, (list, tuple)):
+        return [values_of(each) for each in argument]
+    return argument
+
+
+def give(values: torch.Tensor, opened: OpenDevice) -> torch.Tensor:
+    """Return a tensor of the device with values that were computed, without elements that they do not use."""
+    storage = values.untyped_storage()
+    if values.storage_offset() or storage.nbytes() != nbytes_of(values) or not is_dense(values):
+        values = values.clone(memory_format=torch.preserve_format)
+    return adopt(values, opened)

@@ -1,0 +1,49 @@
+"""All kernels of emulated devices that differ from the generic one, by the name of the operator and its overload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from forebay.interop.torch.kernels.attention import ATTENTION_COMPOSITES, ATTENTION_KERNELS
+from forebay.interop.torch.kernels.collectives import collective_kernels
+from forebay.interop.torch.kernels.copies import COPY_KERNELS
+from forebay.interop.torch.kernels.factories import FACTORY_KERNELS
+from forebay.interop.torch.kernels.foreach import FOREACH_KERNELS
+from forebay.interop.torch.kernels.gradient_scaling import SCALING_KERNELS
+from forebay.interop.torch.kernels.indexing import INDEXING_KERNELS
+from forebay.interop.torch.kernels.losses import LOSS_KERNELS
+from forebay.interop.torch.kernels.matrices import MATRIX_KERNELS
+from forebay.interop.torch.kernels.normalization import NORMALIZATION_KERNELS
+from forebay.interop.torch.kernels.random_draws import DROPOUT_KERNELS, RANDOM_KERNELS
+from forebay.interop.torch.kernels.recurrent_cells import RNN_KERNELS
+from forebay.interop.torch.kernels.reductions import REDUCTION_KERNELS
+from forebay.interop.torch.kernels.sorting import SORTING_KERNELS
+from forebay.interop.torch.kernels.transfers import TRANSFER_KERNELS
+
+__all__ = ["COMPOSITES", "special_kernels"]
+
+# Operators that consist of others, which have gradients.
+COMPOSITES: dict[str, Callable[..., Any]] = {**ATTENTION_COMPOSITES}
+
+
+def special_kernels() -> dict[str, Callable[..., Any]]:
+    """Return the kernels."""
+    return {
+        **ATTENTION_KERNELS,
+        **COPY_KERNELS,
+        **DROPOUT_KERNELS,
+        **FACTORY_KERNELS,
+        **FOREACH_KERNELS,
+        **INDEXING_KERNELS,
+        **LOSS_KERNELS,
+        **MATRIX_KERNELS,
+        **NORMALIZATION_KERNELS,
+        **RANDOM_KERNELS,
+        **REDUCTION_KERNELS,
+        **RNN_KERNELS,
+        **SCALING_KERNELS,
+        **SORTING_KERNELS,
+        **TRANSFER_KERNELS,
+        **collective_kernels(),
+    }

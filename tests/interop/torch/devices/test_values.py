@@ -1,0 +1,94 @@
+"""The mode without values: the memory is that of the mode with values, and reads of values are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+import forebay
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with_torch.py runs this file")
+
+from torch import nn  # noqa: E402 -- as above
+
+from forebay.interop.torch import patch  # noqa: E402 -- needs torch
+from forebay.interop.torch.devices.values import DataDependent  # noqa: E402 -- needs torch
+
+
+def train(steps=2):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    model = nn.Sequential(nn.Embedding(100, 64), layer, nn.Linear(64, 100)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cuda")
+    for _ in range(steps):
+        tokens = torch.randint(0, 100, (4, 16), device="cuda")
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+def history(mode):
+    with forebay.emulate("cuda", profile="h100"), patch(mode):
+        torch.cuda.memory._record_memory_history(stacks="python")
+        train()
+        (trace,) = torch.cuda.memory._snapshot()["device_traces"]
+        peaks = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+        torch.cuda.memory._record_memory_history(enabled=None)
+    return peaks, [(entry["size"], entry["stream"]) for entry in trace if entry["action"] == "alloc"]
+
+
+def test_allocations_are_those_of_the_mode_with_values():
+    assert history("shapes") == history("compute")
+
+
+READS = {
+    ".item()": lambda x: x.sum().item(),
+    "a copy to the CPU": lambda x: x.cpu(),
+    "nonzero()": lambda x: x.nonzero(),
+    "index()": lambda x: x[x > 0],
+    "torch.equal": lambda x: torch.equal(x, x),
+}
+
+
+@pytest.mark.parametrize("what", READS)
+def test_read_of_a_value_names_the_line(shapes_only, what):
+    x = torch.ones(3, device="cuda") + 1
+    with pytest.raises(DataDependent) as caught:
+        READS[what](x)
+    assert str(caught.value).startswith(
+        f"{what} needs the values of a tensor, which are not computed with shapes only: "
+    )
+    assert "test_values.py:" in str(caught.value)
+    assert "run with --compute (mode='compute')" in str(caught.value)
+
+
+def test_values_from_the_host_are_known_until_they_are_written(shapes_only):
+    x = torch.tensor([[1, 2], [3, 4]]).cuda()
+    assert x.tolist() == [[1, 2], [3, 4]]
+    assert x.t().tolist() == [[1, 3], [2, 4]]
+    assert x.clone().tolist() == x.tolist()
+    assert torch.full((2,), 7.0, device="cuda").tolist() == [7, 7]
+    assert torch.zeros(1, device="cuda").item() == 0
+    for write in (
+        lambda y: y.add_(1),
+        lambda y: torch.mul(y, 2, out=y),
+        lambda y: y.random_(0, 3),
+        lambda y: y[0].zero_(),
+    ):
+        y = x.clone()
+        write(y)
+        with pytest.raises(DataDependent):
+            y.tolist()
+
+
+def test_a_model_larger_than_the_host_uses_no_memory():
+    with forebay.emulate("cuda", profile="h100", memory="4TiB"), patch("shapes"):
+        weights = [torch.empty(1 << 38, dtype=torch.uint8, device="cuda").fill_(1) for _ in range(8)]
+        product = weights[0] + weights[1]
+        assert torch.cuda.memory_allocated() == 9 << 38
+        assert product.shape == (1 << 38,)
