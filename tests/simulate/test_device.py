@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 import forebay
@@ -89,3 +91,13 @@ def test_lowest_free_address_is_allocated():
         addresses.allocate(92 * ALIGNMENT)
     assert addresses.outside_allocation(4 * ALIGNMENT + 10, 5) is False
     assert addresses.outside_allocation(50 * ALIGNMENT, 1) is True
+
+
+def test_block_is_freed_although_a_profiler_keeps_frames():
+    gpu, frames = Device(1 << 30), []
+    sys.setprofile(lambda frame, *_: frames.append(frame))
+    try:
+        gpu.free(gpu.allocate(40 << 20))
+    finally:
+        sys.setprofile(None)
+    assert gpu.stats()["allocated_bytes.all.current"] == 0

@@ -144,7 +144,7 @@ class Device(Streams):
         """
         if address:
             try:
-                del self._live[address]
+                self._live.pop(address).free()  # a sampling profiler may keep frames that refer to the block
             except KeyError:
                 raise _invalid_pointer(address) from None
 

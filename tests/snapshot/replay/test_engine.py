@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -261,3 +262,17 @@ def test_empty_history_is_replayed():
     snapshot = recorded(steps=0)
     assert check(snapshot).total == 0
     assert what_if(snapshot, "expandable_segments:True").peak_reserved == 0
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
+def test_profiler_that_keeps_frames_does_not_change_the_replay(settings):
+    (snapshot,) = torch_pickle.snapshots(program(5, settings, pools=1, streams=2, total=1 << 30))
+    history, frames = History(snapshot), []
+    expected = history.run(memory=1 << 29)
+    sys.setprofile(lambda frame, *_: frames.append(frame))  # as a sampling profiler does with some of them
+    try:
+        found = history.run(memory=1 << 29)
+    finally:
+        sys.setprofile(None)
+    assert found == expected
+    assert expected.device_allocs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from forebay.simulate import Device
 from forebay.snapshot.model import Action
 from forebay.snapshot.replay.initial_state import LiveBlock
@@ -12,13 +14,33 @@ BEFORE = -1  # the "entry" of blocks that were live before the history began
 DEFERRED_FREE = 16  # in addition to Action: a completed free that had to wait for other queues
 
 
+class _Block(Protocol):
+    """A block that can be freed."""
+
+    def free(self) -> None:
+        """Free the block."""
+
+
+class _UnknownBlock:
+    """A block whose allocation is not in the history."""
+
+    def free(self) -> None:
+        """Do nothing."""
+
+
+_UNKNOWN = _UnknownBlock()
+
+
 class Requests:
-    """One replay: a simulated device and its live blocks by recorded address."""
+    """One replay: a simulated device and its live blocks by recorded address.
+
+    Blocks are freed explicitly: a sampling profiler, such as that of Dask's workers, keeps frames that refer to them.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._live: dict[int, object] = {}
-        self._pending_frees: dict[int, object] = {}  # freed, but still in use by other queues
+        self._live: dict[int, _Block] = {}
+        self._pending_frees: dict[int, _Block] = {}  # freed, but still in use by other queues
         self._pools: dict[int, tuple[int, int]] = {}
         self.refused: list[int] = []
         self.stopped: bool = False
@@ -34,13 +56,13 @@ class Requests:
 
     def replay(self, *columns: list[int]) -> None:
         """Replay a chunk of the history."""
-        live, free, allocate = self._live, self._live.pop, self._device.allocator.allocate
+        live, pop, allocate = self._live, self._live.pop, self._device.allocator.allocate
         rows = zip(*columns, strict=True)
         while not self.stopped:
             try:
                 for entry, action, address, nbytes, queue, pool_id in rows:
                     if action == 3:  # free_completed; looking up the enum member would double the cost
-                        free(address, None)
+                        pop(address, _UNKNOWN).free()
                     elif action == 1 and pool_id == 0:  # alloc
                         live[address] = allocate(nbytes, queue)
                     else:
@@ -54,12 +76,12 @@ class Requests:
         if action == Action.ALLOC:
             self._live[address] = self._allocate(nbytes, queue, pool_id)
         elif action == Action.FREE_REQUESTED:
-            self._pending_frees[address] = self._live.pop(address, None)
+            self._pending_frees[address] = self._live.pop(address, _UNKNOWN)
         elif action == DEFERRED_FREE:
-            self._pending_frees.pop(address, None)
+            self._pending_frees.pop(address, _UNKNOWN).free()
         elif action == Action.OOM:
             try:
-                self._allocate(nbytes, queue, pool_id)
+                self._allocate(nbytes, queue, pool_id).free()
             except MemoryError:
                 self.refused.append(entry)
         else:
@@ -67,6 +89,8 @@ class Requests:
 
     def _retry(self, entry: int, address: int, nbytes: int, queue: int, pool_id: int) -> None:
         """Complete deferred frees and allocate again, as an allocator does before it raises."""
+        for block in self._pending_frees.values():
+            block.free()
         self._pending_frees.clear()
         try:
             self._live[address] = self._allocate(nbytes, queue, pool_id)
@@ -77,7 +101,7 @@ class Requests:
         self.refused.append(entry)
         self.stopped = True
 
-    def _allocate(self, nbytes: int, queue: int, pool_id: int) -> object:
+    def _allocate(self, nbytes: int, queue: int, pool_id: int) -> _Block:
         if pool_id == 0:
             return self._device.allocator.allocate(nbytes, queue)
         if pool_id not in self._pools:
