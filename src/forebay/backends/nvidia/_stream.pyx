@@ -120,8 +120,9 @@ cdef class Current:
         cdef uintptr_t handle = context.handle
         self.context, self.result, self.handle = context, result, <Handle>handle
 
-    def __enter__(self):  # no Python code, which may be interrupted, runs after the push
+    def __enter__(self):  # no Python code, which may be interrupted, runs while the context is pushed
         cdef Result result
+        cdef Handle popped
         self.context.check_usable()
         with nogil:
             result = driver.ctx_push_current(self.handle)
@@ -130,7 +131,12 @@ cdef class Current:
         self.pushed, self.mode = True, RELAXED
         with nogil:
             result = driver.exchange_capture_mode(&self.mode)
-        self.exchanged = not result  # it fails only on a lost device
+            if result:  # in the mode that the thread had, an allocation would break a capture
+                driver.ctx_pop_current(&popped)
+        if result:
+            self.pushed = False
+            raise error_of(result, "cuThreadExchangeStreamCaptureMode", self.context.name)
+        self.exchanged = True
         return self.result
 
     def __exit__(self, *_):
