@@ -24,6 +24,10 @@ def raises_forked(function, message="fake:0 was opened before this process was f
         raise AssertionError("did not raise Forked")
 """
 PROLOGUE_WITH_FORK = PROLOGUE + FORKED
+SHORT_WAIT = """
+from forebay.runtime.lifecycle import exit_and_fork
+exit_and_fork.FORK_SECONDS = 0.2  # before each fork, for work that waits for the gate
+"""
 
 
 def run_silently(runner, source):
@@ -258,7 +262,8 @@ def test_forked_child_can_delete_objects_of_its_parent(runner):
     """The child deletes streams, events, pinned memory and blocks with a pending free."""
     run_silently(
         runner,
-        """
+        SHORT_WAIT
+        + """
 stream = forebay.Stream("cpu")
 gate = threading.Event()
 stream.queue.call(lambda: gate.wait(30))
@@ -280,7 +285,8 @@ def test_allocator_keeps_working_in_a_forked_child(runner):
     """The NumPy hook keeps using its allocator in the child."""
     run_silently(
         runner,
-        """
+        SHORT_WAIT
+        + """
 forebay.memory.set_capacity("100MiB", "cpu")
 stream = forebay.Stream("cpu")
 allocator = stream.opened.allocator

@@ -8,6 +8,7 @@ PROLOGUE = """
 import gc, os, sys, threading, time
 import numpy as np
 import forebay
+from forebay.runtime.lifecycle import exit_and_fork
 
 stream = forebay.Stream("cpu")
 gate = threading.Event()
@@ -60,6 +61,7 @@ if {configuration!r}:
 block()
 kept, pending = used(5 << 20), used(3 << 20)
 del pending
+exit_and_fork.FORK_SECONDS = 0.2
 before = forebay.memory.host_memory_stats("cpu")
 child = os.fork()
 if not child:
