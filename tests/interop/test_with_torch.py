@@ -1,24 +1,40 @@
-"""The tests that need PyTorch in their own process, in the environment .venv/torch."""
+"""The tests that need PyTorch, in the environment .venv/torch: each group in a process of its own."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 from support.beside import TORCH, needs_torch, paths_of_sources
 
-ROOT = Path(__file__).parents[2]
-FOLDER = Path(__file__).parent / "torch"
-FILES = [path for path in sorted(FOLDER.rglob("test_*.py")) if "importorskip" in path.read_text()]
+TESTS = Path(__file__).parents[1]
+ROOT = TESTS.parent
+NEEDS_TORCH = re.compile(r"importorskip\(\s*\"torch\"|find_spec\(\"torch\"\) is None")
+LONG = ("test_operators_in_both_modes", "test_operator_database", "test_collectives", "test_questions")
+SOURCES = ["--doctest-modules", "src/forebay/interop/torch", "tests/house/test_public_names.py", "-k=interop.torch"]
+
+
+def groups() -> dict[str, list[str]]:
+    """Return the arguments of pytest for each group: the files of a folder, but long ones alone, and the sources."""
+    found: dict[str, list[str]] = {"doctests and public names": SOURCES}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        if path != Path(__file__) and NEEDS_TORCH.search(path.read_text()):
+            group = path if path.stem in LONG else path.parent
+            found.setdefault(str(group.relative_to(TESTS)), []).append(str(path.relative_to(ROOT)))
+    return found
+
+
+GROUPS = groups()
 
 
 @needs_torch
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(FOLDER)))
+@pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.timeout(600)
-def test_file_passes_with_torch(file):
-    command = [str(TORCH), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", str(file)]
+def test_group_passes_with_torch(group):
+    command = [str(TORCH), "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:randomly", *GROUPS[group]]
     environment = {**os.environ, "PYTHONPATH": paths_of_sources()}
     environment.pop("PYTEST_XDIST_WORKER", None)
     done = subprocess.run(
@@ -26,3 +42,4 @@ def test_file_passes_with_torch(file):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
     assert " passed" in done.stdout
+    assert "is not installed" not in done.stdout, done.stdout  # no test may be skipped here for that reason

@@ -87,7 +87,7 @@ def test_wrong_arguments_are_refused(monkeypatch):
 def test_dask_workers_run_the_cards():
     distributed = pytest.importorskip("distributed", reason="distributed is not installed")
     with (
-        distributed.LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0") as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
         client.get_executor() as executor,
     ):
