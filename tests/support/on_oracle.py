@@ -54,7 +54,7 @@ DEVICES = 2
 MEMORY = 1 << 30
 PROFILE = "h200"  # the device that the stand-in reports
 SCENE_SECONDS = 20
-FILE_SECONDS = 110  # less than the time limit of a test
+PROCESS_SECONDS = 110  # less than the time limit of a test
 
 _SHARED_ERRORS = ("OutOfMemoryError", "AcceleratorError", "CudaError", "DeferredCudaCallError")
 _FOREBAY_NAMES = {"OutOfMemoryError": "OutOfMemory"}  # by the name in torch
@@ -145,30 +145,14 @@ class SceneFile:
             return comparable(self.scenes[scene](forebay.cuda, TorchLike()))
 
     def run_on(self, side: str) -> dict[str, object]:
-        """Return all scenes' results, as `outcomes` does.
+        """Return the file's result of `outcomes`.
 
         Raises AssertionError with the traceback of each scene that failed or exceeded its time limit.
         """
-        output = self.outcomes(side)
+        output = outcomes(side, [self])[self.path.stem]
         failed = [f"{name}: {text}" for name, text in output["failed"].items()]
         assert not failed, f"on {side}:\n" + "\n".join(failed)
         return output
-
-    def outcomes(self, side: str) -> dict[str, object]:
-        """Return the results and failures on "forebay" or "pytorch" of all scenes, each in a fork of one new process.
-
-        The keys are "scenes" and "failed", whose values are by scene, and on PyTorch "torch".
-        """
-        oracle = ["bash", str(ORACLE)] if self.driver else [str(ORACLE_HOME / "venv" / "bin" / "python")]
-        interpreter = [sys.executable] if side == "forebay" else oracle
-        settings = {"FAKE_CUDA_DEVICES": str(DEVICES), "FAKE_CUDA_TOTAL_BYTES": str(MEMORY)}
-        done = subprocess.run(
-            [*interpreter, str(HERE / "on_oracle.py"), side, str(self.path)], capture_output=True,
-            encoding="utf-8", check=False, timeout=FILE_SECONDS, env=os.environ | settings | self.environ,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        output = json.loads(done.stdout)
-        return output | {"scenes": comparable(output["scenes"])}
 
     def write(self) -> None:
         """Run the scenes on the oracle and write the record."""
@@ -176,6 +160,26 @@ class SceneFile:
         RECORDS.mkdir(exist_ok=True)
         text = json.dumps({"torch": output["torch"], "scenes": output["scenes"]}, indent=1, sort_keys=True)
         self.record.write_text(text + "\n")
+
+
+def outcomes(side: str, files: list[SceneFile]) -> dict[str, dict[str, object]]:
+    """Return by file the results and failures on "forebay" or "pytorch" of all scenes.
+
+    Each scene runs in a fork of one new process; the files must have the same settings. The keys of a file's result are
+    "scenes" and "failed", whose values are by scene, and on PyTorch "torch".
+    """
+    driver, environ = files[0].driver, files[0].environ
+    assert all((file.driver, file.environ) == (driver, environ) for file in files)
+    oracle = ["bash", str(ORACLE)] if driver else [str(ORACLE_HOME / "venv" / "bin" / "python")]
+    interpreter = [sys.executable] if side == "forebay" else oracle
+    settings = {"FAKE_CUDA_DEVICES": str(DEVICES), "FAKE_CUDA_TOTAL_BYTES": str(MEMORY)}
+    done = subprocess.run(
+        [*interpreter, str(HERE / "on_oracle.py"), side, *(str(file.path) for file in files)], capture_output=True,
+        encoding="utf-8", check=False, timeout=PROCESS_SECONDS, env=os.environ | settings | environ,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    return {stem: output | {"scenes": comparable(output["scenes"])} for stem, output in found.items()}
 
 
 class TorchLike:
@@ -272,16 +276,16 @@ def _wait_for_exit(child: int) -> None:
         time.sleep(0.001)
 
 
-def _run(side: str, path: str) -> None:
-    """Run the scenes for `SceneFile.outcomes`, in its new process."""
+def _run(side: str, *paths: str) -> None:
+    """Run the scenes for `outcomes`, in its new process."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # scenes may print
-    scene_file = SceneFile(Path(path))
-    output: dict[str, object] = {"scenes": {}, "failed": {}}
+    files = [SceneFile(Path(path)) for path in paths]
+    version: dict[str, object] = {}
     if side == "pytorch":
         import torch
 
-        output["torch"] = torch.__version__
+        version["torch"] = torch.__version__
         sides = contextlib.nullcontext, torch.cuda, torch
     else:
         import forebay
@@ -290,16 +294,19 @@ def _run(side: str, path: str) -> None:
         def emulation():
             return forebay.emulate("cuda", count=DEVICES, profile=PROFILE, memory=MEMORY)
 
-        sides = emulation if scene_file.driver else contextlib.nullcontext, forebay.cuda, TorchLike()
+        sides = emulation if files[0].driver else contextlib.nullcontext, forebay.cuda, TorchLike()
 
     def run(scene):
         with sides[0]():
             return scene(*sides[1:])
 
-    for name, scene in scene_file.scenes.items():
-        outcome_key, result = _fork(lambda scene=scene: run(scene))
-        output[outcome_key][name] = result
-    json.dump(output, out)
+    found = {}
+    for scene_file in files:
+        found[scene_file.path.stem] = output = {"scenes": {}, "failed": {}, **version}
+        for name, scene in scene_file.scenes.items():
+            outcome_key, result = _fork(lambda scene=scene: run(scene))
+            output[outcome_key][name] = result
+    json.dump(found, out)
     out.close()
 
 
@@ -317,4 +324,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["record"]:
         _record(sys.argv[2:])
     else:
-        _run(*sys.argv[1:3])
+        _run(*sys.argv[1:])
