@@ -105,6 +105,15 @@ def pytest_collection_finish():
     gc.freeze()  # many tests call gc.collect(), which would scan the objects of all collected tests each time
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    result = yield
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()  # nor what the file's tests have imported
+    return result
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The repository."""
