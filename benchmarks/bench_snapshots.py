@@ -29,7 +29,7 @@ from typing import Any
 from measure import show, table
 
 ENTRIES = int(os.environ.get("ENTRIES", "1_000_000"))
-ROUNDS = 3
+ROUNDS = 7
 LIMIT = 300  # seconds
 ROWS, COLUMNS = 32, 120  # of the terminal
 FOREBAY = [sys.executable, "-m", "forebay"]
@@ -157,6 +157,7 @@ def main() -> None:
             screens["ptmem"] = without_cache
             screens["ptmem, from its cache"] = lambda: drawn([ptmem, path], b"q: Quit")
         rows(result, "first screen in the terminal", screens)
+        rows(result, "tune, 12 settings", {"forebay": lambda: ended([*FOREBAY, "tune", path])})
     show(result)
 
 
