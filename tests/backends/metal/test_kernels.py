@@ -62,6 +62,16 @@ def test_gpu_draws_integers_of_the_cpu_device(device, dtype, low):
     assert np.array_equal(drawn(draw, dtype, "mps"), drawn(draw, dtype, "cpu"))
 
 
+def test_groups_have_as_many_threads_as_the_pipeline_permits(become):
+    become("m1-8gib", threads=64)
+    with override_driver(MetalDriver()):
+        found = drawn(lambda tensor: tensor.normal_(), "float32", "mps")
+        copy = forebay.arange(600, dtype=forebay.int32).view(20, 30).to("mps").transpose(0, 1).contiguous()
+        assert copy.tolist() == np.arange(600).reshape(20, 30).T.tolist()
+        reset_kind("mps")
+    assert np.array_equal(found, drawn(lambda tensor: tensor.normal_(), "float32", "cpu"))
+
+
 def test_wide_integers_are_those_of_the_cpu_device(device):
     def draw(tensor):
         tensor.random_(-(1 << 60), 1 << 61)

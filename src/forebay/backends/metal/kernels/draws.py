@@ -9,13 +9,12 @@ import numpy as np
 
 from forebay.backends.common.draw_encoding import draw_now, element_size, is_valid, pack_draw, written_range
 from forebay.backends.metal.commands import COMPUTE
-from forebay.backends.metal.kernels.library import dispatch_threads
+from forebay.backends.metal.kernels.library import dispatch
 from forebay.backends.metal.transfers import Transferring, region_of, work_on_host
 from forebay.spi import Draw
 
 __all__ = ["launch_draw"]
 
-_BLOCK = 256
 _LAWS = {"uniform", "normal", "exponential", "bernoulli", "integers"}  # others compute with doubles
 _FLOATS = {
     "float32": ("uint", "as_type<uint>(float(number))"),
@@ -69,9 +68,9 @@ def launch_draw(queue: Transferring, draw: Draw) -> None:
         0,
     )
     axes = b"".join(_AXIS.pack(*axis) for axis in draw.axes) or bytes(_AXIS.size)
-    threads = min(-(-draw.elements // _BLOCK) * _BLOCK, draw.threads)
+    threads = min(draw.elements, draw.threads)
     arguments = ((region.buffer, low - region.start), job, axes)
-    queue.add_piece(COMPUTE, partial(dispatch_threads, pipeline, arguments, (threads, 1, 1), (_BLOCK, 1, 1)))
+    queue.add_piece(COMPUTE, partial(dispatch, pipeline, arguments, threads))
 
 
 def _on_gpu(draw: Draw) -> bool:
