@@ -55,7 +55,11 @@ class MTLBlitCommandEncoder(MTLCommandEncoder):
         if location % 4 or length % 4:
             control.violated("multiple-of-4", detail)
         buffer._usable(location, length, detail)
-        value, region = unsigned(value, "value", bits=8), buffer._region
+        if not -128 <= value <= 127:  # PyObjC's metadata has "z", a char
+            raise ValueError(f"depythonifying 'char', got '{type(value).__name__}' of wrong magnitude")
+        if value < 0:
+            control.violated("fill-value", f"fill with {value}")
+        region = buffer._region
 
         def fill(current: Any) -> None:
             ctypes.memset(current.use(region, detail, location, length, write=True), value, length)

@@ -96,6 +96,10 @@ RULES = {
         "source and destination of a copy do not overlap",
         "MTLBlitCommandEncoder copy(from:sourceOffset:to:destinationOffset:size:)",
     ),
+    "fill-value": Rule(
+        "a fill has a value from 0 to 127: PyObjC extends it as a signed char, and Metal expects an unsigned number",
+        "Writing ARM64 code for Apple platforms: Pass arguments to functions correctly",
+    ),
     "synchronize": Rule("only managed resources are synchronized", "MTLBlitCommandEncoder synchronize(resource:)"),
     "hazard": Rule(
         "passes that use an untracked resource are ordered by a fence, an event or the CPU",

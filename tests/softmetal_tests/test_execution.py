@@ -34,9 +34,15 @@ def test_copies_and_fills(metal):
     metal.values(source)[:] = memoryview(struct.pack("16I", *range(16))).cast("I")
     commands = metal.queue.commandBuffer()
     metal.copy(commands, source, destination)
-    metal.fill(commands, destination, 0xFF, (4, 8))
+    metal.fill(commands, destination, 0x7F, (4, 8))
     assert metal.done(commands) is None
-    assert list(metal.values(destination)) == [0, 0xFFFFFFFF, 0xFFFFFFFF, *range(3, 16)]
+    assert list(metal.values(destination)) == [0, 0x7F7F7F7F, 0x7F7F7F7F, *range(3, 16)]
+
+
+@pytest.mark.parametrize("value", [128, 255, -129])
+def test_value_of_a_fill_is_a_char(metal, value):
+    with pytest.raises(ValueError, match="depythonifying 'char'"):
+        metal.fill(metal.queue.commandBuffer(), metal.buffer(), value)
 
 
 def test_nothing_executes_before_commit_and_while_the_gate_is_held(metal):

@@ -439,6 +439,11 @@ def fill_of_an_odd_size(metal):
     blit(metal, lambda encoder: encoder.fillBuffer_range_value_(metal.buffer(), (0, 7), 0))
 
 
+@breaks("fill-value")
+def fill_with_a_negative_value(metal):
+    blit(metal, lambda encoder: encoder.fillBuffer_range_value_(metal.buffer(), (0, 8), -1))
+
+
 @breaks("overlap")
 def copy_onto_itself(metal):
     buffer = metal.buffer()

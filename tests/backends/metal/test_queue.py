@@ -82,6 +82,14 @@ def test_copies_of_any_alignment_equal_numpys(mac, port):
     assert np.array_equal(found, data)
 
 
+@pytest.mark.parametrize("byte", [0, 127, 128, 255])
+def test_fill_with_any_byte(mac, port, byte):
+    queue, address = port.queue(), port.reserve(MIB)
+    queue.fill(address, byte, MIB)
+    drain(queue)
+    assert bytes_at(address, MIB) == bytes([byte]) * MIB
+
+
 def test_range_beyond_the_memory_is_refused(mac, port):
     queue, address = port.queue(), port.reserve(MIB)
     with pytest.raises(DeviceError, match=r"end beyond the memory"):

@@ -23,6 +23,7 @@ from forebay.errors import DeviceError
 __all__ = ["Transferring", "copy", "fill", "on_host", "region_of", "work_on_host"]
 
 _WORD = 4  # bytes: granularity of blits
+_LARGEST_FILL = 127  # of blits: PyObjC passes the value as a signed char, and Metal expects an unsigned number
 
 
 class _Owner(Protocol):
@@ -70,7 +71,7 @@ def fill(queue: Transferring, to: int, byte: int, nbytes: int) -> None:
         queue.add_host_call(partial(ctypes.memset, to, byte, nbytes), here=True)
         return
     offset = to - region.start
-    if (offset | nbytes) % _WORD == 0:
+    if (offset | nbytes) % _WORD == 0 and byte <= _LARGEST_FILL:
         queue.add_piece(BLIT, partial(_fill, region.buffer, offset, nbytes, byte))
         return
     pipeline = queue.owner.kernels.own("bytes.metal", "fill_bytes")
