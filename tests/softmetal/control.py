@@ -45,6 +45,7 @@ class Control:
         self.memory: int | None = None  # bytes that each device can allocate, instead of what its GPU has
         self.strict_pools = True
         self.strict_hazards = True
+        self.over_retains = True  # as PyObjC up to 12.2.2; see objects.new_reference
         self.capture_enabled = os.environ.get("METAL_CAPTURE_ENABLED") == "1"
         self.violations: list[MetalRuleViolation] = []
         self.refused: list[str] = []  # what was not imitated
@@ -243,7 +244,7 @@ class Control:
             self.latency = 0.0
             self.event_timeout = 30.0
             self.memory = None
-            self.strict_pools = self.strict_hazards = True
+            self.strict_pools = self.strict_hazards = self.over_retains = True
             self.capture_enabled = os.environ.get("METAL_CAPTURE_ENABLED") == "1"
             self.clock = time.monotonic
         self.release()

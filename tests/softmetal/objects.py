@@ -11,6 +11,7 @@ from typing import Any
 from .control import Failure, control
 
 _pools = threading.local()
+_unreleased: dict[int, NSObject] = {}  # by id: objects with a reference that the program must release
 
 
 class ObjCError(ValueError):
@@ -54,8 +55,23 @@ def _failed(selector: str, failure: Failure) -> Any:
     raise ObjCError(f"NSInternalInconsistencyException - {text} ({domain} {failure.code})")
 
 
+def new_reference(result: Any) -> None:
+    """Add a reference to what a selector "new..." returns, or to the first part of a pair with an error.
+
+    The caller owns the object. PyObjC up to 12.2.2 knows that for methods of classes only: it retains what a method of
+    an instance returns, and the program must release it once (https://github.com/ronaldoussoren/pyobjc/issues/690).
+    """
+    made = result[0] if isinstance(result, tuple) else result
+    if isinstance(made, NSObject):
+        _unreleased[id(made)] = made
+
+
+control.on_new_machine(_unreleased.clear)
+
+
 def selector(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Make a selector of a method: each call is counted and can fail."""
+    is_new = name.startswith("new") and name[3:4].isupper()
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
@@ -68,9 +84,15 @@ def selector(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         busy = getattr(arguments[0], "_busy", None) if arguments else None
         with exclusively(busy, owner) if busy is not None else nullcontext():
             result = function(*arguments)
+        if is_new and control.over_retains:
+            new_reference(result)
         control.leave(name, owner)
         return result
 
+    def metadata() -> dict[str, Any]:
+        return {"retval": {"already_retained": True} if is_new and not control.over_retains else {}}
+
+    call.__metadata__ = metadata  # type: ignore[attr-defined]  # PyObjC's name
     return call
 
 
@@ -115,6 +137,11 @@ class NSObject:
 
     def _die(self) -> None:
         """Release what the object has."""
+
+    def release(self) -> None:
+        """Give up the reference of `new_reference`. It is not counted as a call and never fails."""
+        if _unreleased.pop(id(self), None) is None:
+            control.violated("over-release", f"{self._protocol} has no reference that the program owns")
 
     def __getattr__(self, name: str) -> Any:
         from .availability import SINCE

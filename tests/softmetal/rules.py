@@ -17,6 +17,10 @@ RULES = {
         "an autoreleased object needs an autorelease pool, or it is never released",
         "Advanced Memory Management Programming Guide: Using Autorelease Pool Blocks",
     ),
+    "over-release": Rule(
+        "a program releases only references that it owns",
+        "Advanced Memory Management Programming Guide: Memory Management Policy",
+    ),
     "nil": Rule("an argument that is not nullable is not nil", "Objective-C: Designating Nullability"),
     "device": Rule("objects of different devices are not combined", "MTLResource device"),
     # resources

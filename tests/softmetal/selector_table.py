@@ -22,7 +22,8 @@ def _subclasses(of: type) -> set[type]:
 
 def of_class(cls: type) -> list[str]:
     """Return the selectors of a class, with those that it inherits."""
-    return [name for name, member in inspect.getmembers(cls, callable) if not name.startswith("_")]
+    found = [name for name, member in inspect.getmembers(cls, callable) if not name.startswith("_")]
+    return [name for name in found if name not in vars(NSObject)]
 
 
 def of_protocols() -> dict[str, type]:

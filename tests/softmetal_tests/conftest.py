@@ -98,6 +98,7 @@ def machine():
 @pytest.fixture
 def metal(machine):
     with installed(**machine) as control:
+        control.over_retains = False  # as PyObjC 13
         import Metal
         import objc
 

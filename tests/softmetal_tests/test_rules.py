@@ -53,6 +53,19 @@ def call_in_a_child(metal):
         control.note_violation("fork", "as the child reports")
 
 
+@breaks("over-release")
+def buffer_that_is_released_twice(metal):
+    control.over_retains = True
+    buffer = metal.buffer()
+    buffer.release()
+    buffer.release()
+
+
+@breaks("over-release")
+def buffer_that_pyobjc_has_taken_over(metal):
+    metal.buffer().release()
+
+
 @breaks("nil")
 def heap_without_a_descriptor(metal):
     metal.device.newHeapWithDescriptor_(None)

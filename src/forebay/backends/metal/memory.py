@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from forebay.backends.common.mmap import reserve_pages, unmap_memory
-from forebay.backends.metal.calls import metal
+from forebay.backends.metal.calls import metal, new
 
 __all__ = ["Region", "Regions", "contents_address", "new_heap_buffer", "new_shared_buffer"]
 
@@ -105,13 +105,13 @@ def new_heap_buffer(device: Any, nbytes: int, shared: bool) -> Region | None:
         descriptor.setStorageMode_(mode)
         descriptor.setHazardTrackingMode_(api.MTLHazardTrackingModeTracked)
         descriptor.setSize_(max(nbytes, int(needed.size)))
-        heap = device.newHeapWithDescriptor_(descriptor)
+        heap = new(device.newHeapWithDescriptor_, descriptor)
         if heap is None:
             continue
         if kind == api.MTLHeapTypePlacement:
-            buffer = heap.newBufferWithLength_options_offset_(length, options, 0)
+            buffer = new(heap.newBufferWithLength_options_offset_, length, options, 0)
         else:
-            buffer = heap.newBufferWithLength_options_(length, options)
+            buffer = new(heap.newBufferWithLength_options_, length, options)
         if buffer is not None:
             start = contents_address(buffer) if shared else reserve_pages(nbytes, charged=False)
             return Region(start, nbytes, buffer, shared, length, heap)
@@ -122,7 +122,7 @@ def new_shared_buffer(device: Any, nbytes: int) -> Region | None:
     """Return a new buffer outside of heaps that the host can access; None if Metal has no memory."""
     api = metal()
     options = api.MTLResourceStorageModeShared | api.MTLResourceHazardTrackingModeTracked
-    buffer = device.newBufferWithLength_options_(nbytes, options)
+    buffer = new(device.newBufferWithLength_options_, nbytes, options)
     if buffer is None:
         return None
     return Region(contents_address(buffer), nbytes, buffer, True, nbytes, allocated=int(buffer.allocatedSize()))

@@ -25,7 +25,7 @@ from forebay.backends.common.capture_recorder import CaptureMixin, wait_in_captu
 from forebay.backends.common.captured_memory import MemorySource
 from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.backends.metal import transfers
-from forebay.backends.metal.calls import autorelease_pool, device_error, hold, invoke
+from forebay.backends.metal.calls import autorelease_pool, device_error, hold, invoke, new
 from forebay.backends.metal.commands import Batch, Command, HostCall, Mark, Piece, Signal, Wait, encode, raise_event
 from forebay.backends.metal.host_lane import HostLane
 from forebay.backends.metal.kernels.library import Kernels
@@ -541,7 +541,7 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
             self._harvest()
 
     def _made(self, function: str) -> Any:
-        made = invoke(self.owner.name, getattr(self.owner.device, function))
+        made = invoke(self.owner.name, new, getattr(self.owner.device, function))
         if made is None:
             raise device_error(None, "a queue could not be created", function, self.owner.name)
         return made

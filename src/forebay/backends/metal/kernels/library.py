@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from forebay.backends.metal.calls import autorelease_pool, device_error, invoke, metal
+from forebay.backends.metal.calls import autorelease_pool, device_error, invoke, metal, new, new_or_error
 from forebay.errors import DeviceError
 
 __all__ = ["Argument", "Kernels", "Library", "dispatch", "dispatch_threads"]
@@ -40,12 +40,12 @@ class Library:
         return found
 
     def _new_pipeline(self, function: str) -> Any:
-        kernel = invoke(self._name, self._library.newFunctionWithName_, function)
+        kernel = invoke(self._name, new, self._library.newFunctionWithName_, function)
         if kernel is None:
             message = f"{self._name}: there is no kernel {function!r}; the library has {', '.join(self.names())}"
             raise DeviceError(message, call="newFunctionWithName:", device=self._name)
         make = self._device.newComputePipelineStateWithFunction_error_
-        state, error = invoke(self._name, make, kernel, None)
+        state, error = invoke(self._name, new_or_error, make, kernel)
         if state is None:
             what = f"kernel {function!r} cannot be prepared"
             raise device_error(error, what, "newComputePipelineStateWithFunction:error:", self._name)
@@ -86,8 +86,7 @@ class Kernels:
 def _compiled(device: Any, source: str, fast_math: bool) -> tuple[Any, Any]:
     options = metal().MTLCompileOptions.alloc().init()
     options.setFastMathEnabled_(fast_math)
-    library, error = device.newLibraryWithSource_options_error_(source, options, None)
-    return library, error
+    return new_or_error(device.newLibraryWithSource_options_error_, source, options)
 
 
 def dispatch(pipeline: Any, arguments: Sequence[Argument], count: int, encoder: Any) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from forebay import config
-from forebay.backends.metal.calls import autorelease_pool, device_error, foundation, invoke
+from forebay.backends.metal.calls import autorelease_pool, device_error, foundation, invoke, new_or_error
 from forebay.backends.metal.commands import COMPUTE
 from forebay.backends.metal.kernels.library import Argument, Library, dispatch_threads
 from forebay.backends.metal.transfers import region_of
@@ -88,8 +88,7 @@ def load_library(port: MetalPort, content: bytes) -> ShaderLibrary:
 
 
 def _loaded(device: Any, path: str) -> tuple[Any, Any]:
-    library, error = device.newLibraryWithURL_error_(foundation().NSURL.fileURLWithPath_(path), None)
-    return library, error
+    return new_or_error(device.newLibraryWithURL_error_, foundation().NSURL.fileURLWithPath_(path))
 
 
 def _constant(argument: bytes) -> bytes:
