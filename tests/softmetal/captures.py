@@ -21,7 +21,7 @@ class MTLCaptureDescriptor(Descriptor):
 
 
 class MTLCaptureManager(NSObject):
-    """The one object that starts and stops captures; METAL_CAPTURE_ENABLED=1 allows documents."""
+    """The one object that starts and stops captures; MTL_CAPTURE_ENABLED=1 allows documents."""
 
     __slots__ = ("_enabled", "_path")
     _shared: MTLCaptureManager | None = None

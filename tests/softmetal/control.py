@@ -46,7 +46,7 @@ class Control:
         self.strict_pools = True
         self.strict_hazards = True
         self.over_retains = True  # as PyObjC up to 12.2.2; see objects.new_reference
-        self.capture_enabled = os.environ.get("METAL_CAPTURE_ENABLED") == "1"
+        self.capture_enabled = os.environ.get("MTL_CAPTURE_ENABLED") == "1"
         self.violations: list[MetalRuleViolation] = []
         self.refused: list[str] = []  # what was not imitated
         self.owner: int | None = None  # the process that has used Metal
@@ -245,7 +245,7 @@ class Control:
             self.event_timeout = 30.0
             self.memory = None
             self.strict_pools = self.strict_hazards = self.over_retains = True
-            self.capture_enabled = os.environ.get("METAL_CAPTURE_ENABLED") == "1"
+            self.capture_enabled = os.environ.get("MTL_CAPTURE_ENABLED") == "1"
             self.clock = time.monotonic
         self.release()
         self.use(os.environ.get("SOFTMETAL_MACHINE", "m1-8gib"))

@@ -9,7 +9,7 @@ from .control import control
 from .counters import MTLCounterSet, counter_sets, gpu_now, new_sample_buffer
 from .events import MTLEvent, MTLFence, MTLSharedEvent
 from .indirect import MTLIndirectCommandBuffer, new_indirect
-from .libraries import MTLLibrary, new_library, new_pipeline, new_pipeline_from_descriptor
+from .libraries import MTLLibrary, new_library, new_library_of_file, new_pipeline, new_pipeline_from_descriptor
 from .machines import GPU
 from .objects import NSObject, no_error, selector, unsigned
 from .queues import MTLCommandQueue
@@ -174,6 +174,10 @@ class MTLDevice(NSObject):
     def newLibraryWithSource_options_error_(self, source: str, options: Any, error: None) -> Any:
         no_error(error)
         return new_library(self, source, options)
+
+    def newLibraryWithURL_error_(self, url: Any, error: None) -> Any:
+        no_error(error)
+        return new_library_of_file(self, url)
 
     def newComputePipelineStateWithFunction_error_(self, function: Any, error: None) -> Any:
         no_error(error)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from . import constants as k
 from .control import control
-from .foundation import NSError
+from .foundation import NSURL, NSError
 from .msl import compiler
 from .objects import Descriptor, Labeled, NSObject, autoreleased, instance, properties
 
 DOMAIN = "MTLLibraryErrorDomain"
 _NEW_LIBRARY = "newLibraryWithSource_options_error_"
+_FILE = b"MTLB of tests/softmetal\n"
 _VERSIONS = {  # of MSL, and the first macOS that knows them
     k.MTLLanguageVersion1_1: (10, 11, 0),
     k.MTLLanguageVersion1_2: (10, 12, 0),
@@ -204,6 +206,24 @@ def new_library(device: Any, source: str, options: Any) -> tuple[MTLLibrary | No
         failure = NSError(DOMAIN, k.MTLLibraryErrorCompileFailure, str(error).strip())
         return None, autoreleased(failure, _NEW_LIBRARY)
     return MTLLibrary(device, compiled), None
+
+
+def new_library_of_file(device: Any, url: Any) -> tuple[MTLLibrary | None, NSError | None]:
+    """Load a file that `metallib` has written."""
+    try:
+        content = Path(instance(url, NSURL, "url").path()).read_bytes()
+    except OSError as error:
+        content, text = b"", str(error)
+    else:
+        text = "Invalid library file"
+    if content.startswith(_FILE):
+        return new_library(device, content.removeprefix(_FILE).decode(), None)
+    return None, autoreleased(NSError(DOMAIN, k.MTLLibraryErrorUnsupported, text), "newLibraryWithURL_error_")
+
+
+def metallib(source: str) -> bytes:
+    """Return a library of the stand-in, in place of what Apple's tools compile: the source behind a mark."""
+    return _FILE + source.encode()
 
 
 def new_pipeline(device: Any, function: Any, **values: Any) -> tuple[MTLComputePipelineState | None, NSError | None]:

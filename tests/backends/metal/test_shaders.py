@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from softmetal.libraries import metallib
 
 import forebay
 from forebay import mps
@@ -133,29 +132,17 @@ def test_invalid_source_is_a_syntax_error_with_the_compilers_text(device):
         mps.compile_shader("kernel void broken(device float* x) { x[0] = ; }")
 
 
-class LibraryFromURL:
-    """A device that loads libraries, which tests/softmetal does not imitate: a library is source, or is refused."""
-
-    def __init__(self, device, source):
-        self.device, self.source = device, source
-
-    def newLibraryWithURL_error_(self, url, error):  # noqa: N802 -- PyObjC's name
-        text = Path(url.path()).read_bytes()
-        source = SOURCE if text == self.source else "no source"
-        return self.device.newLibraryWithSource_options_error_(source, None, error)
-
-
 def test_library_is_loaded_from_bytes_and_from_a_file(device, tmp_path):
-    port = forebay.zeros(1, device="mps").raw_storage.opened.port
-    real, port.device = port.device, LibraryFromURL(port.device, b"MTLB")
-    try:
-        file = tmp_path / "kernels.metallib"
-        file.write_bytes(b"MTLB")
-        assert dir(mps.load_metallib(file)) == dir(mps.load_metallib(b"MTLB")) != []
-        with pytest.raises(forebay.DeviceError, match="the library cannot be loaded"):
-            mps.load_metallib(b"not a library")
-    finally:
-        port.device = real
+    file, content = tmp_path / "kernels.metallib", metallib(SOURCE)
+    file.write_bytes(content)
+    for source in (file, str(file), content, bytearray(content)):
+        library = mps.load_metallib(source)
+        assert sorted(dir(library)) == ["fill", "halves", "narrow", "pick", "place", "scale"]
+    out = forebay.zeros(4, device="mps")
+    library.fill(out, 2.5)
+    assert out.tolist() == [2.5] * 4
+    with pytest.raises(forebay.DeviceError, match="the library cannot be loaded: Invalid library file"):
+        mps.load_metallib(b"not a library")
 
 
 def test_metal_capture_writes_a_document(device, mac, tmp_path):
