@@ -147,6 +147,23 @@ def test_host_functions_and_gpu_work_keep_their_order(mac, port):
     assert seen == [bytes([value]) * 64 for value in expected]
 
 
+def test_gpu_never_waits_for_a_host_function(mac, port):
+    """A command buffer that waits for longer than some seconds fails with a timeout; here, if it waits at all."""
+    queue, other, address, gate = port.queue(), port.queue(), port.reserve(MIB), Gate()
+    mac.event_timeout = 0.0
+    queue.fill(address, 1, 64)
+    queue.call(gate)
+    queue.copy(address + 64, address, 64)
+    other.wait_for(queue, queue.signal())
+    other.copy(address + 128, address + 64, 64)
+    tick = other.signal()
+    assert other.reached() < tick
+    gate.open()
+    other.wait(tick)
+    queue.wait(queue.signal())
+    assert bytes_at(address, 192) == b"\1" * 192
+
+
 def test_failure_of_a_host_function_is_known_before_the_queue_is_idle(mac, port, monkeypatch):
     """Else a wait that follows at once would not raise it."""
     queue, idle = port.queue(), list[bool]()

@@ -86,20 +86,18 @@ class Wait:
 class HostCall:
     """A function that the host runs between two command buffers.
 
-    The GPU signals `after` when the work before it is complete; without such work it is 0. The host signals `then`.
+    The GPU signals `after` when the work before it is complete; without such work it is 0.
     """
 
-    __slots__ = ("after", "ended", "event", "function", "number", "then")
+    __slots__ = ("after", "ended", "event", "function", "number")
     event: Any
     after: int
-    then: int
     number: int
 
-    def __init__(self, function: Callable[[], object], event: Any, after: int, then: int, number: int) -> None:
+    def __init__(self, function: Callable[[], object], event: Any, after: int, number: int) -> None:
         self.function: Callable[[], object] | None = function  # None once it has begun
         self.event = event
         self.after = after
-        self.then = then
         self.number = number
         self.ended: bool = False
 

@@ -6,17 +6,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from queue import SimpleQueue
+from typing import Any
 
 from forebay.backends.metal.calls import autorelease_pool
-from forebay.backends.metal.commands import HostCall, raise_event
+from forebay.backends.metal.commands import HostCall
 from forebay.signal_mask import signals_blocked
 
-__all__ = ["HostLane"]
+__all__ = ["HostLane", "await_value"]
 
 _LIMIT = 1.0  # seconds for an idle thread to end
-_SLICE = 1000  # milliseconds of a wait, after which the lane looks whether it was abandoned
+_SLICE = 1000  # milliseconds of a wait
 
 
 class HostLane:
@@ -78,8 +78,7 @@ class HostLane:
     def _run_one(self, call: HostCall, function: Callable[[], object]) -> None:
         failures: list[BaseException] = []
         if call.after:
-            while not _insist(partial(call.event.waitUntilSignaledValue_timeoutMS_, call.after, _SLICE), failures):
-                pass
+            await_value(call.event, call.after, failures)
         begin = time.perf_counter_ns()
         if not self.abandoned:
             self._report(call, begin, 0, None)
@@ -89,17 +88,13 @@ class HostLane:
                 failures.append(error)
         end = max(time.perf_counter_ns(), begin + 1)
         self._report(call, begin, end, failures[0] if failures else None)
-        failures = []
-        _insist(partial(raise_event, call.event, call.then), failures)
-        if failures:
-            self._report(call, begin, end, failures[0])
 
 
-def _insist(function: Callable[[], object], failures: list[BaseException]) -> object:
-    """Call a function of Metal, a second time if it raises: the queue could not continue without it."""
-    for _ in range(2):
+def await_value(event: Any, value: int, failures: list[BaseException]) -> None:
+    """Wait for a value of an event. A call that fails is repeated once: the queue could not continue without it."""
+    while len(failures) < 2:
         try:
-            return function()
+            if event.waitUntilSignaledValue_timeoutMS_(value, _SLICE):
+                return
         except Exception as error:  # noqa: BLE001 -- PyObjC's are of several types
             failures.append(error)
-    return True

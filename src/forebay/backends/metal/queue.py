@@ -2,7 +2,8 @@
 
 Work is kept as commands (`commands`) until it is encoded into a command buffer. A queue without work of the GPU commits
 at once. Otherwise up to `MOST_IN_FLIGHT` command buffers are committed, and more work is added to one buffer until one
-of them is complete: Metal blocks the host when a command queue has 64 uncompleted buffers.
+of them is complete: Metal blocks the host when a command queue has 64 uncompleted buffers. Work behind a function of
+the host is committed when the function has ended: Metal aborts command buffers that wait for longer than some seconds.
 
 Work that fails while it is encoded is like work that fails on the GPU: its ticks are reached, and the next wait raises
 the error. Over 400 lines because the order of all steps is kept by one lock and one list.
@@ -27,7 +28,7 @@ from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.backends.metal import transfers
 from forebay.backends.metal.calls import autorelease_pool, device_error, hold, invoke, new
 from forebay.backends.metal.commands import Batch, Command, HostCall, Mark, Piece, Signal, Wait, encode, raise_event
-from forebay.backends.metal.host_lane import HostLane
+from forebay.backends.metal.host_lane import HostLane, await_value
 from forebay.backends.metal.kernels.library import Kernels
 from forebay.backends.metal.memory import Region, Regions
 from forebay.backends.metal.work_log import WorkLog, WorkTimes
@@ -76,13 +77,13 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
         with autorelease_pool():
             self._queue = self._made("newCommandQueue")
             self.event = self._made("newSharedEvent")
-            self._host_event = self._made("newSharedEvent")  # of the steps between the GPU and host functions
+            self._host_event = self._made("newSharedEvent")  # of the work of the GPU before host functions
         self._lane = HostLane(f"forebay {owner.name} queue {handle}", self._host_step)
         self._inner: MetalQueue | None = None
         self._log = WorkLog()
         self.last_tick = 0
+        self._committed_tick = 0
         self._host_value = 0  # the last value of `_host_event` that was given to a command
-        self._gate = 0  # value that the next work of the GPU must wait for, or 0
         self._pending: list[Command] = []
         self._in_flight = deque[Batch]()
         self._watched = set[Batch]()  # whose completion Metal will report
@@ -250,7 +251,21 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
             if other.signalled() >= number:
                 return
         other.flush()
-        self._add(Wait(other.event, number, other))
+        if other.has_committed(number):
+            self._add(Wait(other.event, number, other))
+        else:
+            self._add_call(partial(other.await_tick, number), 0)
+
+    def has_committed(self, tick: int) -> bool:
+        """Return True if the GPU will signal a tick, without a function of the host before it."""
+        return tick <= self._committed_tick
+
+    def await_tick(self, tick: int) -> None:
+        """Wait for a tick on the thread of another queue. Raises the first failure of Metal."""
+        failures: list[BaseException] = []
+        await_value(self.event, tick, failures)
+        if failures:
+            raise failures[0]
 
     # ---- Adding work
 
@@ -271,26 +286,24 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
                     self._note_failure(error)
                 self._log.note(number, begin, max(time.perf_counter_ns(), begin + 1))
                 return
-            follows_gpu = not self._gate_of_last() and (self._pending or self._in_flight)
-            after = self._host_value + 1 if follows_gpu else 0
-            then = self._host_value = self._host_value + 2
-            self._pending.append(HostCall(function, self._host_event, after, then, number))
+            self._add_call(function, number)
+
+    def _add_call(self, function: Callable[[], object], number: int) -> None:
+        with self.lock:
+            follows_gpu = bool(self._in_flight) and self._lane.idle()
+            if self._pending:
+                follows_gpu = not isinstance(self._pending[-1], HostCall)
+            after = 0
+            if follows_gpu:
+                after = self._host_value = self._host_value + 1
+            self._pending.append(HostCall(function, self._host_event, after, number))
             self.flush()
 
     def _add(self, command: Command) -> None:
         with self.lock:
-            gate = self._gate_of_last()
-            self._pending += [Wait(self._host_event, gate), command] if gate else [command]
-            self._gate = 0
+            self._pending.append(command)
             if not self._in_flight or isinstance(command, Signal):
                 self.flush()
-
-    def _gate_of_last(self) -> int:
-        """Return the value that the host signals after the last work, if that is a host function, else 0."""
-        if not self._pending:
-            return self._gate
-        last = self._pending[-1]
-        return last.then if isinstance(last, HostCall) else 0
 
     # ---- Execution
 
@@ -309,13 +322,14 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
                 self._flushing = False
 
     def _advance(self) -> bool:
-        """Give the next work to the GPU or the host. Return False if the GPU has enough."""
+        """Give the next work to the GPU or the host. Return False if the GPU has enough, or the host must end first."""
         first = self._pending[0]
         if isinstance(first, HostCall) and not first.after:
             self._lane.put(first)
-            self._gate = first.then
             del self._pending[0]
             return True
+        if not self._lane.idle():  # Metal aborts a command buffer that waits for longer than some seconds
+            return False
         if len(self._in_flight) >= MOST_IN_FLIGHT:
             self._harvest()
             if len(self._in_flight) >= MOST_IN_FLIGHT:
@@ -376,7 +390,8 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
         if self._pending and self._pending[0] is commands[0]:
             if isinstance(last := commands[-1], HostCall):
                 self._lane.put(last)
-                self._gate = last.then
+            ticks = [each.value for each in commands if isinstance(each, Signal)]
+            self._committed_tick = max(ticks, default=self._committed_tick)
             del self._pending[: len(commands)]
 
     def _after_interrupt(self) -> None:
@@ -460,6 +475,7 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
             self._log.note(call.number, begin, end)
             if end:
                 call.ended = True
+                self.flush()
                 self._changed.notify_all()
 
     def _note_failure(self, failure: BaseException) -> None:
