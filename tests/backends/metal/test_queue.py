@@ -195,6 +195,28 @@ def test_close_with_a_time_limit_drops_work(mac, port):
     assert bytes_at(address + 64 * (MOST_IN_FLIGHT + 4), 64) == bytes(64)
 
 
+def test_close_waits_for_the_handlers_of_command_buffers(mac, port, monkeypatch):
+    """A thread of Metal that needs the interpreter when it ends would be the end of the process."""
+    queue, address, gate, running = port.queue(), port.reserve(MIB), threading.Event(), threading.Event()
+    completed = queue._completed
+
+    def slow():
+        completed()
+        running.set()
+        assert gate.wait(20)
+
+    monkeypatch.setattr(queue, "_completed", slow)
+    queue.fill(address, 1, MIB)
+    assert running.wait(20)
+    drain(queue)
+    with ThreadPoolExecutor(1) as pool:
+        closed = pool.submit(queue.close)
+        with pytest.raises(TimeoutError):
+            closed.result(0.05)
+        gate.set()
+        assert closed.result(20)
+
+
 def test_threads_share_a_port(mac, port):
     def work(number: int) -> bool:
         queue, chance = port.queue(), random.Random(number)

@@ -20,6 +20,7 @@ from collections.abc import Callable, MutableMapping
 from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from weakref import WeakSet
 
 from forebay.backends.common.arguments import address_of, byte_of, index_of, size_of
 from forebay.backends.common.capture_recorder import CaptureMixin, wait_in_capture
@@ -43,6 +44,7 @@ __all__ = ["MOST_IN_FLIGHT", "MetalQueue", "Owner"]
 
 MOST_IN_FLIGHT = 16  # command buffers
 _SLICE = 50  # milliseconds of a wait, after which the interpreter runs signal handlers
+_RELEASE_LIMIT, _RELEASE_SLICE = 1.0, 0.001  # seconds for Metal to release handlers; time between two looks
 _NATIVE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
@@ -86,7 +88,7 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
         self._host_value = 0  # the last value of `_host_event` that was given to a command
         self._pending: list[Command] = []
         self._in_flight = deque[Batch]()
-        self._watched = set[Batch]()  # whose completion Metal will report
+        self._handlers = WeakSet[Callable[[Any], None]]()  # that Metal will call, or has not released yet
         self._encoding: Batch | None = None
         self._flushing = False
         self._failure: BaseException | int | None = None
@@ -353,10 +355,11 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
         try:
             batch.buffer = self._new_buffer()
             encode(batch.buffer, commands, self.owner.name)
-            batch.buffer.addCompletedHandler_(lambda _buffer: self._completed(batch))  # PyObjC looks at its signature
+            handler = lambda _buffer: self._completed()  # noqa: E731 -- PyObjC looks at its signature
+            self._handlers.add(handler)
+            batch.buffer.addCompletedHandler_(handler)
             batch.submitted = time.monotonic()
             self._in_flight.append(batch)
-            self._watched.add(batch)
             hold(batch.committed, batch.buffer.commit)
         except Exception as error:  # noqa: BLE001 -- PyObjC's are of several types
             self._note_failure(error)
@@ -405,15 +408,13 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
 
     def _take_back(self, batch: Batch) -> None:
         """Forget a batch that was not committed."""
-        self._watched.discard(batch)
-        batch.buffer = None  # its handler refers to the batch, and Metal drops only handlers that it has called
+        batch.buffer = None  # Metal releases only handlers that it has called
         if batch in self._in_flight:
             self._in_flight.remove(batch)
 
-    def _completed(self, batch: Batch) -> None:
+    def _completed(self) -> None:
         """Handle the completion of a command buffer, on a thread of Metal."""
         with autorelease_pool(), self._changed:
-            self._watched.discard(batch)
             try:
                 self._harvest()
                 if self._pending:
@@ -427,9 +428,7 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
         if self._in_flight:
             with autorelease_pool():
                 while self._in_flight and self._harvest_first(self._in_flight[0]):
-                    done = self._in_flight.popleft()
-                    if done is not self._encoding:
-                        done.commands = ()  # its handler may still refer to it
+                    self._in_flight.popleft()
 
     def _harvest_first(self, batch: Batch) -> bool:
         """Read the outcome of a command buffer. Return False if it is not complete."""
@@ -531,17 +530,22 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
         return done
 
     def _complete(self, seconds: float | None) -> bool:
-        """Wait for all work, at most for some time; not at all on the queue's own thread."""
+        """Wait for all work, at most for some time; not at all on the queue's own thread.
+
+        Then wait until Metal has released its handlers: at exit, a thread of Metal that still needs the interpreter
+        would end the process.
+        """
         limit = math.inf if seconds is None else time.monotonic() + max(seconds, 0.0)
+        slice_seconds = _SLICE / 1000
         with self._changed:
             while True:
                 self.flush()
-                if self.is_quiet() and not self._watched:
-                    return True
+                if quiet := self.is_quiet():
+                    limit, slice_seconds = min(limit, time.monotonic() + _RELEASE_LIMIT), _RELEASE_SLICE
                 left = limit - time.monotonic()
-                if left <= 0 or self._lane.is_current():
-                    return False
-                self._changed.wait(min(left, _SLICE / 1000))
+                if (quiet and not self._handlers) or left <= 0 or self._lane.is_current():
+                    return quiet
+                self._changed.wait(min(left, slice_seconds))
 
     def _abandon(self) -> None:
         """Drop the work that was not committed. What waits for its ticks continues after the committed work."""
