@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,11 @@ from forebay.spi import StridedCopy
 
 REALS = ("float32", "float16", "bfloat16")
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64", "bool")
+
+
+def _processor_flags() -> set[str]:
+    file = Path("/proc/cpuinfo")
+    return set(file.read_text().split()) if file.exists() else set()
 
 
 @pytest.fixture
@@ -50,6 +57,20 @@ def test_gpu_draws_the_numbers_of_the_cpu_device(device, name, draw, dtype):
     found = drawn(draw, dtype, "mps")
     assert device.calls("dispatchThreads_threadsPerThreadgroup_") - before >= 2, name
     assert np.array_equal(found, drawn(draw, dtype, "cpu"))
+
+
+@pytest.mark.skipif("fma" not in _processor_flags(), reason="the processor fuses no multiplications and additions")
+@pytest.mark.parametrize("dtype", REALS)
+def test_fused_operations_change_no_number(device, monkeypatch, dtype):
+    """Apple's compiler may contract products and sums, also without fast math."""
+
+    def draw(tensor):
+        tensor[::2].normal_(2, 0.5)
+        tensor[1::4].exponential_(0.3)
+        tensor[3::4].uniform_(-3, 5)
+
+    monkeypatch.setenv("SOFTMETAL_FLAGS", "-mfma -ffp-contract=fast -O2")
+    assert np.array_equal(drawn(draw, dtype, "mps"), drawn(draw, dtype, "cpu"))
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)

@@ -151,7 +151,8 @@ def runtime() -> Any:
 def _compiled(source: str, macros: dict[str, str], standard: int) -> tuple[Path, Translation]:
     """Return the library of a source, and its kernels, which are kept in a file beside it."""
     strict = os.environ.get("SOFTMETAL_ADDRESS_SPACES") == "1"
-    key = json.dumps([source, macros, standard, strict, _digest_of_sources()])
+    flags = os.environ.get("SOFTMETAL_FLAGS", "").split()
+    key = json.dumps([source, macros, standard, strict, flags, _digest_of_sources()])
     digest = hashlib.sha256(key.encode()).hexdigest()[:32]
     path, beside = _CACHE / f"{digest}.so", _CACHE / f"{digest}.json"
     if path.exists() and beside.exists():
@@ -167,7 +168,7 @@ def _compiled(source: str, macros: dict[str, str], standard: int) -> tuple[Path,
             raise CompileError("\n".join(found))
     entries = "".join(entry_of(kernel, number) for number, kernel in enumerate(translation.kernels))
     text = f'{translation.text}\n#line 1 "softmetal_entries"\n{entries}'
-    path = _built(path.name, [*compiler(), *_OPTIONS, *_LINK], text)
+    path = _built(path.name, [*compiler(), *_OPTIONS, *_LINK, *flags], text)
     unfinished = beside.with_suffix(f".{os.getpid()}.json")
     unfinished.write_text(translation.to_json())
     unfinished.rename(beside)
