@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from importlib import resources
 
 import pytest
 from softmetal.msl import address_spaces
 from softmetal_tests.conftest import KERNELS
+from support.metal_sources import LAWS, sources_of_the_backend
 
 pytest.importorskip("clang.cindex", reason="libclang is not installed")
 
-# How an element is stored, which Python defines before the conversion of elements.
-ELEMENTS = """#define FROM_BITS uint
-#define TO_BITS uint
-#define LOAD(bits) as_type<float>(bits)
-#define STORE(value) as_type<uint>(value)
-"""
 BEGIN = """#include <metal_stdlib>
 using namespace metal;
 struct Pair { float a, b; float sum() const { return a + b; } };
 inline float first(thread const float* p) { return p[0]; }
 template <typename T> T second(device const T* p) { return p[1]; }
 """
-LAWS = ("UNIFORM", "NORMAL", "EXPONENTIAL", "BERNOULLI", "INTEGERS", "INTEGERS_64")
 
 
 def checked(text):
@@ -88,23 +80,7 @@ def test_compiler_reports_problems_if_it_is_to_be_strict(metal, monkeypatch):
     assert create(BEGIN + kernel("o[i] = 1;"), None, None)[1] is None
 
 
-def sources_of_the_backend():
-    """Return the MSL of the Metal backend: kernels, and draws with each distribution and type of element."""
-    from forebay.backends.metal.kernels import draws
-
-    folder = resources.files("forebay.backends.metal.kernels") / "device_code"
-    texts = {each.name: each.read_text() for each in folder.iterdir() if each.name.endswith(".metal")}
-    draw = texts.pop("draw.metal")
-    elements = list(draws._ELEMENTS.items())
-    cases = [*itertools.product(LAWS, elements[:1]), *itertools.product(LAWS[:1], elements), (LAWS[-1], elements[-1])]
-    for law, (element, (bits, store)) in cases:
-        lines = f"#define LAW_{law} 1\n#define BITS {bits}\n#define STORE(number) {store}\n"
-        texts[f"draw {law} {element}"] = texts["philox.metal"] + lines + draw
-    return texts
-
-
 def test_sources_of_the_backend_have_no_problems():
     texts = sources_of_the_backend()
-    texts = {name: ELEMENTS + text if "FROM_BITS" in text else text for name, text in texts.items()}
     assert len(texts) > len(LAWS)
     assert {name: found for name, text in texts.items() if (found := address_spaces.problems(text))} == {}

@@ -80,7 +80,7 @@ class _Rewriter(Tokens):
         self._put(place, f"__local {kind} (&{self.text(name)}){lengths} = *(__local {kind} (*){lengths})0")
 
 
-def _lines_of(text: str) -> list[int]:
+def lines_of(text: str) -> list[int]:
     """Return the line of the program for each line of its preprocessed text."""
     found, line = [], 0
     for each in text.split("\n"):
@@ -96,7 +96,7 @@ def problems(source: str, macros: dict[str, str] | None = None, standard: int = 
 
     text = _Rewriter(preprocess(source, macros or {}, standard)).run()
     unit = Index.create().parse(_NAME, args=[*_ARGUMENTS], unsaved_files=[(_NAME, text)])
-    lines = _lines_of(text)
+    lines = lines_of(text)
     found = []
     for each in unit.diagnostics:
         if each.severity >= _ERROR:
