@@ -101,3 +101,34 @@ tensor = forebay.ones(1, device="mps")
 print(mps.device_count(), tensor.tolist(), type(tensor.raw_storage.opened.port).__name__)
 """
     assert output_of(program).splitlines() == ["1", "2 mps:1", "1 [1.0] MetalPort"]
+
+
+VARIABLES = {
+    "PYTORCH_DEBUG_MPS_ALLOCATOR": str(1 | 2),  # a summary, allocations
+    "PYTORCH_MPS_LOG_PROFILE_INFO": str(1 | 2 | 8),  # operations, copies, totals
+    "PYTORCH_MPS_TRACE_SIGNPOSTS": str(1 | 2),  # events, intervals
+    "PYTORCH_MPS_HIGH_WATERMARK_RATIO": "0.5",
+    "PYTORCH_MPS_LOW_WATERMARK_RATIO": "0.5",
+    "PYTORCH_MPS_PREFER_METAL": "1",  # of no meaning without operators
+}
+
+
+def test_environment_variables_of_torch_mps_apply(tmp_path):
+    program = """
+import forebay
+tensor = forebay.zeros(1 << 20, device="mps")
+copy = tensor.clone()
+try:
+    forebay.empty(3 << 30, dtype="uint8", device="mps")
+except forebay.OutOfMemoryError as error:
+    print("refused" if "PYTORCH_MPS_HIGH_WATERMARK_RATIO" in str(error) else error)
+"""
+    file = tmp_path / "trace.pftrace"
+    done = run(program, FOREBAY_TRACE=str(file), **VARIABLES)
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
+    lines = done.stderr.splitlines()
+    assert all(line.startswith("MPS: ") for line in lines)
+    expected = ("allocated 4.00 MiB at 0x", "copy copy_, 4.00 MiB", "total of copy copy_: 1", "summary; 8.00 MiB")
+    for begin in expected:
+        assert any(line.startswith(f"MPS: {begin}") for line in lines), (begin, lines)
+    assert file.stat().st_size > 100
