@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from pathlib import Path
+
 import numpy as np
 import pytest
 from softmetal.libraries import metallib
@@ -10,6 +13,7 @@ import forebay
 from forebay import mps
 from forebay.backends import override_driver
 from forebay.backends.metal.driver import MetalDriver
+from forebay.backends.metal.kernels import shaders
 from forebay.mps import profiler
 from forebay.runtime.lifecycle.emulation import reset_kind
 
@@ -143,6 +147,23 @@ def test_library_is_loaded_from_bytes_and_from_a_file(device, tmp_path):
     assert out.tolist() == [2.5] * 4
     with pytest.raises(forebay.DeviceError, match="the library cannot be loaded: Invalid library file"):
         mps.load_metallib(b"not a library")
+
+
+def test_file_of_a_library_exists_as_long_as_the_library(device, monkeypatch):
+    """Metal may read the kernels when they are first used."""
+    files, load = [], shaders._loaded
+
+    def loaded(device, path):
+        files.append(Path(path))
+        return load(device, path)
+
+    monkeypatch.setattr(shaders, "_loaded", loaded)
+    library = mps.load_metallib(metallib(SOURCE))
+    kernel = library.fill
+    assert files[0].exists()
+    del library, kernel
+    gc.collect()
+    assert not files[0].exists()
 
 
 def test_metal_capture_writes_a_document(device, mac, tmp_path):

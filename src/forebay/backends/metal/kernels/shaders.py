@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 from forebay import config
 from forebay.backends.metal.calls import autorelease_pool, device_error, foundation, invoke, new_or_error
@@ -76,15 +78,20 @@ def compile_shader(port: MetalPort, source: str) -> ShaderLibrary:
 def load_library(port: MetalPort, content: bytes) -> ShaderLibrary:
     """Load a compiled library (.metallib). Raises DeviceError if Metal refuses it.
 
-    From a temporary file: PyObjC makes the argument of newLibraryWithData:error: in another package.
+    From a temporary file: PyObjC makes the argument of newLibraryWithData:error: in another package. It exists as long
+    as the library, since Metal does not document when it reads the kernels.
     """
-    with tempfile.NamedTemporaryFile(suffix=".metallib") as file, autorelease_pool():
+    with ExitStack() as stack:
+        file = stack.enter_context(tempfile.NamedTemporaryFile(suffix=".metallib"))
         file.write(content)
         file.flush()
-        library, error = invoke(port.name, _loaded, port.device, file.name)
-    if library is None:
-        raise device_error(error, "the library cannot be loaded", "newLibraryWithURL:error:", port.name)
-    return ShaderLibrary(port, Library(port.device, port.name, library))
+        with autorelease_pool():
+            library, error = invoke(port.name, _loaded, port.device, file.name)
+        if library is None:
+            raise device_error(error, "the library cannot be loaded", "newLibraryWithURL:error:", port.name)
+        loaded = Library(port.device, port.name, library)
+        finalize(loaded, stack.pop_all().close)
+    return ShaderLibrary(port, loaded)
 
 
 def _loaded(device: Any, path: str) -> tuple[Any, Any]:
