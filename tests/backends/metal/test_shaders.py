@@ -74,6 +74,23 @@ def test_grid_and_group_may_have_three_axes(library):
     assert out.tolist() == [0, 1, 2, 100, 101, 102]
 
 
+def test_threads_of_a_group_share_memory(device):
+    library = mps.compile_shader("""
+#include <metal_stdlib>
+using namespace metal;
+kernel void reverse(device float* x, uint at [[thread_position_in_grid]], uint place [[thread_index_in_threadgroup]],
+                    uint count [[threads_per_threadgroup]]) {
+  threadgroup float shared[64];
+  shared[place] = x[at];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  x[at] = shared[count - 1 - place];
+}
+""")
+    x = forebay.arange(128, dtype="float32", device="mps")
+    library.reverse(x, group_size=64)
+    assert x.tolist() == [*range(63, -1, -1), *range(127, 63, -1)]
+
+
 def test_numbers_are_cast_as_requested(library):
     out = forebay.zeros(2, dtype="int32", device="mps")
     library.narrow(out, -7, arg_casts="int32")

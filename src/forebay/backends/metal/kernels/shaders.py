@@ -34,7 +34,11 @@ class Shader:
         with autorelease_pool():
             self.max_threads: int = int(invoke(port.name, pipeline.maxTotalThreadsPerThreadgroup))
             self.width: int = int(invoke(port.name, pipeline.threadExecutionWidth))
-            self.memory: int = int(invoke(port.name, pipeline.staticThreadgroupMemoryLength))
+
+    @property
+    def memory(self) -> int:
+        with autorelease_pool():
+            return int(invoke(self._port.name, self._pipeline.staticThreadgroupMemoryLength))
 
     def launch(
         self, queue: Queue, arguments: Sequence[tuple[int, int] | bytes], threads: Sequence[int], group: Sequence[int]
