@@ -11,6 +11,7 @@ from forebay.errors import ForebayError
 from forebay.spi import Draw, StridedCopy
 
 MIB = 1 << 20
+KEPT = {"MTLDevice", "MTLCaptureManager", "NSProcessInfo"}  # objects of the stand-in that exist as long as the process
 SHADER = """
 #include <metal_stdlib>
 using namespace metal;

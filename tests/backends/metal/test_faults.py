@@ -7,7 +7,7 @@ import threading
 import warnings
 
 import pytest
-from support.metal_scenario import Scenario
+from support.metal_scenario import KEPT, Scenario
 
 from forebay.backends.metal import discovery
 from forebay.errors import DeviceError, ForebayWarning, OutOfMemory
@@ -30,9 +30,6 @@ def live(mac) -> dict[str, int]:
             break
         threading.Event().wait(0.001)
     return found
-
-
-KEPT = {"MTLDevice", "NSProcessInfo"}  # which exist as long as the process
 
 
 def test_run_without_a_failure_leaks_nothing(mac):
