@@ -41,7 +41,7 @@ class Control:
         self.clock: Callable[[], float] = time.monotonic
         self.machine = MACHINES[os.environ.get("SOFTMETAL_MACHINE", "m1-8gib")]
         self.latency = int(os.environ.get("SOFTMETAL_LATENCY", "0")) / 1e6  # seconds for each command buffer
-        self.event_timeout = 30.0  # seconds after which the GPU gives up a command buffer that waits for an event
+        self.event_timeout = 5.0  # seconds after which the GPU aborts a command buffer that waits: MLX's users say so
         self.memory: int | None = None  # bytes that each device can allocate, instead of what its GPU has
         self.strict_pools = True
         self.strict_hazards = True
@@ -242,7 +242,7 @@ class Control:
             self.violations.clear()
             self.refused.clear()
             self.latency = 0.0
-            self.event_timeout = 30.0
+            self.event_timeout = 5.0
             self.memory = None
             self.strict_pools = self.strict_hazards = self.over_retains = True
             self.capture_enabled = os.environ.get("MTL_CAPTURE_ENABLED") == "1"
