@@ -131,9 +131,11 @@ class NSObject:
         control.born(self._protocol)
 
     def __del__(self) -> None:
-        if not control.forked:
-            control.died(self._protocol)
-            self._die()
+        if control.forked:
+            control.note_violation("fork", f"{self._protocol} is released in a child process")
+            return
+        control.died(self._protocol)
+        self._die()
 
     def _die(self) -> None:
         """Release what the object has."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from support.metal_processes import output_of, run
 
 FORKED = """
-import os, signal, sys, traceback
+import gc, os, signal, sys, traceback
 import forebay
+from softmetal.control import control
 from forebay import mps
 
 def forked(check):
@@ -28,6 +29,8 @@ def test_forked_child_is_refused_after_the_first_use():
 tensor = forebay.ones(3, device="mps")
 stream, event = mps.Stream(), mps.Event()
 event.record()
+library = mps.compile_shader("kernel void nothing(device float* x) { x[0] = 1; }")
+kernel = library.nothing
 def check():
     for use in (stream.synchronize, stream.query, mps.synchronize, tensor.zero_, mps.Stream):
         try:
@@ -35,7 +38,10 @@ def check():
         except forebay.Forked:
             continue
         raise AssertionError(use)
-    del globals()["tensor"], globals()["stream"], globals()["event"]
+    for name in ("tensor", "stream", "event", "library", "kernel"):
+        del globals()[name]
+    gc.collect()
+    control.check()  # nothing was released
 print(forked(check), tensor.tolist())
 """
     assert output_of(FORKED + program) == "0 [1.0, 1.0, 1.0]\n"

@@ -252,7 +252,8 @@ _ports: WeakSet[MetalPort] = WeakSet()
 def _keep_in_child() -> None:
     """Keep the parent's objects alive in a forked child, where Metal must not be used, not even to release them."""
     for port in tuple(_ports):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(port))
+        for kept in (port, *port.kernels.all):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
 os.register_at_fork(after_in_child=_keep_in_child)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
+from weakref import WeakSet
 
 from forebay.backends.metal.calls import autorelease_pool, device_error, invoke, metal, new, new_or_error
 from forebay.errors import DeviceError
@@ -53,9 +54,10 @@ class Library:
 
 
 class Kernels:
-    """The libraries of one device: forebay's own, each compiled when it is first needed."""
+    """The libraries of one device; forebay's own are compiled when they are first needed."""
 
     def __init__(self, device: Any, name: str) -> None:
+        self.all: WeakSet[Library] = WeakSet()
         self._device = device
         self._name = name
         self._own: dict[tuple[str, ...], Library] = {}
@@ -77,7 +79,12 @@ class Kernels:
             library, error = invoke(self._name, _compiled, self._device, source, fast_math)
         if library is None:
             raise device_error(error, "the kernel source is invalid", "newLibraryWithSource:options:error:", self._name)
-        return Library(self._device, self._name, library)
+        return self.add(library)
+
+    def add(self, library: Any) -> Library:
+        """Return the Library of an MTLLibrary."""
+        self.all.add(added := Library(self._device, self._name, library))
+        return added
 
     def clear(self) -> None:
         self._own.clear()

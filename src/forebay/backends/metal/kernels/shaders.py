@@ -28,9 +28,10 @@ _MOST_BYTES = 4096  # of a constant argument that is a part of the command
 class Shader:
     """A kernel of a program. Implements `spi.Shader`."""
 
-    def __init__(self, port: MetalPort, pipeline: Any) -> None:
+    def __init__(self, port: MetalPort, library: Library, name: str) -> None:
         self._port = port
-        self._pipeline = pipeline
+        self._library = library  # keeps the pipeline
+        pipeline = self._pipeline = library.pipeline(name)
         with autorelease_pool():
             self.max_threads: int = int(invoke(port.name, pipeline.maxTotalThreadsPerThreadgroup))
             self.width: int = int(invoke(port.name, pipeline.threadExecutionWidth))
@@ -70,7 +71,7 @@ class ShaderLibrary:
 
     def shader(self, name: str) -> Shader:
         if (found := self._shaders.get(name)) is None:
-            found = self._shaders.setdefault(name, Shader(self._port, self._library.pipeline(name)))
+            found = self._shaders.setdefault(name, Shader(self._port, self._library, name))
         return found
 
 
@@ -93,7 +94,7 @@ def load_library(port: MetalPort, content: bytes) -> ShaderLibrary:
             library, error = invoke(port.name, _loaded, port.device, file.name)
         if library is None:
             raise device_error(error, "the library cannot be loaded", "newLibraryWithURL:error:", port.name)
-        loaded = Library(port.device, port.name, library)
+        loaded = port.kernels.add(library)
         finalize(loaded, stack.pop_all().close)
     return ShaderLibrary(port, loaded)
 
