@@ -76,7 +76,7 @@ def measure(torch: Any, count: int) -> Iterator[Comparison]:
         memory = library.zeros(LARGE, device="mps")
         return memory.normal_
 
-    few = max(count // 10, 3)
+    few, fewest = max(count // 10, 3), max(count // 100, 3)
     yield microseconds("allocate and free 4 KiB, from the cache", sides(allocate), count, synchronize)
     yield microseconds("queue a fill of 4 KiB", sides(fill(SMALL)), count, synchronize)
     yield microseconds("fill 4 KiB", sides(fill(SMALL)), count, synchronize, completed=True)
@@ -85,7 +85,7 @@ def measure(torch: Any, count: int) -> Iterator[Comparison]:
     yield microseconds("copy 4 KiB to the host", sides(to_host), few, synchronize, completed=True)
     yield microseconds("launch a kernel of `compile_shader`", sides(kernel), count, synchronize)
     yield microseconds("record and query an event", sides(event), few, synchronize)
-    yield microseconds("draw 4 Mi normal numbers", sides(normal), few, synchronize, completed=True)
+    yield microseconds("draw 4 Mi normal numbers", sides(normal), fewest, synchronize, completed=True)
 
 
 def compare(quick: bool) -> Outcome:
