@@ -164,6 +164,26 @@ def test_gpu_never_waits_for_a_host_function(mac, port):
     assert bytes_at(address, 192) == b"\1" * 192
 
 
+def test_failure_between_two_host_functions_does_not_end_their_thread(mac, port, monkeypatch):
+    queue, address, gate, seen = port.queue(), port.reserve(MIB), Gate(), list[bytes]()
+    advance, failures = queue._advance, [RuntimeError("no memory")]
+
+    def failing():
+        if queue._lane.is_current() and failures:
+            raise failures.pop()
+        return advance()
+
+    monkeypatch.setattr(queue, "_advance", failing)
+    queue.call(gate)
+    queue.fill(address, 1, 64)
+    gate.open()
+    with pytest.raises(DeviceError, match="no memory"):
+        queue.wait(queue.signal())
+    queue.call(lambda: seen.append(bytes_at(address, 64)))
+    drain(queue)
+    assert seen == [b"\1" * 64]
+
+
 def test_failure_of_a_host_function_is_known_before_the_queue_is_idle(mac, port, monkeypatch):
     """Else a wait that follows at once would not raise it."""
     queue, idle = port.queue(), list[bool]()

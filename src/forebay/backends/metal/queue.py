@@ -415,13 +415,17 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
     def _completed(self) -> None:
         """Handle the completion of a command buffer, on a thread of Metal."""
         with autorelease_pool(), self._changed:
-            try:
-                self._harvest()
-                if self._pending:
-                    self.flush()
-            except Exception as error:  # noqa: BLE001 -- the next wait raises it
-                self._note_failure(error)
-            self._changed.notify_all()
+            self._continue()
+
+    def _continue(self) -> None:
+        """Read outcomes and commit what waits, on a thread that no exception may end. The caller holds the lock."""
+        try:
+            self._harvest()
+            if self._pending:
+                self.flush()
+        except Exception as error:  # noqa: BLE001 -- the next wait raises it
+            self._note_failure(error)
+        self._changed.notify_all()
 
     def _harvest(self) -> None:
         """Read the outcome of completed command buffers, in order. The caller holds the lock."""
@@ -474,8 +478,7 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
             self._log.note(call.number, begin, end)
             if end:
                 call.ended = True
-                self.flush()
-                self._changed.notify_all()
+                self._continue()
 
     def _note_failure(self, failure: BaseException) -> None:
         if self._failure is None:
