@@ -69,6 +69,7 @@ def _released(method: Any, make: Callable[[], Any], objects: Callable[[Any], Any
     if method.__metadata__()["retval"].get("already_retained", False):
         return make()
     results, again = tee(map(call, (make,)))
+    # One step of zip_longest takes the result and then the result of its release; the interpreter runs between neither.
     return next(zip_longest(results, map(_release, filterfalse(_is_nil, objects(again)))))[0]
 
 
