@@ -7,6 +7,7 @@ from functools import lru_cache
 import pytest
 from support.on_oracle import every_file, outcomes, why_no_oracle
 
+LONG = ("memory_frames", "memory_history")  # C++ frames of PyTorch
 FILES = {scene_file.path.stem: scene_file for scene_file in every_file()}
 
 
@@ -45,7 +46,7 @@ def test_forebay_does_as_recorded(stem, scene):
 
 def groups():
     """The files, several together that run in one process, as the start of PyTorch takes longer than most of them."""
-    usual = [file for file in FILES.values() if file.driver and not file.environ]
+    usual = [file for file in FILES.values() if file.driver and not file.environ and file.path.stem not in LONG]
     special = [[file] for file in FILES.values() if file not in usual]
     for group in (*(usual[at : at + 4] for at in range(0, len(usual), 4)), *special):
         names = [file.path.stem for file in group]
