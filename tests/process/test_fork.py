@@ -14,6 +14,7 @@ import gc, os, signal, sys, threading, traceback, warnings
 import numpy as np
 import forebay
 from forebay import Forked
+from forebay.runtime.lifecycle import exit_and_fork
 
 def raises_forked(function, message="fake:0 was opened before this process was forked"):
     try:
@@ -24,10 +25,6 @@ def raises_forked(function, message="fake:0 was opened before this process was f
         raise AssertionError("did not raise Forked")
 """
 PROLOGUE_WITH_FORK = PROLOGUE + FORKED
-SHORT_WAIT = """
-from forebay.runtime.lifecycle import exit_and_fork
-exit_and_fork.FORK_SECONDS = 0.2  # before each fork, for work that waits for the gate
-"""
 
 
 def run_silently(runner, source):
@@ -196,7 +193,6 @@ for _ in range(3):
 
 def test_forked_child_reports_work_that_was_still_pending(runner):
     run_silently(runner, """
-from forebay.runtime.lifecycle import exit_and_fork
 exit_and_fork.FORK_SECONDS = 0.01
 stream, gate = forebay.Stream("cpu"), threading.Event()
 made = forebay.zeros(4)
@@ -262,8 +258,8 @@ def test_forked_child_can_delete_objects_of_its_parent(runner):
     """The child deletes streams, events, pinned memory and blocks with a pending free."""
     run_silently(
         runner,
-        SHORT_WAIT
-        + """
+        """
+exit_and_fork.FORK_SECONDS = 0.2  # for work that waits for the gate
 stream = forebay.Stream("cpu")
 gate = threading.Event()
 stream.queue.call(lambda: gate.wait(30))
@@ -285,8 +281,8 @@ def test_allocator_keeps_working_in_a_forked_child(runner):
     """The NumPy hook keeps using its allocator in the child."""
     run_silently(
         runner,
-        SHORT_WAIT
-        + """
+        """
+exit_and_fork.FORK_SECONDS = 0.2  # for work that waits for the gate
 forebay.memory.set_capacity("100MiB", "cpu")
 stream = forebay.Stream("cpu")
 allocator = stream.opened.allocator
