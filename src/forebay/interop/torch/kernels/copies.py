@@ -9,6 +9,7 @@ import torch
 
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import alias, memory_of
+from forebay.interop.torch.kernels.generic import mixed_devices
 
 __all__ = ["COPY_KERNELS", "forget_values", "keep_known", "known_values"]
 
@@ -85,11 +86,14 @@ def _local_scalar(tensor: torch.Tensor) -> Any:
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.device != other.device:
+        here, elsewhere = (one, other) if one.is_cuda else (other, one)
+        raise mixed_devices(here.device, elsewhere.device)
     if one.shape != other.shape:
         return False
     if not values.is_computed():
         raise values.needs_values("torch.equal")
-    found: bool = alias(one).equal(alias(other) if other.is_cuda else other)
+    found: bool = alias(one).equal(alias(other))
     return found
 
 

@@ -6,7 +6,7 @@ operator writes is found in its schema.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -47,15 +47,16 @@ def mixed_devices(one: torch.device, other: torch.device) -> RuntimeError:
 class ArgumentReader:
     """The arguments of one call as tensors over the values, and where the results belong."""
 
-    __slots__ = ("aliases", "device", "generator", "mixed", "originals", "values_device")
+    __slots__ = ("aliases", "device", "elsewhere", "generator", "mixed", "originals", "values_device")
 
     def __init__(self, values_device: str, *, mixed: bool) -> None:
         self.device: torch.device | None = None
+        self.elsewhere: torch.device | None = None  # of a tensor that the device cannot read
         self.generator: torch.Generator | None = None
         self.mixed = mixed
         self.values_device = values_device
         self.aliases: dict[int, torch.Tensor] = {}  # by the id of the original
-        self.originals: dict[int, torch.Tensor] = {}  # by the id of the alias
+        self.originals: dict[int, torch.Tensor] = {}  # by the id of the alias, in the same order
 
     def read(self, argument: Any) -> Any:
         """Return the argument with tensors over values in place of tensors of the device."""
@@ -74,13 +75,13 @@ class ArgumentReader:
     def _read_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         device = tensor.device
         if device.type != "cuda":
-            if tensor.dim() and not self.mixed and device.type == "cpu" and self.device is not None:
-                raise mixed_devices(self.device, device)
+            if tensor.dim() or device.type != "cpu":  # else a number
+                self.elsewhere = device
             return tensor.to("meta") if self.values_device == "meta" and device.type == "cpu" else tensor
         if self.device is None:
             self.device = device
-        elif device != self.device and not self.mixed and tensor.dim():
-            raise mixed_devices(self.device, device)
+        elif device != self.device:
+            self.elsewhere = device
         known = self.aliases.get(id(tensor))
         if known is None:
             known = alias(tensor)
@@ -88,12 +89,33 @@ class ArgumentReader:
             self.originals[id(known)] = tensor
         return known
 
+    def check_devices(self, written: Sequence[Any], copies: bool) -> None:
+        """Raise an error unless all tensors may be where they are. A number that is only read may be on the CPU."""
+        if self.device is None or not self.aliases:
+            return
+        elsewhere = None if self.mixed else self.elsewhere
+        for each in _tensors(written):
+            if not each.is_cuda:
+                if copies and self.values_device == "meta":
+                    raise values.needs_values("a copy to the CPU")
+                elsewhere = elsewhere if copies else each.device
+        if elsewhere is not None:
+            raise mixed_devices(self.device, elsewhere)
+
     def write_back(self) -> None:
         """Give the originals the shapes that the operator has changed."""
-        for key, original in self.originals.items():
-            changed = next(each for each in self.aliases.values() if id(each) == key)
+        for original, changed in zip(self.originals.values(), self.aliases.values(), strict=True):
             if changed.shape != original.shape or changed.stride() != original.stride():
                 replace_values(original, changed)
+
+
+def _tensors(argument: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of an argument, also those in lists."""
+    if isinstance(argument, torch.Tensor):
+        yield argument
+    elif isinstance(argument, (list, tuple)):
+        for each in argument:
+            yield from _tensors(each)
 
 
 def replace_values(original: torch.Tensor, values: torch.Tensor) -> None:
@@ -126,6 +148,9 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
         read = reader.read
         given = [read(each) for each in args]
         keywords = {key: read(each) for key, each in kwargs.items()}
+        reader.check_devices(
+            [args[at] if at < len(args) else kwargs.get(key) for at, key in written.items()], name == "_foreach_copy_"
+        )
         if "pin_memory" in keywords:
             keywords["pin_memory"] = False
         if draws:
