@@ -1,4 +1,4 @@
-"""Operators on lists of tensors on emulated devices: buffers of the norms, which the GPU computes in chunks."""
+"""Operators on lists of tensors on emulated devices: buffers of norms, and scalars in a tensor of the CPU."""
 
 from __future__ import annotations
 
@@ -29,4 +29,24 @@ def _norm(tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
         return _compute_norm(tensors, *args, **kwargs)
 
 
-FOREACH_KERNELS: dict[str, Callable[..., Any]] = {"aten::_foreach_norm.Scalar": _norm}
+def _with_scalars(packet: Any) -> Callable[..., Any]:
+    """Return the kernel of an operator whose scalars are the elements of a tensor."""
+    compute = generic_kernel(packet.ScalarList, values.device)
+
+    def kernel(
+        first: Sequence[torch.Tensor], one: Sequence[torch.Tensor], other: Sequence[torch.Tensor], scalars: torch.Tensor
+    ) -> Any:
+        if scalars.is_cuda:
+            raise RuntimeError(f"Expected scalars to be on CPU, got {scalars.device} instead.")
+        return compute(first, one, other, scalars.tolist())
+
+    return kernel
+
+
+FOREACH_KERNELS: dict[str, Callable[..., Any]] = {
+    "aten::_foreach_norm.Scalar": _norm,
+    **{
+        f"aten::{name}.Tensor": _with_scalars(getattr(_aten, name))
+        for name in ("_foreach_addcdiv", "_foreach_addcdiv_", "_foreach_addcmul", "_foreach_addcmul_")
+    },
+}
