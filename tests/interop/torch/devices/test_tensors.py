@@ -111,6 +111,11 @@ def test_result_that_grows_gets_new_memory(emulated):
     assert out.tolist() == [6] * 1000
 
 
+def test_only_tensors_of_the_device_record_streams(emulated):
+    with pytest.raises(NotImplementedError, match=r"Could not run 'aten::record_stream' with arguments from the 'CPU'"):
+        torch.ones(2).record_stream(torch.cuda.current_stream())
+
+
 def test_storage_is_freed_and_allocated_again(emulated):
     x = torch.ones(1000, device="cuda")
     storage = x.untyped_storage()

@@ -86,6 +86,14 @@ def test_values_from_the_host_are_known_until_they_are_written(shapes_only):
             y.tolist()
 
 
+def test_values_are_unknown_after_a_storage_was_freed(shapes_only):
+    x = torch.zeros(2, device="cuda")
+    x.untyped_storage().resize_(0)
+    x.untyped_storage().resize_(8)
+    with pytest.raises(DataDependent):
+        x.tolist()
+
+
 def test_a_model_larger_than_the_host_uses_no_memory():
     with forebay.emulate("cuda", profile="h100", memory="4TiB"), patch("shapes"):
         weights = [torch.empty(1 << 38, dtype=torch.uint8, device="cuda").fill_(1) for _ in range(8)]

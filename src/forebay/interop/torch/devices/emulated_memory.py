@@ -119,7 +119,7 @@ def replace_block(memory: EmulatedMemory, block: AnyBlock | None, nbytes: int) -
     _forget_address(memory)
     if _observer is not None:
         _observer(memory, False)
-    memory.block, memory.nbytes = block, nbytes
+    memory.block, memory.nbytes, memory.known = block, nbytes, None
     memory.values.resize_(nbytes)
     if block is not None:
         _by_address[block.address] = memory

@@ -28,6 +28,9 @@ def replace_methods(names: NameReplacements) -> None:
 
 
 def _record_stream(self: torch.Tensor, stream: Any) -> None:
+    if not self.is_cuda:
+        kind = self.device.type.upper()
+        raise NotImplementedError(f"Could not run 'aten::record_stream' with arguments from the '{kind}' backend.")
     block = memory_of(self).block
     if isinstance(block, AnyBlock):
         block.record_stream(stream.queue.handle)
