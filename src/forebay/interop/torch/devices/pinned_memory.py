@@ -39,8 +39,14 @@ def replace_pinned_memory(names: NameReplacements) -> None:
     """Let PyTorch's methods and factories use pinned memory of forebay."""
     names.replace(torch.Tensor, "pin_memory", _pin_memory)
     names.replace(torch.Tensor, "is_pinned", _is_pinned)
+    builtins: Any = torch.jit._builtins
+    scripted = {**builtins._get_builtin_table()}  # TorchScript's operators by the id of the function
     for name in _FACTORIES:
-        names.replace(torch, name, _pinning(getattr(torch, name)))
+        factory = getattr(torch, name)
+        names.replace(torch, name, pinning := _pinning(name, factory))
+        if id(factory) in scripted:
+            scripted[id(pinning)] = scripted[id(factory)]
+    names.replace(builtins, "_builtin_table", scripted)
 
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:
@@ -77,7 +83,7 @@ def _is_pinned(self: torch.Tensor, device: Any = None) -> bool:
     return is_pinned(self)
 
 
-def _pinning(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _pinning(name: str, factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Return a factory whose argument `pin_memory` needs no driver."""
 
     @wraps(factory)
@@ -85,6 +91,9 @@ def _pinning(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
         made = factory(*args, **keywords)
         if not pin_memory:
             return made
+        if made.device.type != "cpu":
+            raise RuntimeError("Only dense CPU tensors can be pinned")
         return pin(made.detach()).requires_grad_(made.requires_grad)
 
+    create.__module__, create.__qualname__ = "torch", name  # by which it is pickled
     return create
