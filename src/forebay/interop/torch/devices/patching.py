@@ -12,15 +12,21 @@ import torch.autograd.graph
 import torch.cuda
 import torch.cuda.graphs
 import torch.cuda.memory
+import torch.cuda.nvtx
+import torch.cuda.profiler
 import torch.cuda.random
 import torch.cuda.streams
+import torch.cuda.tunable
 import torch.utils._device
 
 import forebay.accelerator
 import forebay.cuda
 import forebay.cuda.graphs
 import forebay.cuda.memory
+import forebay.cuda.nvtx
+import forebay.cuda.profiler
 import forebay.cuda.streams
+import forebay.cuda.tunable
 from forebay.errors import WrongState
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.device_communication import replace_communication
@@ -28,6 +34,7 @@ from forebay.interop.torch.devices.generators import GeneratorFactory, to_bytes,
 from forebay.interop.torch.devices.graph_capture import TorchGraph
 from forebay.interop.torch.devices.legacy_types import replace_legacy_types
 from forebay.interop.torch.devices.pinned_memory import replace_pinned_memory
+from forebay.interop.torch.devices.profiling import replace_profiler
 from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.interop.torch.devices.stream_types import replace_stream_types
 from forebay.interop.torch.devices.streams_of_engine import connect_streams
@@ -168,6 +175,9 @@ def _replace_names(names: NameReplacements) -> None:
         (torch.cuda.streams, forebay.cuda.streams),
         (torch.cuda.graphs, forebay.cuda.graphs),
         (torch.cuda.random, forebay.cuda.random),
+        (torch.cuda.nvtx, forebay.cuda.nvtx),
+        (torch.cuda.profiler, forebay.cuda.profiler),
+        (torch.cuda.tunable, forebay.cuda.tunable),
         (torch.accelerator, forebay.accelerator),
     ):
         names.replace_module(theirs, ours, _SKIPPED)
@@ -193,6 +203,7 @@ def _replace_names(names: NameReplacements) -> None:
     replace_communication(names)
     replace_stream_types(names)
     replace_pinned_memory(names)
+    replace_profiler(names)
     replace_legacy_types(names)
     replace_process_groups(names)
 

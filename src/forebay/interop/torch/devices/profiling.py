@@ -1,0 +1,34 @@
+"""PyTorch's profiler while CUDA devices are emulated: it records the CPU."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch.autograd.profiler
+
+from forebay.errors import ForebayWarning
+from forebay.interop.torch.devices.python_names import NameReplacements
+
+__all__ = ["replace_profiler"]
+
+
+def replace_profiler(names: NameReplacements) -> None:
+    """Let the profiler record the CPU alone. Without CUPTI it would ask for an event of CUDA at each operator."""
+    profile = torch.autograd.profiler.profile
+    names.replace(profile, "__init__", _of_cpu(profile.__init__))
+
+
+def _of_cpu(initialize: Callable[..., None]) -> Callable[..., None]:
+    @wraps(initialize)
+    def __init__(self: object, *args: Any, **keywords: Any) -> None:  # noqa: N807 -- replaces that of a class
+        if keywords.get("use_cuda") or keywords.get("use_device") == "cuda":
+            warnings.warn(
+                "emulated devices run no kernels: PyTorch's profiler records the CPU only", ForebayWarning, stacklevel=2
+            )
+            keywords |= {"use_cuda": False, "use_device": None, "use_cpu": True}
+        initialize(self, *args, **keywords)
+
+    return __init__
