@@ -28,7 +28,7 @@ import forebay.cuda.profiler
 import forebay.cuda.streams
 import forebay.cuda.tunable
 from forebay.errors import WrongState
-from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices import compilation, values
 from forebay.interop.torch.devices.device_communication import replace_communication
 from forebay.interop.torch.devices.generators import GeneratorFactory, to_bytes, to_tensor
 from forebay.interop.torch.devices.graph_capture import TorchGraph
@@ -105,6 +105,7 @@ class Patch:
             _patched = True
         with ExitStack() as undo:
             undo.callback(_set_unpatched)
+            undo.callback(compilation.forget_compiled)
             undo.callback(interfaces.remove)
             undo.callback(workspaces.clear)
             undo.callback(kernels.remove)
@@ -112,6 +113,7 @@ class Patch:
             interfaces.install()
             kernels.register()
             _replace_names(names)
+            compilation.forget_functions()
             self._undo = undo.pop_all()
 
     def stop(self) -> None:
@@ -206,6 +208,7 @@ def _replace_names(names: NameReplacements) -> None:
     replace_profiler(names)
     replace_legacy_types(names)
     replace_process_groups(names)
+    compilation.replace_compilation(names)
 
 
 def _no_cudnn(tensor: torch.Tensor) -> bool:
