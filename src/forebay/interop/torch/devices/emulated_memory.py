@@ -25,7 +25,8 @@ from forebay.runtime.streams.stream import current_stream_for
 
 __all__ = [
     "EmulatedMemory", "adopt", "alias", "allocate_bytes", "find_memory", "is_replaying", "logged", "memory_at",
-    "memory_of", "open_torch_device", "replace_block", "replaying", "set_observer", "shadow", "without_block",
+    "memory_of", "mixed_devices", "open_torch_device", "replace_block", "replaying", "set_observer", "shadow",
+    "without_block",
 ]  # fmt: skip
 
 _CUDA = 2  # kDLCUDA
@@ -131,6 +132,13 @@ def open_torch_device(device: torch.device | int | None) -> OpenDevice:
     """Open the emulated device that PyTorch's device denotes, by default the current one."""
     index = device.index if isinstance(device, torch.device) else device
     return open_device.open_device(Device("cuda", current.current_index("cuda") if index is None else index))
+
+
+def mixed_devices(one: torch.device, other: torch.device) -> RuntimeError:
+    """Return PyTorch's error for an operator with tensors on two devices."""
+    return RuntimeError(
+        f"Expected all tensors to be on the same device, but found at least two devices, {one} and {other}!"
+    )
 
 
 def allocate_bytes(opened: OpenDevice, nbytes: int) -> AnyBlock | None:

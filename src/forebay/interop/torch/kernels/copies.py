@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.devices import values
-from forebay.interop.torch.devices.emulated_memory import alias, memory_of
-from forebay.interop.torch.kernels.generic import mixed_devices
+from forebay.interop.torch.devices.emulated_memory import alias, memory_of, mixed_devices
 
 __all__ = ["COPY_KERNELS", "forget_values", "keep_known", "known_values"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.devices import values
-from forebay.interop.torch.devices.emulated_memory import adopt, alias, memory_of, open_torch_device
+from forebay.interop.torch.devices.emulated_memory import adopt, alias, memory_of, mixed_devices, open_torch_device
 from forebay.interop.torch.devices.generators import host_generator
 from forebay.interop.torch.kernels.sparse import sparse_on_device
 from forebay.runtime.devices.open_device import OpenDevice
@@ -21,7 +21,6 @@ __all__ = [
     "ArgumentReader",
     "Operator",
     "generic_kernel",
-    "mixed_devices",
     "replace_values",
     "view_kernel",
     "written_arguments",
@@ -35,13 +34,6 @@ _AS_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _MIXED = {"copy_", "_copy_from", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_", "_foreach_copy_",
           "_unsafe_index", "_unsafe_index_put", "_amp_foreach_non_finite_check_and_unscale_", "set_",
           "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"}  # fmt: skip
-
-
-def mixed_devices(one: torch.device, other: torch.device) -> RuntimeError:
-    """Return PyTorch's error for an operator with tensors on two devices."""
-    return RuntimeError(
-        f"Expected all tensors to be on the same device, but found at least two devices, {one} and {other}!"
-    )
 
 
 class ArgumentReader:

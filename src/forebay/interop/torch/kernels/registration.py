@@ -11,7 +11,7 @@ import torch
 from forebay.interop.torch.devices.graph_capture import capturable
 from forebay.interop.torch.kernels.generic import generic_kernel, view_kernel, written_arguments
 from forebay.interop.torch.kernels.random_draws import RANDOM_KERNELS
-from forebay.interop.torch.kernels.sparse import sparse_kernel
+from forebay.interop.torch.kernels.sparse import SPARSE_KEYS, sparse_kernel
 
 __all__ = ["Kernels"]
 
@@ -46,8 +46,9 @@ class Kernels:
     def register(self) -> None:
         """Register the kernels. PyTorch's own kernels for CUDA are replaced where the build has them."""
         for name, operator in _operators("aten"):
-            if _has_kernel(name, "SparseCPU"):
-                self._add(name, sparse_kernel(operator), "SparseCUDA")
+            for key, added in SPARSE_KEYS.items():
+                if _has_kernel(name, key):
+                    self._add(name, sparse_kernel(operator, key), added)
             if (kernel := self._special.get(name)) is None:
                 if not _needs_kernel(name):
                     continue
