@@ -12,6 +12,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with_torch.py runs this file")
 
+import forebay  # noqa: E402 -- after PyTorch, without which the file is skipped
+from forebay.interop.torch import patch  # noqa: E402 -- as above
+
 PROGRAM = r"""
 import json, os, sys, torch, forebay
 import torch.distributed as dist
@@ -100,3 +103,78 @@ def test_two_processes_train_as_one(emulated, kind):
     assert [each["loss"] for each in computed] == pytest.approx([single_process()] * 2, rel=1e-4)
     assert [each["peak"] for each in shapes] == [each["peak"] for each in computed]
     assert [each["now"] for each in shapes] == [each["now"] for each in computed]
+
+
+WORLD = 8
+
+
+def train_one_rank(wrap):
+    """Return the bytes of the model, and of what a rank holds after steps, without workspaces."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8))).cuda()
+    whole = torch.cuda.memory_allocated()
+    model = wrap(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.ones(4, 512, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(2):
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    del x
+    torch._C._cuda_clearCublasWorkspaces()
+    return whole, torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
+
+
+def shard(model):
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in model:
+        fully_shard(layer)
+    return fully_shard(model)
+
+
+def replicate(model):
+    return torch.nn.parallel.DistributedDataParallel(model, device_ids=[0])
+
+
+def in_a_fake_group(wrap):
+    """Return what `train_one_rank` does for one of eight ranks, the others of which do not exist."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    found = []
+    for mode in ("compute", "shapes"):
+        with forebay.emulate("cuda", profile="a100"), patch(mode):
+            torch.distributed.init_process_group("fake", rank=3, world_size=WORLD, store=FakeStore())
+            try:
+                found.append(train_one_rank(wrap))
+            finally:
+                torch.distributed.destroy_process_group()
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_fsdp_rank_holds_its_share_in_a_fake_group():
+    whole, held, peak = in_a_fake_group(shard)
+    assert 3 * whole // WORLD <= held < 3.1 * whole // WORLD  # parameters and two states of the optimizer
+    assert peak < 1.5 * whole + (32 << 20)  # some layers at a time, and workspaces
+
+
+def test_ddp_rank_holds_the_whole_model_in_a_fake_group():
+    whole, held, _ = in_a_fake_group(replicate)
+    assert 4 * whole <= held < 4.1 * whole  # parameters, two states of the optimizer, and the buckets of gradients
+
+
+def test_groups_have_the_backend_that_the_program_names(emulated, tmp_path, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=torch.device("cuda:0"))
+    try:
+        assert torch.distributed.get_backend() == "nccl"
+        assert torch.distributed.get_backend(torch.distributed.new_group([0], None, "gloo")) == "gloo"
+        assert torch.distributed.get_backend(torch.distributed.new_group([0])) == "nccl"
+        assert torch.cuda.nccl.version() >= (2, 10)
+        total = torch.ones(2, device="cuda")
+        torch.distributed.all_reduce(total)
+        assert total.tolist() == [1, 1]
+    finally:
+        torch.distributed.destroy_process_group()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.cuda.nccl
 
+import forebay.cuda.nccl
 from forebay.interop.torch.devices.python_names import NameReplacements
 
 __all__ = ["replace_communication"]
@@ -20,6 +21,7 @@ def replace_communication(names: NameReplacements) -> None:
     ):  # fmt: skip
         names.replace(torch._C, function.__name__, function)
     names.replace(torch.cuda.nccl, "is_available", _no_nccl)
+    names.replace(torch.cuda.nccl, "version", forebay.cuda.nccl.version)
 
 
 def _no_nccl(tensors: object) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from forebay.interop.torch.devices.python_names import NameReplacements
 
 __all__ = ["collective_kernels", "replace_process_groups"]
 
+_GLOO = "cpu:gloo,cuda:gloo"
 _NAMES = (
     "_allgather_base_", "_reduce_scatter_base_", "allgather_", "allgather_coalesced_",
     "allgather_into_tensor_coalesced_", "allreduce_", "allreduce_coalesced_", "alltoall_", "alltoall_base_", "barrier",
@@ -33,16 +35,24 @@ def collective_kernels() -> dict[str, Callable[..., Any]]:
 
 def _kernel(operator: Any) -> Callable[..., Any]:
     returned = operator._schema.returns
+    group_at = [argument.name for argument in operator._schema.arguments].index("process_group")
 
     def run(*args: Any, **keywords: Any) -> Any:
+        work = None
         if values.is_computed():
             result = operator(*map(_on_host, args), **{name: _on_host(each) for name, each in keywords.items()})
             work = result if len(returned) == 1 else result[-1]
-        else:
+        if work is None or _is_fake(args[group_at]):
             work = _done(args[0])
         return work if len(returned) == 1 else (args[0], work)
 
     return run
+
+
+def _is_fake(group: Any) -> bool:
+    """Return True for a group of one process, whose finished work has no result, with which DDP would fail."""
+    backend = torch.distributed.ProcessGroup.unbox(group)._get_backend(torch.device("cpu"))
+    return bool(backend.name() == "fake")
 
 
 def _done(results: Any) -> Any:
@@ -69,28 +79,51 @@ def replace_process_groups(names: NameReplacements) -> None:
     names.replace(module.Logger, "set_runtime_stats_and_log", lambda self: None)  # noqa: ARG005 -- needs a timer of CUDA events
     if not values.is_computed():  # it compares the shapes in tensors
         names.replace(module, "_verify_params_across_processes", lambda *_: None)
+    asked: dict[str, str] = {}
     for owner in (module, module.distributed_c10d):
         for name in ("init_process_group", "new_group"):
-            names.replace(owner, name, _with_gloo(getattr(owner, name)))
+            names.replace(owner, name, _with_gloo(getattr(owner, name), asked))
+        names.replace(owner, "get_backend", _asked_backend(owner.get_backend, asked))
 
 
-def _with_gloo(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that creates process groups, whose backend is Gloo for NCCL."""
+def _with_gloo(function: Callable[..., Any], asked: dict[str, str]) -> Callable[..., Any]:
+    """Return a function that creates process groups, whose backend is Gloo for NCCL.
+
+    `asked` gets the backend that the program names, by the name of the group.
+    """
+    parameters = signature(function)
 
     @wraps(function)
     def create(*args: Any, **keywords: Any) -> Any:
-        keywords.pop("device_id", None)  # binds the group to a device of NCCL
-        if function.__name__ == "init_process_group" and args:
-            args = (_gloo(args[0]), *args[1:])
-        else:
-            keywords["backend"] = _gloo(keywords.get("backend"))
-        return function(*args, **keywords)
+        given = parameters.bind(*args, **keywords)
+        given.arguments.pop("device_id", None)  # binds the group to a device of NCCL
+        backend = given.arguments.get("backend")
+        given.arguments["backend"] = _gloo(backend)
+        group = function(*given.args, **given.kwargs) or torch.distributed.group.WORLD
+        if backend is not None and isinstance(group, torch.distributed.ProcessGroup):
+            asked[group.group_name] = str(backend).lower()
+        return None if function.__name__ == "init_process_group" else group
 
     return create
+
+
+def _asked_backend(get_backend: Callable[..., Any], asked: dict[str, str]) -> Callable[..., Any]:
+    """Return a function with the name of the backend that the program has asked for, in place of Gloo's."""
+
+    @wraps(get_backend)
+    def get(group: Any = None) -> Any:
+        actual = get_backend(group)
+        if actual != _GLOO:
+            return actual
+        world = torch.distributed.group.WORLD
+        default = asked.get(world.group_name, actual)
+        return torch.distributed.Backend(asked.get((group or world).group_name, default))
+
+    return get
 
 
 def _gloo(backend: Any) -> Any:
     """Return the backend to use in place of one."""
     if backend is None or "nccl" in str(backend):
-        return None if backend is None and torch.distributed.is_initialized() else "cpu:gloo,cuda:gloo"
-    return "cpu:gloo,cuda:gloo" if backend == "gloo" else backend
+        return None if backend is None and torch.distributed.is_initialized() else _GLOO
+    return _GLOO if backend == "gloo" else backend
