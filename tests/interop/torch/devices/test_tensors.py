@@ -15,6 +15,8 @@ from torch import nn  # noqa: E402 -- as above
 from torch.utils import checkpoint  # noqa: E402 -- as above
 from torch.utils import data as torch_data  # noqa: E402 -- as above
 
+from forebay.errors import Unsupported  # noqa: E402 -- as above
+
 
 def allocated():
     return torch.cuda.memory_allocated()
@@ -198,6 +200,17 @@ def test_legacy_types_and_default_device(emulated):
     assert torch.cuda.LongTensor(2, 3).dtype == torch.int64
     with torch.device("cuda:1"):
         assert torch.ones(2).device.index == nn.Linear(2, 2).weight.device.index == 1
+
+
+def test_legacy_types_allocate_once_and_convert(emulated):
+    made = torch.cuda.FloatTensor([1, 2])
+    assert torch.cuda.max_memory_allocated() == 512
+    assert torch.cuda.FloatTensor(made).data_ptr() == made.data_ptr()
+    halves = torch.ones(2).type(torch.cuda.HalfTensor)
+    assert (halves.type(), halves.tolist()) == ("torch.cuda.HalfTensor", [1, 1])
+    assert made.type(torch.float64).type() == "torch.cuda.DoubleTensor"
+    with pytest.raises(Unsupported, match=r"call torch\.set_default_device\('cuda'\) and torch\.set_default_dtype"):
+        torch.set_default_tensor_type(torch.cuda.FloatTensor)
 
 
 def test_memory_cannot_be_exported(emulated):
