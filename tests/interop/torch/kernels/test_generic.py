@@ -50,3 +50,9 @@ def test_lists_are_copied_to_the_cpu(emulated):
 def test_lists_are_not_copied_to_the_cpu_without_values(shapes_only):
     with pytest.raises(DataDependent, match="a copy to the CPU needs the values"):
         torch._foreach_copy_([torch.zeros(2)], [torch.ones(2, device="cuda") + 1])
+
+
+@pytest.mark.parametrize("operator", [lambda x: torch.histogram(x, 3), lambda x: torch.histogramdd(x[:, None], [3])])
+def test_operators_that_only_the_cpu_has_are_refused(emulated, operator):
+    with pytest.raises(NotImplementedError, match=r"histogram.* with arguments from the 'CUDA' backend"):
+        operator(torch.ones(4, device="cuda"))

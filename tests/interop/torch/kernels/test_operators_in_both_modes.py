@@ -24,7 +24,9 @@ OTHER_STRIDES = {"fft.rfftn", "nonzero_static", "pca_lowrank", "svd_lowrank"}
 
 
 def layout(each):
-    return None if each is None else (tuple(each.shape), each.dtype, each.stride())
+    if each is None:
+        return None
+    return tuple(each.shape), each.dtype, each.stride() if each.layout is torch.strided else each.layout
 
 
 def measure(operator, arguments, keywords):

@@ -18,6 +18,10 @@ __all__ = ["Kernels"]
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 # Composite operators that call kernels by the type of the device, and those with a kernel of CUDA's own.
 _COMPOSITE = ("_foreach_", "_fused_", "_amp_", "copy_", "_index_put_impl_", "convolution", "convolution_backward")
+# Operators that only the CPU has: programs get PyTorch's error, as on a GPU.
+_OF_CPU = (
+    "_add_relu", "_histogramdd_", "_sparse_mm_reduce_impl", "_spdiags", "_upsample_lanczos2d_aa", "histogram",
+)  # fmt: skip
 
 
 class Kernels:
@@ -46,6 +50,8 @@ class Kernels:
     def register(self) -> None:
         """Register the kernels. PyTorch's own kernels for CUDA are replaced where the build has them."""
         for name, operator in _operators("aten"):
+            if name.removeprefix("aten::").startswith(_OF_CPU):
+                continue
             for key, added in SPARSE_KEYS.items():
                 if _has_kernel(name, key):
                     self._add(name, sparse_kernel(operator, key), added)
