@@ -120,3 +120,16 @@ def test_two_types_are_refused(emulated):
     given = torch.ones(1, 2, 8, 64, device="cuda")
     with pytest.raises(RuntimeError, match="same dtype"):
         attention(given, given, given.half())
+
+
+def test_questions_are_answered_for_the_emulated_device(emulated):
+    cuda = torch.backends.cuda
+    halves, floats = ([torch.ones(1, 2, 8, 16, device="cuda", dtype=kind)] * 3 for kind in (torch.half, torch.float))
+    answers = [
+        [ask(cuda.SDPAParams(*tensors, None, 0.0, False, False)) for tensors in (halves, floats)]
+        for ask in (cuda.can_use_flash_attention, cuda.can_use_efficient_attention, cuda.can_use_cudnn_attention)
+    ]
+    assert answers == [[True, False], [True, True], [True, False]]
+    with sdpa_kernel(SDPBackend.MATH):
+        assert not cuda.can_use_flash_attention(cuda.SDPAParams(*halves, None, 0.0, False, False))
+    assert cuda.is_flash_attention_available()

@@ -41,6 +41,7 @@ from forebay.interop.torch.devices.streams_of_engine import connect_streams
 from forebay.interop.torch.devices.tensor_methods import replace_methods
 from forebay.interop.torch.devices.torch_internals import CudaInterfaces
 from forebay.interop.torch.kernels import workspaces
+from forebay.interop.torch.kernels.attention_choice import replace_questions
 from forebay.interop.torch.kernels.collectives import replace_process_groups
 from forebay.interop.torch.kernels.registration import Kernels
 from forebay.interop.torch.kernels.special import COMPOSITES, special_kernels
@@ -208,6 +209,7 @@ def _replace_names(names: NameReplacements) -> None:
     replace_profiler(names)
     replace_legacy_types(names)
     replace_process_groups(names)
+    replace_questions(names)
     compilation.replace_compilation(names)
 
 

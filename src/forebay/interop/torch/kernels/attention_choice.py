@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from enum import IntEnum
+from typing import Any
 
 import torch
 
 from forebay.interop.torch.devices.emulated_memory import open_torch_device
+from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.interop.torch.kernels.scratch_memory import capability
 
-__all__ = ["Implementation", "choose", "needs_logsumexp"]
+__all__ = ["Implementation", "can_use", "choose", "needs_logsumexp", "replace_questions"]
 
 _HALVES = (torch.float16, torch.bfloat16)
 _NEWEST = (12, 1)  # compute capability up to which the kernels are built
@@ -35,39 +38,57 @@ def choose(
     is_causal: bool, enable_gqa: bool = False,
 ) -> Implementation:  # fmt: skip
     """Return the implementation that PyTorch chooses. Raises RuntimeError if there is none."""
-    architecture = capability(open_torch_device(query.device))
-    state = torch._C
-    order = list(state._get_sdp_priority_order())
-    if order[:3] == [1, 2, 0] and _prefers_cudnn(architecture):
+    order = list(torch._C._get_sdp_priority_order())
+    if order[:3] == [1, 2, 0] and _prefers_cudnn(capability(open_torch_device(query.device))):
         order = [3, *(each for each in order if each != 3)]
-    grouped = key.dim() == 4 and query.dim() == 4 and query.shape[1] != key.shape[1]
-    shapes = _has_usable_shapes(query, key, value) and (not grouped or enable_gqa)
-    for each in order:
-        if each == Implementation.MATH and state._get_math_sdp_enabled():
-            return Implementation.MATH
-        if not shapes or not (5, 0) <= architecture <= _NEWEST:
-            continue
-        if (
-            each == Implementation.CUDNN
-            and state._get_cudnn_sdp_enabled()
-            and _fits_cudnn(architecture, query, key, value, dropout)
-        ):
-            return Implementation.CUDNN
-        if (
-            each == Implementation.FLASH
-            and state._get_flash_sdp_enabled()
-            and mask is None
-            and _fits_flash(architecture, query, key, value, dropout, is_causal)
-        ):
-            return Implementation.FLASH
-        if (
-            each == Implementation.EFFICIENT
-            and state._get_mem_efficient_sdp_enabled()
-            and not grouped
-            and _fits_efficient(architecture, query, key, value)
-        ):
-            return Implementation.EFFICIENT
+    for each in [Implementation(each) for each in order if each in [*Implementation]]:  # there are others, not of CUDA
+        if each == Implementation.MATH:
+            if torch._C._get_math_sdp_enabled():
+                return each
+        elif can_use(each, query, key, value, mask, dropout, is_causal, enable_gqa):
+            return each
     raise RuntimeError("No available kernel. Aborting execution.")
+
+
+def can_use(
+    fused: Implementation, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None,
+    dropout: float, is_causal: bool, enable_gqa: bool,
+) -> bool:  # fmt: skip
+    """Return True if a fused implementation is enabled, and fits the arguments and the device."""
+    architecture = capability(open_torch_device(query.device))
+    grouped = key.dim() == 4 and query.dim() == 4 and query.shape[1] != key.shape[1]
+    if not (5, 0) <= architecture <= _NEWEST or not _has_usable_shapes(query, key, value):
+        return False
+    if grouped and not enable_gqa:
+        return False
+    if fused == Implementation.CUDNN:
+        return bool(torch._C._get_cudnn_sdp_enabled()) and _fits_cudnn(architecture, query, key, value, dropout)
+    if fused == Implementation.FLASH:
+        enabled = bool(torch._C._get_flash_sdp_enabled()) and mask is None
+        return enabled and _fits_flash(architecture, query, key, value, dropout, is_causal)
+    enabled = bool(torch._C._get_mem_efficient_sdp_enabled()) and not grouped
+    return enabled and _fits_efficient(architecture, query, key, value)
+
+
+def replace_questions(names: NameReplacements) -> None:
+    """Let the functions of torch.backends.cuda that ask for fused attention answer for the emulated device."""
+    names.replace(torch._C, "_is_flash_attention_available", lambda: True)
+    for name, fused in (
+        ("_can_use_flash_attention", Implementation.FLASH),
+        ("_can_use_mem_efficient_attention", Implementation.EFFICIENT),
+        ("_can_use_cudnn_attention", Implementation.CUDNN),
+    ):
+        names.replace(torch._C, name, _question(fused))
+
+
+def _question(fused: Implementation) -> Callable[..., bool]:
+    def can_use_it(params: Any, debug: bool = False) -> bool:
+        return can_use(
+            fused, params.query, params.key, params.value, params.attn_mask, params.dropout, params.is_causal,
+            params.enable_gqa,
+        )  # fmt: skip
+
+    return can_use_it
 
 
 def _prefers_cudnn(architecture: tuple[int, int]) -> bool:
