@@ -41,6 +41,16 @@ def test_numbers_of_another_gpu_are_refused_and_those_of_the_cpu_are_not(emulate
     assert str(caught.value) == TEXT.format("cuda:1")
 
 
+@pytest.mark.parametrize("mode", ["emulated", "shapes_only"])
+@pytest.mark.parametrize("place", ["cpu", "cuda:1"])
+def test_indices_of_a_gpu_are_refused_elsewhere(request, mode, place):
+    request.getfixturevalue(mode)
+    text = f"indices should be either on cpu or on the same device as the indexed tensor ({place})"
+    with pytest.raises(RuntimeError) as caught:
+        torch.ones(3, device=place)[torch.tensor([0], device="cuda:0")]
+    assert str(caught.value) == text
+
+
 def test_lists_are_copied_to_the_cpu(emulated):
     host = [torch.zeros(2), torch.zeros(3)]
     torch._foreach_copy_(host, [torch.ones(2, device="cuda"), torch.ones(3, device="cuda")])

@@ -70,6 +70,9 @@ def _take_sort(
 
 def _index(given: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
     """Return the elements. Indices on the CPU are copied."""
+    if any(each is not None and each.is_cuda and each.device != given.device for each in indices):
+        place = given.device
+        raise RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor ({place})")
     with Scratch(given.device) as scratch:
         for each in indices:
             if each is not None and not each.is_cuda and each.dtype != torch.bool:
