@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with
 from torch import nn  # noqa: E402 -- as above
 
 from forebay.interop.torch import patch  # noqa: E402 -- needs torch
+from forebay.interop.torch.devices.emulated_memory import explain_host_error  # noqa: E402 -- needs torch
 from forebay.interop.torch.devices.values import DataDependent  # noqa: E402 -- needs torch
 
 
@@ -100,3 +101,29 @@ def test_a_model_larger_than_the_host_uses_no_memory():
         product = weights[0] + weights[1]
         assert torch.cuda.memory_allocated() == 9 << 38
         assert product.shape == (1 << 38,)
+
+
+TOO_LARGE = {  # results of 256 TiB, more than the addresses of a process
+    "product": lambda x: x[:, None] * x,
+    "matrix": lambda x: x[:, None] @ x[None],
+    "sum of lists": lambda x: torch._foreach_add([x.expand(1 << 23, 1 << 23)], 1)[0],
+    "softmax": lambda x: x.expand(1 << 23, 1 << 23).softmax(1),
+    "factory": lambda x: torch.zeros(1 << 46, device="cuda"),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_results_that_fit_neither_host_nor_device_have_the_error_of_the_device(emulated, name):
+    x = torch.ones(1 << 23, device="cuda")
+    with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 262144\.00 GiB\. GPU 0 has a total capacity"):
+        TOO_LARGE[name](x)
+    assert torch.cuda.memory_stats()["num_ooms"] == 1
+    assert torch.cuda.memory_allocated() == x.nbytes
+
+
+def test_results_that_fit_the_device_but_not_the_host_name_the_other_mode(emulated):
+    text = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 1024 bytes. Error code 12"
+    with pytest.raises(MemoryError, match=r"the host has no memory for 1\.00 KiB of values: .* \(mode='shapes'\)"):
+        explain_host_error(RuntimeError(text), torch.device("cuda:1"))
+    explain_host_error(RuntimeError("another error"), torch.device("cuda:1"))
+    assert torch.cuda.memory_allocated(1) == 0

@@ -7,13 +7,16 @@ from the address; its owner is deleted with the storage, and frees the block.
 
 from __future__ import annotations
 
+import re
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from forebay.byte_sizes import format_bytes
 from forebay.device_spec import Device
 from forebay.errors import OutOfMemory
 from forebay.interop.torch.devices.oom_text import pytorch_error
@@ -24,12 +27,13 @@ from forebay.runtime.memory.storage import AnyBlock, allocate_block
 from forebay.runtime.streams.stream import current_stream_for
 
 __all__ = [
-    "EmulatedMemory", "adopt", "alias", "allocate_bytes", "find_memory", "is_replaying", "logged", "memory_at",
-    "memory_of", "mixed_devices", "open_torch_device", "replace_block", "replaying", "set_observer", "shadow",
-    "without_block",
+    "EmulatedMemory", "adopt", "alias", "allocate_bytes", "explain_host_error", "find_memory", "is_replaying", "logged",
+    "memory_at", "memory_of", "mixed_devices", "open_torch_device", "replace_block", "replaying", "set_observer",
+    "shadow", "without_block",
 ]  # fmt: skip
 
 _CUDA = 2  # kDLCUDA
+_HOST_ERROR = re.compile(r"DefaultCPUAllocator: .* you tried to allocate ([0-9]+) bytes")
 _BYTE = (1, 8)
 _ELEMENTS: dict[torch.dtype, tuple[int, int]] = {
     torch.int8: (0, 8), torch.int16: (0, 16), torch.int32: (0, 32), torch.int64: (0, 64),
@@ -152,6 +156,19 @@ def allocate_bytes(opened: OpenDevice, nbytes: int) -> AnyBlock | None:
     if _on_block is not None:
         _on_block(opened)
     return block
+
+
+def explain_host_error(error: RuntimeError, device: torch.device | None) -> None:
+    """Raise another error if values did not fit into the host: that of the device if it has no room for them either."""
+    found = _HOST_ERROR.search(str(error))
+    if found is not None:
+        nbytes = int(found[1])
+        traceback.clear_frames(error.__traceback__)  # which may have the block already
+        allocate_bytes(open_torch_device(device), nbytes)
+        raise MemoryError(
+            f"the host has no memory for {format_bytes(nbytes)} of values: compute only shapes, with --shapes-only "
+            "(mode='shapes')"
+        ) from error
 
 
 class _Thread(threading.local):

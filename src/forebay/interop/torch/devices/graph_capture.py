@@ -15,7 +15,7 @@ import torch
 
 import forebay.cuda
 from forebay.interop.torch.devices import emulated_memory, values
-from forebay.interop.torch.devices.emulated_memory import memory_of, open_torch_device, shadow
+from forebay.interop.torch.devices.emulated_memory import explain_host_error, memory_of, open_torch_device, shadow
 from forebay.interop.torch.kernels.copies import forget_values
 from forebay.runtime.base import capture_state
 from forebay.runtime.base.queue_capabilities import can_launch
@@ -75,9 +75,12 @@ def capturable(kernel: Callable[..., Any], written: Mapping[int, str]) -> Callab
                 forget_values(args[position] if position < len(args) else keywords.get(name))
             return kernel(*args, **keywords)
         if not capture_state.active or _thread.inside:
-            return kernel(*args, **keywords)
-        device = _device(args) or _device(keywords.values()) or keywords.get("device")
-        queue = current_stream_for(open_torch_device(device if isinstance(device, torch.device) else None)).queue
+            try:
+                return kernel(*args, **keywords)
+            except RuntimeError as error:
+                explain_host_error(error, _device_of(args, keywords))
+                raise
+        queue = current_stream_for(open_torch_device(_device_of(args, keywords))).queue
         if capture_state.capture_of(queue) is None or not can_launch(queue):
             return kernel(*args, **keywords)
         return _capture(kernel, args, keywords, written, queue.call)
@@ -125,6 +128,12 @@ def _shadows(argument: Any) -> Any:
     if isinstance(argument, (list, tuple)):
         return type(argument)([_shadows(each) for each in argument])
     return argument
+
+
+def _device_of(args: tuple[Any, ...], keywords: dict[str, Any]) -> torch.device | None:
+    """Return the device on which a kernel runs; None for the current one."""
+    found = _device(args) or _device(keywords.values()) or keywords.get("device")
+    return found if isinstance(found, torch.device) else None
 
 
 def _device(arguments: Any) -> torch.device | None:
