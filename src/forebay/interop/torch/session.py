@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forebay.errors import Unsupported, WrongState
 
@@ -43,21 +43,27 @@ class TorchSession:
         except (ImportError, AttributeError) as error:  # a module or a name that this version does not have
             version = getattr(sys.modules.get("torch"), "__version__", "of an unknown version")
             raise Unsupported(f"PyTorch {version} cannot emulate CUDA devices: {error!r}") from None
-        patch: Any = Patch(self.mode)  # type: ignore[arg-type]  # it checks the mode
+        patch, ledger = Patch(self.mode), Ledger()  # type: ignore[arg-type]  # Patch checks the mode
         patch.start()
-        self._patch, self._ledger = patch, Ledger()
-        self._ledger.start()
+        self._patch, self._ledger = patch, ledger
+        try:
+            ledger.start()
+        except BaseException:
+            self.stop()
+            raise
         _running = self
 
     def stop(self) -> None:
         """Restore PyTorch. Calling it again does nothing."""
         global _running  # noqa: PLW0603 -- as above
-        if self._ledger is not None:
-            self._ledger.stop()
-        if self._patch is not None:
-            self._patch.stop()
-        if _running is self:
-            _running = None
+        try:
+            if self._ledger is not None:
+                self._ledger.stop()
+        finally:
+            if self._patch is not None:
+                self._patch.stop()
+            if _running is self:
+                _running = None
 
     def results(self) -> list[PeakUse]:
         """Return what held the peak of each device; nothing in a forked child, whose devices are its parent's."""

@@ -11,7 +11,10 @@ from forebay.errors import WrongState
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with_torch.py runs this file")
 
+import forebay.interop.torch.attribution.ledger  # noqa: E402 -- needs torch
+import forebay.interop.torch.devices.compilation  # noqa: E402 -- needs torch
 from forebay.interop.torch import is_patched, patch  # noqa: E402 -- needs torch
+from forebay.interop.torch.session import TorchSession, running  # noqa: E402 -- needs torch
 
 
 def test_devices_and_memory_are_the_emulated_ones(emulated):
@@ -147,6 +150,32 @@ def test_patch_starts_again_after_its_end():
         with forebay.emulate("cuda", profile="t4"), patch():
             assert torch.ones(3, device="cuda").sum().item() == 3
             assert torch.cuda.memory_allocated() == 0
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "kernels.registration.Kernels.register",
+        "devices.patching.connect_streams",
+        "devices.compilation.forget_functions",
+        "attribution.ledger.Ledger.start",
+    ],
+)
+def test_interrupted_start_restores_pytorch(monkeypatch, function):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    before = torch.cuda.is_available, torch.empty, torch.Tensor.pin_memory
+    with forebay.emulate("cuda"):
+        monkeypatch.setattr(f"forebay.interop.torch.{function}", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            TorchSession("compute").start()
+        assert not is_patched()
+        assert running() is None
+        assert (torch.cuda.is_available, torch.empty, torch.Tensor.pin_memory) == before
+        monkeypatch.undo()
+        with patch():
+            assert torch.ones(2, device="cuda").tolist() == [1, 1]
 
 
 def test_mode_is_checked():

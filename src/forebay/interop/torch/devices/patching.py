@@ -103,19 +103,22 @@ class Patch:
             kernels = Kernels(special_kernels(), values.device, COMPOSITES)
             values.set_mode(self._mode)
             connect_streams()
-            _patched = True
-        with ExitStack() as undo:
-            undo.callback(_set_unpatched)
-            undo.callback(compilation.forget_compiled)
-            undo.callback(interfaces.remove)
-            undo.callback(workspaces.clear)
-            undo.callback(kernels.remove)
-            undo.callback(names.restore)
-            interfaces.install()
-            kernels.register()
-            _replace_names(names)
-            compilation.forget_functions()
-            self._undo = undo.pop_all()
+            undo = self._undo
+            try:
+                undo.callback(_set_unpatched)
+                _patched = True
+                undo.callback(compilation.forget_compiled)
+                undo.callback(interfaces.remove)
+                undo.callback(workspaces.clear)
+                undo.callback(kernels.remove)
+                undo.callback(names.restore)
+                interfaces.install()
+                kernels.register()
+                _replace_names(names)
+                compilation.forget_functions()
+            except BaseException:
+                undo.close()
+                raise
 
     def stop(self) -> None:
         """Restore PyTorch. Calling it again does nothing."""
@@ -158,8 +161,8 @@ def patch(mode: values.Mode = "compute") -> Iterator[None]:
     cuda:0 4000256
     """
     running = Patch(mode)
-    running.start()
     try:
+        running.start()
         yield
     finally:
         running.stop()
