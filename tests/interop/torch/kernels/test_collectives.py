@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -14,6 +15,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with
 
 import forebay  # noqa: E402 -- after PyTorch, without which the file is skipped
 from forebay.interop.torch import patch  # noqa: E402 -- as above
+from forebay.interop.torch.devices.values import DataDependent  # noqa: E402 -- as above
 
 PROGRAM = r"""
 import json, os, sys, torch, forebay
@@ -137,18 +139,24 @@ def replicate(model):
     return torch.nn.parallel.DistributedDataParallel(model, device_ids=[0])
 
 
-def in_a_fake_group(wrap):
-    """Return what `train_one_rank` does for one of eight ranks, the others of which do not exist."""
+@contextmanager
+def fake_group():
+    """Create a group of eight ranks, of which one exists."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    torch.distributed.init_process_group("fake", rank=3, world_size=WORLD, store=FakeStore())
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def in_a_fake_group(wrap):
+    """Return what `train_one_rank` does for a rank of a fake group."""
     found = []
     for mode in ("compute", "shapes"):
-        with forebay.emulate("cuda", profile="a100"), patch(mode):
-            torch.distributed.init_process_group("fake", rank=3, world_size=WORLD, store=FakeStore())
-            try:
-                found.append(train_one_rank(wrap))
-            finally:
-                torch.distributed.destroy_process_group()
+        with forebay.emulate("cuda", profile="a100"), patch(mode), fake_group():
+            found.append(train_one_rank(wrap))
     assert found[0] == found[1]
     return found[0]
 
@@ -162,6 +170,16 @@ def test_fsdp_rank_holds_its_share_in_a_fake_group():
 def test_ddp_rank_holds_the_whole_model_in_a_fake_group():
     whole, held, _ = in_a_fake_group(replicate)
     assert 4 * whole <= held < 4.1 * whole  # parameters, two states of the optimizer, and the buckets of gradients
+
+
+def test_received_values_are_unknown_without_values(shapes_only):
+    with fake_group():
+        x = torch.tensor([1.0]).cuda()
+        torch.distributed.send(x, 1)
+        assert x.item() == 1
+        torch.distributed.all_reduce(x)
+        with pytest.raises(DataDependent):
+            x.item()
 
 
 def test_groups_have_the_backend_that_the_program_names(emulated, tmp_path, monkeypatch):

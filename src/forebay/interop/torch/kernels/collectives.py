@@ -13,6 +13,7 @@ import torch.distributed
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import alias
 from forebay.interop.torch.devices.python_names import NameReplacements
+from forebay.interop.torch.kernels.copies import forget_values
 
 __all__ = ["collective_kernels", "replace_process_groups"]
 
@@ -34,7 +35,13 @@ def collective_kernels() -> dict[str, Callable[..., Any]]:
 
 
 def _kernel(operator: Any) -> Callable[..., Any]:
+    """Return the kernel. Without values, what is received is unknown.
+
+    DDP reads the order of its buckets after a broadcast, and in the backward pass which parameters all ranks have used:
+    these values are taken to be the same in each rank.
+    """
     returned = operator._schema.returns
+    receives = operator._schema.name not in ("c10d::send", "c10d::broadcast_")
     group_at = [argument.name for argument in operator._schema.arguments].index("process_group")
 
     def run(*args: Any, **keywords: Any) -> Any:
@@ -42,6 +49,8 @@ def _kernel(operator: Any) -> Callable[..., Any]:
         if values.is_computed():
             result = operator(*map(_on_host, args), **{name: _on_host(each) for name, each in keywords.items()})
             work = result if len(returned) == 1 else result[-1]
+        elif receives and torch._C._current_graph_task_id() == -1:
+            forget_values(args[0])
         if work is None or _is_fake(args[group_at]):
             work = _done(args[0])
         return work if len(returned) == 1 else (args[0], work)
