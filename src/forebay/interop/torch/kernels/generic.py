@@ -14,6 +14,7 @@ import torch
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, alias, memory_of, mixed_devices, open_torch_device
 from forebay.interop.torch.devices.generators import host_generator
+from forebay.interop.torch.kernels.schemas import written_arguments
 from forebay.interop.torch.kernels.sparse import sparse_on_device
 from forebay.runtime.devices.open_device import OpenDevice
 
@@ -23,7 +24,6 @@ __all__ = [
     "generic_kernel",
     "replace_values",
     "view_kernel",
-    "written_arguments",
 ]
 
 Operator = Any  # torch._ops.OpOverload, which has no annotations
@@ -168,14 +168,6 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
 
     kernel.__name__ = name
     return kernel
-
-
-def written_arguments(operator: Operator) -> dict[int, str]:
-    """Return the positions and names of the arguments that an operator writes."""
-    return {
-        at: argument.name for at, argument in enumerate(operator._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    }  # fmt: skip
 
 
 def _wrap(result: Any, reader: ArgumentReader, opened: OpenDevice) -> Any:

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.devices.graph_capture import capturable
-from forebay.interop.torch.kernels.generic import generic_kernel, view_kernel, written_arguments
+from forebay.interop.torch.kernels.generic import generic_kernel, view_kernel
 from forebay.interop.torch.kernels.random_draws import RANDOM_KERNELS
+from forebay.interop.torch.kernels.schemas import written_arguments
 from forebay.interop.torch.kernels.sparse import SPARSE_KEYS, sparse_kernel
 
 __all__ = ["Kernels"]

@@ -13,6 +13,7 @@ import torch
 
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, alias, memory_of, mixed_devices, open_torch_device
+from forebay.interop.torch.kernels.schemas import written_arguments
 from forebay.runtime.devices.open_device import OpenDevice
 
 __all__ = ["SPARSE_KEYS", "sparse_kernel", "sparse_on_device"]
@@ -32,10 +33,7 @@ _BY_ROWS = (torch.sparse_csr, torch.sparse_bsr)
 def sparse_kernel(operator: Any, key: str) -> Callable[..., Any]:
     """Return the kernel of an operator for sparse tensors, from that of the CPU for the dispatch key."""
     name = operator._schema.name.partition("::")[2]
-    written = {
-        at: argument.name for at, argument in enumerate(operator._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    }  # fmt: skip
+    written = written_arguments(operator)
     redispatch, keys = operator.redispatch, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
 
     def structure(*args: Any, **keywords: Any) -> Any:
