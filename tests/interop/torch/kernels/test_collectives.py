@@ -172,6 +172,29 @@ def test_ddp_rank_holds_the_whole_model_in_a_fake_group():
     assert 4 * whole <= held < 4.1 * whole  # parameters, two states of the optimizer, and the buckets of gradients
 
 
+class Branches(torch.nn.Module):
+    """A module that does not use all of its parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+@pytest.mark.parametrize("mode", ["emulated", "shapes_only"])
+@pytest.mark.parametrize("option", ["find_unused_parameters", "static_graph"])
+def test_ddp_finds_unused_parameters(request, mode, option):
+    request.getfixturevalue(mode)
+    with fake_group():
+        model = torch.nn.parallel.DistributedDataParallel(Branches().cuda(), device_ids=[0], **{option: True})
+        for _ in range(3):
+            model(torch.ones(2, 8, device="cuda")).sum().backward()
+        assert model.module.used.weight.grad.is_cuda
+        assert model.module.unused.weight.grad is None
+
+
 def test_received_values_are_unknown_without_values(shapes_only):
     with fake_group():
         x = torch.tensor([1.0]).cuda()

@@ -13,7 +13,7 @@ from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.runtime.devices import current, open_device
 from forebay.runtime.memory._dlpack import export_memory
 
-__all__ = ["is_pinned", "pin", "replace_pinned_memory"]
+__all__ = ["is_pinned", "is_pinned_kernel", "pin", "replace_pinned_memory"]
 
 _CPU = (1, 0)  # kDLCPU
 _FACTORIES = ("arange", "as_tensor", "empty", "empty_like", "empty_strided", "eye", "full", "full_like", "linspace",
@@ -73,6 +73,11 @@ def pin(tensor: torch.Tensor) -> torch.Tensor:
 def is_pinned(tensor: torch.Tensor) -> bool:
     """Return True if the memory of a CPU tensor is pinned."""
     return tensor.device.type == "cpu" and tensor.untyped_storage()._cdata in _pinned
+
+
+def is_pinned_kernel(tensor: torch.Tensor, device: Any = None) -> bool:
+    """Return what C++ code asks for. DDP's, in the backward pass, pins memory itself, and asserts that it is pinned."""
+    return is_pinned(tensor) or torch._C._current_graph_task_id() != -1
 
 
 def _pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.devices.graph_capture import capturable
+from forebay.interop.torch.devices.pinned_memory import is_pinned_kernel
 from forebay.interop.torch.kernels.generic import generic_kernel, view_kernel
 from forebay.interop.torch.kernels.random_draws import RANDOM_KERNELS
 from forebay.interop.torch.kernels.schemas import written_arguments
@@ -66,6 +67,7 @@ class Kernels:
             if name not in RANDOM_KERNELS:  # forebay captures draws itself
                 kernel = capturable(kernel, written_arguments(operator))
             self._add(name, kernel)
+        self._add("aten::is_pinned", is_pinned_kernel, "CPU")
         for name, function in self._composites.items():
             for key in ("AutogradCUDA", "CUDA"):
                 self._add(name, function, key)
