@@ -56,3 +56,13 @@ def test_gradient_of_an_embedding_is_that_of_the_cpu():
 def test_sorted_addition_is_that_of_the_cpu():
     index = torch.tensor([1, 1, 0])
     assert_equal_on_device(lambda given: given[index.to(given.device)].square() + given[[2, 2, 1]], torch.rand(4, 5))
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_logsumexp_is_that_of_the_cpu(emulated, keepdim):
+    x = torch.tensor([[1.0, 2.0, float("inf")], [-float("inf")] * 3, [0.0, -float("inf"), 3.0]])
+    for dim in (0, 1, (0, 1)):
+        expected = torch.logsumexp(x, dim, keepdim)
+        torch.testing.assert_close(torch.logsumexp(x.cuda(), dim, keepdim).cpu(), expected)
+        out = torch.logsumexp(x.cuda(), dim, keepdim, out=torch.empty(0, device="cuda"))
+        torch.testing.assert_close(out.cpu(), expected)

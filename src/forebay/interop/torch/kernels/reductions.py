@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -101,6 +102,36 @@ def _reduction(operator: Any, dims: _Dims, partial: _Bytes, *, converts: bool = 
     return kernel
 
 
+def _count_nonzero(given: torch.Tensor, dim: Sequence[int]) -> torch.Tensor:
+    """Return the sums of a mask, as CUDA's kernel, which converts it to integers."""
+    mask = given if given.dtype == torch.bool else given != 0
+    return mask.sum(list(dim)) if dim else mask.sum()
+
+
+def _logsumexp(
+    given: torch.Tensor, dim: Sequence[int], keepdim: bool = False, *, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return what PyTorch's composite operator does, with its temporary results: the CPU has one kernel for it."""
+    if not given.is_floating_point() or not given.numel():
+        return (
+            _compute_logsumexp(given, dim, keepdim) if out is None else _write_logsumexp(given, dim, keepdim, out=out)
+        )
+    largest = given.amax(list(dim), True)
+    squeezed = largest if keepdim else largest.squeeze(tuple(dim))
+    magnitude = squeezed.abs()
+    infinite = magnitude == math.inf
+    squeezed.masked_fill_(infinite, 0)
+    del infinite
+    del magnitude  # after the other, as C++ does
+    shifted = (given - largest).exp_()
+    result = torch.sum(shifted, list(dim), keepdim, out=out)
+    del shifted
+    return result.log_().add_(squeezed)
+
+
+_compute_logsumexp = generic_kernel(_aten.logsumexp.default, values.device)
+_write_logsumexp = generic_kernel(_aten.logsumexp.out, values.device)
+
 REDUCTION_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::sum": _reduction(_aten.sum.default, _all_dims, _sum_bytes, converts=True),
     "aten::sum.dim_IntList": _reduction(_aten.sum.dim_IntList, _dims_at(1), _sum_bytes, converts=True),
@@ -129,6 +160,9 @@ REDUCTION_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::all": _reduction(_aten.all.default, _all_dims, _byte),
     "aten::all.dim": _reduction(_aten.all.dim, _dims_at(1), _byte),
     "aten::all.dims": _reduction(_aten.all.dims, _dims_at(1), _byte),
+    "aten::count_nonzero.dim_IntList": _count_nonzero,
+    "aten::logsumexp": _logsumexp,
+    "aten::logsumexp.out": _logsumexp,
     **{
         f"aten::{name}.correction": _reduction(each.correction, _dims_at(1), _moment_bytes)
         for name, each in _MOMENTS.items()
