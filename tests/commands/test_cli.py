@@ -220,7 +220,9 @@ def test_full_disk_is_reported_in_one_line():
 def test_doctor_passes_on_this_installation(capsys):
     assert main(["doctor"]) == 0
     output = capsys.readouterr().out
-    assert output.endswith(f"All {len(CHECKS)} checks passed.\n")
+    devices = [line for line in output.splitlines() if line.startswith("✓ device ")]
+    assert devices
+    assert output.endswith(f"All {len(CHECKS) + len(devices)} checks passed.\n")
     assert all(check.name in output for check in CHECKS)
 
 
@@ -233,15 +235,15 @@ def test_doctor_reports_failures_crashes_and_timeouts_with_remedies(capsys, monk
         "hang": "while True: pass",
         "mute": "raise SystemExit(3)",
     }
-    run = subprocess.run
+    start = subprocess.Popen
 
-    def run_code(command, **settings):
-        return run([sys.executable, "-c", codes[command[-1]]], **settings)
+    def start_code(command, **settings):
+        return start([sys.executable, "-c", codes[command[-1]]], **settings)
 
-    monkeypatch.setattr(doctor.subprocess, "run", run_code)
+    monkeypatch.setattr(doctor.subprocess, "Popen", start_code)
     monkeypatch.setattr(doctor, "LIMIT", 5.0)
     monkeypatch.setattr(doctor, "CHECKS", [Check(name, lambda: "", f"fix {name}") for name in codes])
-    assert main(["doctor"]) == 1
+    assert main(["doctor", "--no-devices"]) == 1
     output = capsys.readouterr().out
     lines = [line.split(maxsplit=2) for line in output.splitlines() if line[:1] in "✓✗" and line]
     assert lines == [
@@ -260,8 +262,8 @@ def test_doctor_reports_failures_crashes_and_timeouts_with_remedies(capsys, monk
 def test_doctor_prints_json_or_failures_only(capsys, monkeypatch):
     outcomes = {"core": (True, "well"), "bad": (False, "not well")}
     monkeypatch.setattr(doctor, "CHECKS", [Check(name, lambda: "", f"fix {name}") for name in outcomes])
-    monkeypatch.setattr(doctor, "_run_check", lambda check: outcomes[check.name])
-    assert main(["doctor", "--json"]) == 1
+    monkeypatch.setattr(doctor, "_run_child", lambda *arguments: outcomes[arguments[-1]])
+    assert main(["doctor", "--json", "--no-devices"]) == 1
     assert json.loads(capsys.readouterr().out) == {
         "passed": False,
         "failed": 1,
@@ -270,12 +272,12 @@ def test_doctor_prints_json_or_failures_only(capsys, monkeypatch):
             {"check": "bad", "passed": False, "message": "not well", "remedy": "fix bad"},
         ],
     }
-    assert main(["doctor", "--quiet"]) == 1
+    assert main(["doctor", "--quiet", "--no-devices"]) == 1
     output = capsys.readouterr().out
     assert "well" in output
     assert "core" not in output
     outcomes["bad"] = True, "well"
-    assert main(["doctor", "--quiet"]) == 0
+    assert main(["doctor", "--quiet", "--no-devices"]) == 0
     assert capsys.readouterr().out == ""
 
 
