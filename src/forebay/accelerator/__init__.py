@@ -22,6 +22,7 @@ from typing import Any
 
 from forebay.accelerator import graphs, memory, random
 from forebay.accelerator._kind import accelerator as _accelerator
+from forebay.accelerator._kind import known as _known
 from forebay.accelerator._utils import _get_device_index, _index_or_current
 from forebay.accelerator.graphs import Graph
 from forebay.accelerator.memory import (
@@ -230,9 +231,11 @@ def current_stream(device: DeviceLike | None = None, /) -> _streams.Stream:
     -----
     As `torch.accelerator.current_stream`. Opens the device.
     """
-    index = _index_or_current(device)
-    kind = _accelerator()
-    return _streams.current_stream_for(kind.open_device(kind.check_range(index)))
+    if (opened := _known(device)) is None:
+        index = _index_or_current(device)
+        kind = _accelerator()
+        opened = kind.open_device(kind.check_range(index))
+    return _streams.current_stream_for(opened)
 
 
 def set_stream(stream: _streams.Stream) -> None:
@@ -271,6 +274,9 @@ def synchronize(device: DeviceLike | None = None, /) -> None:
     -----
     As `torch.accelerator.synchronize`.
     """
+    if (opened := _known(device)) is not None:
+        opened.synchronize()
+        return
     index = _get_device_index(device, optional=True)
     if index < 0 and _accelerator_kind() is not None:
         raise ForebayError(f"device id must be non-negative!{index}")

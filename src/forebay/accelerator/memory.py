@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from forebay.accelerator._kind import accelerator
@@ -26,13 +27,17 @@ __all__ = [
 
 
 def _statistics() -> MemoryStatistics:
-    return MemoryStatistics(accelerator())
+    return _statistics_of(accelerator())
+
+
+@cache
+def _statistics_of(kind: DeviceKind) -> MemoryStatistics:
+    return MemoryStatistics(kind)
 
 
 def _index(device: Any) -> Any:
-    """Return None before the kind is initialised, when there are no statistics and no current device."""
-    kind: DeviceKind = accelerator()
-    return _get_device_index(device, optional=True) if kind.initialised or device is not None else None
+    """Return None for the current device: before the kind is initialised, there is none and no statistics."""
+    return None if device is None else _get_device_index(device, optional=True)
 
 
 def empty_cache() -> None:

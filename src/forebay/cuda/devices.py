@@ -179,9 +179,7 @@ def get_device_properties(device: DeviceLike | None = None) -> _CudaDeviceProper
     ...     cuda.get_device_properties().multi_processor_count
     132
     """
-    index = _checked_index(device, "Invalid device id")
-    props = CUDA.describe(index)
-    return _properties_of(props)
+    return _properties_of(_described(device))
 
 
 @lru_cache(maxsize=64)  # slow to construct; a machine has fewer devices
@@ -220,7 +218,7 @@ def get_device_name(device: DeviceLike | None = None) -> str:
     ...     cuda.get_device_name()
     'NVIDIA H200 (emulated)'
     """
-    return CUDA.describe(_checked_index(device, "Invalid device id")).name
+    return _described(device).name
 
 
 def get_device_capability(device: DeviceLike | None = None) -> tuple[int, int]:
@@ -252,7 +250,7 @@ def get_device_capability(device: DeviceLike | None = None) -> tuple[int, int]:
     ...     cuda.get_device_capability()
     (9, 0)
     """
-    details = CUDA.describe(_checked_index(device, "Invalid device id")).details
+    details = _described(device).details
     return details["major"], details["minor"]
 
 
@@ -290,6 +288,12 @@ def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
     return isinstance(driver, Peers) and driver.can_access(index, peer)
 
 
+def _described(device: Any) -> DeviceProps:
+    if (opened := CUDA.known(device)) is not None:
+        return opened.port.props
+    return CUDA.describe(_checked_index(device, "Invalid device id"))
+
+
 def _checked_index(device: Any, message: str) -> int:
     CUDA.initialisation.ensure()
     index = CUDA.index(device, optional=True)
@@ -322,8 +326,9 @@ def set_device(device: DeviceLike) -> None:
     -----
     As `torch.cuda.set_device`. Does not open the device.
     """
-    if device.__class__ is int:
-        CUDA.exchange(device)
+    index = CUDA.spelled_index(device)
+    if index is not None:
+        CUDA.exchange(index)
     else:
         _DEVICES.set_device(device)
     if _stray_contexts() in ("warn", "error"):

@@ -66,9 +66,7 @@ def get_rng_state(device: DeviceLike = "cuda") -> Tensor:
     ...     cuda.get_rng_state()[:2].tolist()
     [123, 0]
     """
-    if device == "cuda" and (known := _RANDOMS.initialised_generator()) is not None:
-        return known.get_state()
-    return _RANDOMS.get_rng_state(_checked(device))
+    return _RANDOMS.generator(_checked(device) if device is None else device).get_state()
 
 
 def set_rng_state(new_state: RngState, device: DeviceLike = "cuda") -> None:

@@ -1,4 +1,4 @@
-"""The context manager of the faces that makes a device current, compiled because programs enter it often."""
+"""Device arguments and the context manager of the faces, compiled because programs use them in each call."""
 
 from types import TracebackType
 from typing import Any, ClassVar, Literal
@@ -6,6 +6,30 @@ from typing import Any, ClassVar, Literal
 from typing_extensions import disjoint_base
 
 from forebay.faces.kind import DeviceKind
+from forebay.runtime.base.lazy_init import LazyInit
+from forebay.runtime.devices.open_device import OpenDevice
+
+@disjoint_base
+class DeviceArguments:
+    """The devices of one kind that arguments denote, where that can be told at once: no function of Python is called.
+
+    `opened` has the kind's open devices by index and by name.
+    """
+
+    @property
+    def name(self) -> str: ...
+    def __init__(self, name: str, opened: dict[int | str, OpenDevice], initialisation: LazyInit) -> None: ...
+
+    # Return the device of an argument if it is open and usable. None: the general path must decide. The argument None,
+    # as a name without an index, is the current device.
+    def known(self, device: Any) -> OpenDevice | None: ...
+
+    # As `known`, for functions that need an index: of a name without one, the general path must decide.
+    def known_by_index(self, device: Any) -> OpenDevice | None: ...
+
+    # Return the index that an argument names; if it is optional, that of the current device for None and for a name
+    # without an index, once the kind is initialised. None: the general path must decide.
+    def spelled_index(self, device: Any, optional: bool = False) -> int | None: ...
 
 @disjoint_base
 class DeviceContext:

@@ -1,12 +1,100 @@
 # cython: language_level=3
-"""The context manager that makes a device current; documented in _device_context.pyi."""
+"""Device arguments, and the context manager that makes a device current; documented in _device_context.pyi."""
 
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
 
 from forebay.runtime.devices._thread_state cimport ThreadState
 
+from forebay.device_spec import Device
 from forebay.runtime.devices.current import current_device, local
+
+
+cdef class DeviceArguments:
+    cdef readonly str name
+    cdef dict opened
+    cdef object initialisation_of_kind
+    cdef str prefix
+
+    def __init__(self, str name not None, dict opened not None, initialisation):
+        self.name, self.opened, self.initialisation_of_kind = name, opened, initialisation
+        self.prefix = f"{name}:"
+
+    def known(self, device):
+        return self.find(device, True)
+
+    def known_by_index(self, device):
+        return self.find(device, False)
+
+    def spelled_index(self, device, bint optional=False):
+        return self.index_of(device, optional)
+
+    cdef object find(self, device, bint optional):
+        cdef object index
+        cdef PyObject* found = NULL
+        if device is None:
+            return self.current()
+        if type(device) is int:  # not bool, which equals an int
+            found = PyDict_GetItem(self.opened, device)
+        elif type(device) is str:
+            found = PyDict_GetItem(self.opened, device)
+            if found is NULL and optional and <str>device == self.name:
+                return self.current()
+        elif type(device) is Device and <str>device.kind == self.name:
+            index = device.index
+            if index is not None:
+                found = PyDict_GetItem(self.opened, index)
+            elif optional:
+                return self.current()
+        return self.usable(<object>found) if found is not NULL else None
+
+    cdef object current(self):
+        cdef ThreadState state = local.state
+        cdef PyObject* found
+        cdef object opened = state.opened
+        if opened is not None and <str>opened.kind == self.name:
+            return opened
+        found = PyDict_GetItem(self.opened, state.indices.get(self.name, 0))
+        return self.usable(<object>found) if found is not NULL else None
+
+    cdef object usable(self, opened):
+        return opened if <str>opened.kind == self.name else None  # `kind` is empty if it is unusable
+
+    cdef object index_of(self, device, bint optional):
+        cdef object index
+        cdef ThreadState state
+        if type(device) is int:
+            return device
+        if type(device) is str:
+            index = self.index_in(device)
+            if index is not None:
+                return index
+            if <str>device != self.name:
+                return None
+        elif type(device) is Device:
+            if <str>device.kind != self.name:
+                return None
+            index = device.index
+            if index is not None:
+                return index
+        elif device is not None:
+            return None
+        if not optional or not self.initialisation_of_kind.done:
+            return None
+        state = local.state
+        return state.indices.get(self.name, 0)
+
+    cdef object index_in(self, str device):
+        """Return the index in a name, of one or two digits; None for all other spellings."""
+        cdef Py_ssize_t at = len(self.prefix), digits = len(device) - at
+        cdef int first, second
+        if not 1 <= digits <= 2 or not device.startswith(self.prefix):
+            return None
+        first = <int>device[at] - c'0'
+        if digits == 1:
+            return first if 0 <= first <= 9 else None
+        second = <int>device[at + 1] - c'0'
+        return first * 10 + second if 1 <= first <= 9 and 0 <= second <= 9 else None
 
 
 cdef class DeviceContext:
@@ -20,7 +108,9 @@ cdef class DeviceContext:
         self.prev_idx = -1
 
     def __init__(self, device):
-        self.idx = device if type(device) is int else self.kind.optional_index(device)
+        cdef DeviceArguments kind = self.kind
+        cdef object index = kind.index_of(device, True)
+        self.idx = self.kind.optional_index(device) if index is None else index
 
     def __enter__(self):
         cdef ThreadState state = local.state

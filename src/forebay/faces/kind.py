@@ -9,6 +9,7 @@ from forebay import backends
 from forebay.backends.common.cuda_errors import INVALID_DEVICE, accelerator_error
 from forebay.device_spec import Device, DeviceLike, is_pytorch_device
 from forebay.errors import ForebayError
+from forebay.faces._device_context import DeviceArguments
 from forebay.runtime.base import lazy_init
 from forebay.runtime.base.lazy_init import LazyInit
 from forebay.runtime.devices import current, open_device
@@ -31,7 +32,7 @@ class DeviceErrorMessages:
     missing_index: str = "Expected a torch.device with a specified index or an integer, but got:{device}"
 
 
-class DeviceKind:
+class DeviceKind(DeviceArguments):
     """A device kind by its name. Only `open_device` and `open_device_for_stream` open a device.
 
     `no_backend` is the error text of the first use without a backend. `has_hooks` is set for kinds that PyTorch reaches
@@ -47,11 +48,10 @@ class DeviceKind:
         has_hooks: bool = False,
         messages: DeviceErrorMessages | None = None,
     ) -> None:
-        self.name = name
         self._messages = DeviceErrorMessages() if messages is None else messages
         self.initialisation: LazyInit = lazy_init.get(name)
         self.devices: dict[int, Device] = self.initialisation.devices
-        self._opened: dict[int | str, OpenDevice] = open_device.named_devices(name)
+        super().__init__(name, open_device.named_devices(name), self.initialisation)
         if deferred_error is not None:
             self.initialisation.deferred_error = deferred_error
         if no_backend:
@@ -78,6 +78,9 @@ class DeviceKind:
         With `optional`, an argument without an index selects the current device, which initialises the kind. Raises
         ValueError for another kind or a missing index. (`torch.cuda._utils._get_device_index`)
         """
+        found = self.spelled_index(device, optional)
+        if found is not None:
+            return found
         found = self.named_index(device, allow_cpu=allow_cpu)
         if found is not None:
             return found
@@ -200,25 +203,6 @@ class DeviceKind:
         if device is not None and device.kind != self.name:
             state.make_current(device)
         return before
-
-    def known(self, device: Any) -> OpenDevice | None:
-        """Return the device of a device argument if it is open, in this one call. None: the general path must decide.
-
-        None as the argument is the current device.
-        """
-        spelling = device.__class__
-        if device is None:
-            state = local.state
-            found = state.opened
-            if found is None or found.kind != self.name:
-                found = self._opened.get(state.indices.get(self.name, 0))
-        elif spelling is int or spelling is str:  # not bool, which equals an int
-            found = self._opened.get(device)
-        elif spelling is Device and device.kind == self.name and device.index is not None:
-            found = self._opened.get(device.index)
-        else:
-            return None
-        return found if found is not None and found.kind == self.name else None  # `kind` is empty if it is unusable
 
     def open_device(self, device: DeviceLike | None = None, hook: str = "") -> OpenDevice:
         """Return the device of a device argument, or the current device, and open it if needed.

@@ -265,7 +265,7 @@ class CachingAllocatorFunctions:
                 f"Invalid type for stream argument, must be `forebay.{self._kind.name}.Stream` or `int` "
                 "representing a pointer to an existing stream"
             )
-        opened = self._kind.known(device) or self._device_to_allocate_on(device, given=stream is not None)
+        opened = self._kind.known_by_index(device) or self._device_to_allocate_on(device, given=stream is not None)
         size = _size_argument(size)
         if size == 0:
             return 0

@@ -94,10 +94,10 @@ class MemoryStatistics:
         Unsupported
             If the kind uses a pluggable allocator.
         """
-        if not self._kind.initialised:
-            return OrderedStatistics()
         opened = self.find_device(device)
         if opened is None:
+            if not self._kind.initialised:
+                return OrderedStatistics()
             place = self._kind.device_at(self._kind.index(device, optional=True))
             return OrderedStatistics(
                 statistics.zero_stats(process_settings.at_first_use(self._name), open_device.emptied(place))
@@ -340,6 +340,8 @@ class MemoryStatistics:
             open_device.emptied(self._kind.device_at(self._kind.index(device, optional=True)), reset=True)
 
     def _find_device_to_reset(self, device: Any, name: str, call: str) -> OpenDevice | None:
+        if (found := self._kind.known(device)) is not None and not found.pluggable:
+            return found
         if not self._kind.count() and self._kind.explicit_index(device) is None:
             raise ForebayError(f"invalid argument to {name}")
         index = self._kind.index(device, optional=True)
@@ -479,8 +481,10 @@ class MemoryStatistics:
         -----
         Opens the device.
         """
-        index = self._kind.index(device, optional=True)
-        return self._kind.open_device(None if index == -1 else index).port.memory_info()
+        if (opened := self._kind.known(device)) is None:
+            index = self._kind.index(device, optional=True)
+            opened = self._kind.open_device(None if index == -1 else index)
+        return opened.port.memory_info()
 
     def empty_cache(self) -> None:
         """Release the cached memory of all devices of the kind.
@@ -569,6 +573,8 @@ class MemoryStatistics:
         Initialises the kind.
         """
         kind = self._kind
+        if (known := kind.known_by_index(device)) is not None and not known.pluggable:
+            return known.allocator.memory_fraction()
         kind.initialisation.ensure()
         index = kind.current_index() if device is None else kind.index(device)
         require_native_allocator(kind, "getMemoryFraction")

@@ -230,6 +230,10 @@ class RandomFunctions:
 
     def generator(self, device: DeviceLike | None = None) -> Generator:
         """Return a device's default generator. Initialises the kind; raises IndexError if there is no such device."""
+        spelled = self._kind.spelled_index(device, True)
+        known = None if spelled is None else self._kind.devices.get(spelled)
+        if known is not None:
+            return default_generator(known)
         explicit = self._explicit_index(device)
         index = self._kind.current_index() if explicit is None else explicit
         self._kind.initialisation.ensure()
