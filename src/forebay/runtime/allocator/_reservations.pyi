@@ -6,7 +6,7 @@ That of a port written in Python can still be interrupted inside the port's own 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from forebay._core import Block, Pool
+from forebay._core import Block
 
 _What = TypeVar("_What")
 _Entry: TypeAlias = tuple[int, int]
@@ -15,9 +15,20 @@ class _Owner(Protocol):
     address: int
     freed: bool
 
-# Reserve a segment, have the pool adopt it, and allocate a block in it. If the pool fails, the segment is released.
+class _Allocator(Protocol):
+    num_reserved: int
+    def adopt_and_allocate(
+        self, need: int, address: int, segment: int, queue: int, partition: int, /
+    ) -> Block | None: ...
+    def owns(self, address: int, /) -> bool: ...
+
+class _Releases(Protocol):
+    num_released: int
+
+# Reserve a segment, have the pool adopt it, allocate a block in it, and count the segment. If the pool fails, the
+# segment is released.
 def reserve_and_adopt(
-    pool: Pool,
+    pool: _Allocator,
     reserve: Callable[[_What], int],
     what: _What,
     release: Callable[[int], object],
@@ -25,7 +36,7 @@ def reserve_and_adopt(
     segment: int,
     queue: int,
     partition: int,
-) -> Block: ...
+) -> Block | None: ...
 
 # Reserve memory for an object that releases it unless it is `freed`.
 def reserve_into(owner: _Owner, reserve: Callable[[int], int], nbytes: int) -> None: ...
@@ -39,5 +50,6 @@ def evict_into(
     serial: Iterator[int],
 ) -> None: ...
 
-# Remove an entry and release its segment; return False if it is not there. After DeviceError it is an entry again.
-def release_entry(entries: list[_Entry], entry: _Entry, release: Callable[[int], object]) -> bool: ...
+# Remove an entry, release its segment and count it; return False if it is not there. After DeviceError it is an entry
+# again.
+def release_entry(owner: _Releases, entries: list[_Entry], entry: _Entry, release: Callable[[int], object]) -> bool: ...

@@ -15,6 +15,7 @@ def reserve_and_adopt(pool, reserve, what, release, Py_ssize_t need, Py_ssize_t 
         if not pool.owns(address):
             release(address)
         raise
+    pool.num_reserved += 1
     return block
 
 
@@ -30,7 +31,7 @@ def evict_into(list entries, addresses, evict, stack, serial):
             entries.append(entry)
 
 
-def release_entry(list entries, entry, release):
+def release_entry(owner, list entries, entry, release):
     try:
         entries.remove(entry)
     except ValueError:  # another thread releases it
@@ -40,4 +41,5 @@ def release_entry(list entries, entry, release):
     except DeviceError:
         entries.append(entry)
         raise
+    owner.num_released += 1
     return True

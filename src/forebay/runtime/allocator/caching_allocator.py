@@ -128,7 +128,7 @@ class Allocator(Pool, ABC):
         self.num_alloc_retries = 0
         self.num_ooms: int = 0
         self.num_sync_all_streams: int = 0
-        self._num_device_alloc = 0  # segments reserved
+        self.num_reserved: int = 0  # segments: the number since the last reset
         self._num_device_free = 0
         self.pending_releases.num_released = 0
         self.num_oom_rejections = 0
@@ -136,7 +136,7 @@ class Allocator(Pool, ABC):
     @property
     def num_device_alloc(self) -> int:
         """Calls that reserved memory from the device: one per segment, or per range of pages."""
-        return self._num_device_alloc
+        return self.num_reserved
 
     @property
     def num_device_free(self) -> int:
@@ -263,7 +263,6 @@ class Allocator(Pool, ABC):
         except OutOfMemory as error:
             self._device_error = without_frames(error)
             return None
-        self._num_device_alloc += 1
         if self.retired:  # after the adoption
             raise ended_error(self.name)
         return block

@@ -44,5 +44,4 @@ class PendingReleases:
         """Release the entries, except those that another thread has released."""
         with self.lock:  # a second thread returns only after the memory is back at the port
             for entry in entries:
-                if release_entry(self._entries, entry, self._release_of(entry[0])):
-                    self.num_released += 1
+                release_entry(self, self._entries, entry, self._release_of(entry[0]))

@@ -187,8 +187,8 @@ class Graph(GraphHooks, ConditionalNodes):
         undo.callback(self._reset_state)
         undo.callback(allocator.private.decref, private_pool)
         undo.callback(allocator.end_capture, private_pool, queues)
+        undo.callback(queue.abandon_capture)  # before the capture begins: a signal handler may raise at its end
         recording = queue.begin_capture(mode, queues)
-        undo.callback(queue.abandon_capture)
         capture = Capture(opened.device.kind, stream, queue, queues, recording, mode, weakref.ref(self))
         undo.callback(setattr, self, "_capture", None)
         self._opened, self._pools, self._capture = opened, [private_pool], capture
