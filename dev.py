@@ -48,6 +48,7 @@ STAMP = VENV / "dev-stamp.json"  # completed steps; each removes its entry when 
 COMPILED = (  # extension modules
     "_core",
     "backends/common/_segments",
+    "backends/nvidia/_memory",
     "backends/nvidia/_stream",
     "faces/_device_context",
     "interop/_torch_callbacks",

@@ -63,6 +63,7 @@ def small(name: str, *depends: str, language: str = "c++") -> Extension:
 extensions = [
     core,
     small("backends/common/_segments", language="c"),
+    small("backends/nvidia/_memory", language="c"),
     small("backends/nvidia/_stream", "native/cuda/stream.hpp"),
     small("faces/_device_context", language="c"),
     small("interop/_torch_callbacks"),

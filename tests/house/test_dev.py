@@ -13,6 +13,7 @@ import pytest
 COMPILED = (
     "src/forebay/_core",
     "src/forebay/backends/common/_segments",
+    "src/forebay/backends/nvidia/_memory",
     "src/forebay/backends/nvidia/_stream",
     "src/forebay/faces/_device_context",
     "src/forebay/interop/_torch_callbacks",
@@ -25,7 +26,7 @@ COMPILED = (
     "src/forebay/snapshot/formats/_history_reader",
     "src/forebay/snapshot/formats/_plain_pickle",
 )
-CORE, ENTRIES = COMPILED[0], COMPILED[6]
+CORE, ENTRIES = COMPILED[0], COMPILED[7]
 INPUTS = [
     "pyproject.toml",
     "setup.py",

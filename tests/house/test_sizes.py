@@ -41,6 +41,7 @@ def test_compiled_modules_besides_the_core(root):
     others = {path.relative_to(root / "src/forebay").as_posix() for path in root.glob("src/**/*.pyx")} - {"_core.pyx"}
     assert others == {
         "backends/common/_segments.pyx",
+        "backends/nvidia/_memory.pyx",
         "backends/nvidia/_stream.pyx",
         "faces/_device_context.pyx",
         "interop/_torch_callbacks.pyx",

@@ -80,7 +80,8 @@ print(made >= 8, ooms >= 7, {name: count for name, count in rest.items() if name
     assert output_of(program, PYTORCH_ALLOC_CONF=settings) == [expected]
 
 
-def test_interrupted_calls_leave_nothing():
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
+def test_interrupted_calls_leave_nothing(settings):
     program = """
 def error_of_interrupted(function):
     try:
@@ -90,6 +91,7 @@ def error_of_interrupted(function):
             error, raised.__traceback__, raised = raised, None, raised.__context__
         return error
 
+sys.unraisablehook = lambda info: None  # an interrupt inside a destructor
 for _ in range(2):
     scenario()
 settle()
@@ -97,23 +99,25 @@ before = counts()
 scenario()
 settle()
 calls = {name: count - before[name] for name, count in counts().items()}
-names = "cuMemAlloc cuMemHostAlloc cuMemFree cuMemFreeHost cuStreamBeginCapture cuStreamEndCapture"
-for name in f"{names} cuGraphInstantiateWithFlags cuGraphLaunch cuCtxSynchronize".encode().split():
-    for number in range(calls[name]):
+# Calls around each of the others, and those that query: some of them.
+MOST = dict.fromkeys((b"cuCtxGetCurrent", b"cuCtxPushCurrent", b"cuCtxPopCurrent"), 6)
+MOST |= {b"cuThreadExchangeStreamCaptureMode": 6, b"cuEventQuery": 2, b"cuStreamQuery": 2}
+made = 0
+for name, count in calls.items():
+    for number in range(0, count, max(1, -(-count // MOST.get(name, count or 1)))):
         soft.softcuda_interrupt(name, ctypes.c_uint64(number))
-        error = error_of_interrupted(scenario) or error_of_interrupted(settle)
-        assert isinstance(error, KeyboardInterrupt), (name, number, error)
+        error_of_interrupted(scenario) or error_of_interrupted(settle)
+        soft.softcuda_clear_faults()
+        made += 1
         settle()
-        for index in range(2):
-            found = cuda.memory_stats(index)
-            assert not found["reserved_bytes.all.current"] and not found["active_bytes.all.current"], (name, number)
+        check_statistics(name, number)
 scenario()
 settle()
 rest = live()
-print({name: count for name, count in rest.items() if name != "contexts"})
+print(made > 100, {name: count for name, count in rest.items() if name != "contexts"})
 """
-    lines = lines_of(BEGIN + program)
-    assert lines == ["{'device': 1, 'graphs': 1, 'graph_execs': 1, 'modules': 3}"]
+    lines = lines_of(BEGIN + program, PYTORCH_ALLOC_CONF=settings)
+    assert lines == ["True {'device': 1, 'graphs': 1, 'graph_execs': 1, 'modules': 3}"]
 
 
 def test_device_that_is_lost_midway_fails_the_program_once_and_does_not_keep_it():

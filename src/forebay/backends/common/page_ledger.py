@@ -202,6 +202,30 @@ class PageLedger:
         WrongState
             If any page is committed.
         """
+        space = self.find_empty(address)
+        self.remove(space)
+        return space
+
+    def find_empty(self, address: object) -> AddressSpace:
+        """Return a reservation, as `remove_empty`, without removing it.
+
+        Parameters
+        ----------
+        address : object
+            Address that `reserve_space` returned.
+
+        Returns
+        -------
+        Space
+            The space.
+
+        Raises
+        ------
+        DeviceError
+            If no space begins at the address.
+        WrongState
+            If any page is committed.
+        """
         start = integer_of(address, "address")
         space = self._spaces.get(start)
         if space is None:
@@ -209,7 +233,17 @@ class PageLedger:
         if space.held:
             held = format_bytes(space.held)
             raise WrongState(f"{self._name}: {held} of the address space at {start:#x} are committed: decommit first")
-        return self._spaces.pop(start)
+        return space
+
+    def remove(self, space: AddressSpace) -> None:
+        """Remove a reservation.
+
+        Parameters
+        ----------
+        space : Space
+            The space.
+        """
+        self._spaces.pop(space.address, None)
 
     def find_range(self, call: str, address: object, nbytes: object) -> tuple[AddressSpace, int, int]:
         """Return the validated arguments of `commit` or `decommit`.

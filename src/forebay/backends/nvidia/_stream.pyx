@@ -111,19 +111,22 @@ def load(addresses):
 
 @cython.final
 cdef class Current:
-    cdef object context, result
-    cdef Handle handle
-    cdef int mode  # that the thread had before
-    cdef bint pushed, exchanged
-
     def __init__(self, context, result):
         cdef uintptr_t handle = context.handle
         self.context, self.result, self.handle = context, result, <Handle>handle
 
-    def __enter__(self):  # no Python code, which may be interrupted, runs while the context is pushed
+    def __enter__(self):
+        self.enter()
+        return self.result
+
+    def __exit__(self, *_):
+        self.leave()
+
+    cdef int enter(self) except -1:  # no Python code, which may be interrupted, runs while the context is pushed
         cdef Result result
         cdef Handle popped
-        self.context.check_usable()
+        if self.context.released or <int>self.context.process != getpid():
+            self.context.check_usable()
         with nogil:
             result = driver.ctx_push_current(self.handle)
         if result:
@@ -137,9 +140,9 @@ cdef class Current:
             self.pushed = False
             raise error_of(result, "cuThreadExchangeStreamCaptureMode", self.context.name)
         self.exchanged = True
-        return self.result
+        return 0
 
-    def __exit__(self, *_):
+    cdef void leave(self) noexcept:
         cdef Handle popped
         with nogil:
             if self.exchanged:

@@ -9,7 +9,8 @@ from typing import Any
 from forebay.address_allocator import ALIGNMENT
 from forebay.backends.common.cuda_errors import INVALID_VALUE, OUT_OF_MEMORY
 from forebay.backends.common.page_ledger import AddressSpace, PageLedger, check_space_arguments
-from forebay.backends.nvidia.calls import check, driver_api
+from forebay.backends.nvidia._memory import free_addresses, map_page
+from forebay.backends.nvidia.calls import call_into, check, driver_api, error_of
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.errors import OutOfMemory
 
@@ -46,22 +47,40 @@ class CudaAddressSpaces:
 
     def reserve(self, nbytes: int, page: int) -> int:
         nbytes, page = check_space_arguments(nbytes, page, self._page_size())
-        with self._context.current() as api:
-            result = api.cuMemAddressReserve(nbytes, ALIGNMENT, 0, 0)
-            if int(result[0]) == OUT_OF_MEMORY:
-                raise self._out_of_memory(nbytes, "cuMemAddressReserve")
-            address = int(check(result, "cuMemAddressReserve", self._context.name))
-            self._ledger.add(AddressSpace(address, nbytes, page))
-        return address
+        made: list[Any] = []
+        space: AddressSpace | None = None
+        try:
+            with self._context.current() as api:
+                call_into(made, api.cuMemAddressReserve, nbytes, ALIGNMENT, 0, 0)
+                space = AddressSpace(self._address_of(made[0], nbytes), nbytes, page)
+                self._ledger.add(space)
+        except BaseException:  # also of a signal handler
+            if made and not made[0][0]:
+                if space is not None:
+                    self._ledger.remove(space)
+                self._context.try_to_invoke("cuMemAddressFree", made[0][1], nbytes)
+            raise
+        return space.address
+
+    def _address_of(self, result: Any, nbytes: int) -> int:
+        if int(result[0]) == OUT_OF_MEMORY:
+            raise self._out_of_memory(nbytes, "cuMemAddressReserve")
+        return int(check(result, "cuMemAddressReserve", self._context.name))
 
     def release(self, address: int) -> None:
-        with self._lock, self._context.current() as api:
-            space = self._ledger.remove_empty(address)
-            self._unmap_rest(space)
-            result = api.cuMemAddressFree(space.address, space.nbytes)
-            if result[0]:
-                self._ledger.add(space)
-            check(result, "cuMemAddressFree", self._context.name)
+        with self._lock, self._context.current():
+            space = self._ledger.find_empty(address)
+            freed: list[int] = []
+            try:
+                self._unmap_rest(space)
+                free_addresses(space.address, space.nbytes, freed)
+            finally:
+                if not freed:  # interrupted: callers take the space as released
+                    free_addresses(space.address, space.nbytes, freed)
+                if not freed[0]:
+                    self._ledger.remove(space)
+            if freed[0]:
+                raise error_of(freed[0], "cuMemAddressFree", self._context.name)
 
     def commit(self, address: int, nbytes: int) -> None:
         with self._lock, self._context.current():
@@ -75,8 +94,9 @@ class CudaAddressSpaces:
                     access = self._api.cuMemSetAccess(start, size, [self._access], 1)
                     check(access, "cuMemSetAccess", self._context.name)
             except BaseException as error:
-                for page in mapped:
-                    self._unmap(page, space.page)
+                for page in range(address, address + nbytes, space.page):
+                    if page in self._mapping:  # also one whose mapping was interrupted
+                        self._unmap(page, space.page)
                 if isinstance(error, OutOfMemory):  # of one page
                     raise self._out_of_memory(nbytes, error.call) from None
                 raise
@@ -118,18 +138,15 @@ class CudaAddressSpaces:
         """Map new memory to a page. The mapping owns it."""
         if page in self._mapping:  # an earlier call was interrupted
             self._unmap(page, nbytes)
-        result = self._api.cuMemCreate(nbytes, self._property, 0)
-        if int(result[0]) == OUT_OF_MEMORY:
-            raise self._out_of_memory(nbytes, "cuMemCreate")
-        memory = check(result, "cuMemCreate", self._context.name)
-        try:
-            self._mapping.add(page)
-            check(self._api.cuMemMap(page, nbytes, 0, memory, 0), "cuMemMap", self._context.name)
-        finally:
-            released = self._api.cuMemRelease(memory)
-            if released[0]:
-                self._unreleased.append(memory)
-        check(released, "cuMemRelease", self._context.name)
+        self._mapping.add(page)
+        code, function = map_page(self._property.getPtr(), page, nbytes, self._unreleased)
+        if not code:
+            return
+        if function == "cuMemCreate":
+            self._mapping.discard(page)
+        if code == OUT_OF_MEMORY:
+            raise self._out_of_memory(nbytes, function)
+        raise error_of(code, function, self._context.name)
 
     def _unmap(self, page: int, nbytes: int) -> None:
         """Unmap a page of `_mapping`. It may not be mapped, if the call that maps it was interrupted."""

@@ -10,8 +10,11 @@ import ctypes
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
+from typing import Any
 
 from forebay.backends.common.cuda_errors import NOT_READY
+from forebay.backends.nvidia._memory import obtain
 from forebay.backends.nvidia.calls import check
 from forebay.backends.nvidia.context import PrimaryContext
 
@@ -23,6 +26,16 @@ _WORD = 4  # bytes
 _LIMIT, _POLL = 1.0, 0.0005  # seconds
 
 
+@dataclass(slots=True)
+class _Call:
+    """A function, 0 after a failure; its argument and number; and what it needs."""
+
+    function: int
+    argument: int
+    number: int
+    owner: object
+
+
 class BlockingCalls:
     """The native functions for which one stream waits, in the order of the stream."""
 
@@ -31,7 +44,7 @@ class BlockingCalls:
         self._stream = stream
         self._order = threading.Lock()  # held while the driver may block; keeps the order of the stream
         self._lock = threading.RLock()  # of everything below; not held during a call of the driver
-        self._calls = deque[tuple[int, int, int, object]]()  # functions, arguments, numbers, what they need
+        self._calls = deque[_Call]()
         self._queued = 0  # number of the last call
         self._returned = 0  # number of the last call that returned
         self._address = 0  # of the word, which has that number
@@ -40,21 +53,30 @@ class BlockingCalls:
 
     def add(self, function: int, argument: int, owner: object) -> None:
         """Make later work of the stream wait until a native function has returned, which uses memory of `owner`."""
+        try:
+            self._add(function, argument, owner)
+            self._start()
+        except BaseException:  # also of a signal handler
+            self._start()
+            raise
+
+    def _add(self, function: int, argument: int, owner: object) -> None:
         with self._order:
             if not self._address:
                 self._address = self._new_word()
-            number = self._queued + 1
-            with self._context.current() as api:
-                device = int(check(api.cuMemHostGetDevicePointer(self._address, 0), "cuMemHostGetDevicePointer"))
-                flags = api.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
-                result = api.cuStreamWaitValue32(self._stream, device, number & _MASK, flags)
-                check(result, "cuStreamWaitValue32", self._context.name)
-            with self._lock:
-                self._queued = number  # from here on only `_run` lets the stream continue
-                self._calls.append((function, argument, number, owner))
-                starts, self._running = not self._running, True
-        if starts:
-            self._start()
+            call = _Call(function, argument, self._queued + 1, owner)
+            try:
+                with self._context.current() as api:
+                    device = int(check(api.cuMemHostGetDevicePointer(self._address, 0), "cuMemHostGetDevicePointer"))
+                    with self._lock:  # before the stream may wait for it
+                        self._calls.append(call)
+                        self._queued = call.number
+                    flags = api.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
+                    result = api.cuStreamWaitValue32(self._stream, device, call.number & _MASK, flags)
+                    check(result, "cuStreamWaitValue32", self._context.name)
+            except BaseException:
+                call.function, call.owner = 0, None  # the thread lets the stream continue
+                raise
 
     def take_failure(self) -> int:
         """Return the first code with which a function failed since the last call, or 0."""
@@ -89,33 +111,48 @@ class BlockingCalls:
             self._context.try_to_invoke("cuMemFreeHost", address)
 
     def _new_word(self) -> int:
-        with self._context.current() as api:
-            flags = api.CU_MEMHOSTALLOC_PORTABLE | api.CU_MEMHOSTALLOC_DEVICEMAP
-            address = int(check(api.cuMemHostAlloc(_WORD, flags), "cuMemHostAlloc", self._context.name))
-        ctypes.c_uint32.from_address(address).value = 0
+        made: list[tuple[str, Any]] = []
+        try:
+            with self._context.current() as api:
+                flags = api.CU_MEMHOSTALLOC_PORTABLE | api.CU_MEMHOSTALLOC_DEVICEMAP
+                result = obtain(made, "cuMemFreeHost", api.cuMemHostAlloc, _WORD, flags)
+            address = int(check(result, "cuMemHostAlloc", self._context.name))
+            ctypes.c_uint32.from_address(address).value = 0
+        except BaseException:  # also of a signal handler
+            for each in made:
+                self._context.try_to_invoke(*each)
+            raise
         return address
 
     def _start(self) -> None:
+        """Start a thread for the calls if there are some and no thread runs them."""
+        if self._running or not self._calls:
+            return
         try:
             threading.Thread(target=self._run, name="forebay shared event", daemon=True).start()
         except RuntimeError:  # no thread can be started: this one has to wait
             self._run()
 
     def _run(self) -> None:
+        with self._lock:
+            if self._running:
+                return
+            self._running = True
         while True:
             with self._lock:
                 if not self._calls:
                     self._running = False
                     return
-                function, argument, number, owner = self._calls.popleft()
+                call = self._calls.popleft()
             code = 0
             try:
-                code = _Native(function)(argument)
+                if call.function:
+                    code = _Native(call.function)(call.argument)
             finally:
-                del owner
+                call.owner = None
                 with self._lock:
                     self._failure = self._failure or code
-                    self._write(number)
+                    self._write(call.number)
 
     def _write(self, number: int) -> None:
         """Let the stream continue up to a call. The caller holds the lock."""

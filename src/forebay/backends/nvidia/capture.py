@@ -48,13 +48,18 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
         super().__init__(first, mode, queues)
 
     def attach(self, queue: CudaQueue) -> None:
-        if queue is self._first:
-            self.driver = StreamCapture(queue, self._mode)
         queue.recording = self
         self.ports.add(queue.owner)
         self._classes[queue.handle] = queue.__class__
         # So that a queue outside a capture need not test for one.
         queue.__class__ = CapturingLoggingQueue if isinstance(queue, LoggingQueue) else CapturingQueue
+        if queue is self._first:
+            try:
+                self.driver = StreamCapture(queue, self._mode)
+                self.driver.begin()
+            except BaseException:
+                self.detach(queue)
+                raise
 
     def detach(self, queue: CudaQueue) -> None:
         queue.__class__ = self._classes[queue.handle]
@@ -180,10 +185,17 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
 
     def detach_all(self) -> None:
         with self.lock:
-            super().detach_all()
-            self._failure = self.driver.end()
-            if self._broken:
-                self.driver.destroy()
+            try:
+                self._detach_and_end()
+            except BaseException:  # of a signal handler
+                self._detach_and_end()
+                raise
+
+    def _detach_and_end(self) -> None:
+        super().detach_all()
+        self._failure = self.driver.end()
+        if self._broken:
+            self.driver.destroy()
 
     def end(self, queue: CudaQueue) -> None:
         queue.check_usable()
@@ -201,7 +213,7 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
         if self._failure is not None:
             raise self._failure
         self._used = CapturedMemory(self.ports, self.work)
-        self.executables = GraphExecutables(self.driver.context, self.driver.parts, self.calls)
+        self.executables = GraphExecutables(self.driver.context, self.driver.parts, self.driver.held, self.calls)
 
     def launch(self, queue: Queue, sources: Sequence[tuple[int, int]] = ()) -> None:
         if not isinstance(queue, CudaQueue):

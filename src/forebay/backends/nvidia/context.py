@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import Any
-from weakref import WeakSet
 
 from forebay.backends.common.cuda_errors import DEINITIALIZED
-from forebay.backends.nvidia._stream import FUNCTIONS, Current, load
-from forebay.backends.nvidia.calls import call, driver_api, error_of, known_losses
+from forebay.backends.nvidia import _memory, _stream
+from forebay.backends.nvidia._stream import Current
+from forebay.backends.nvidia.calls import call, call_into, check, driver_api, error_of, known_losses
 from forebay.backends.nvidia.kernels.modules import Modules
 from forebay.backends.nvidia.peer_access import PeerAccess
 from forebay.errors import ForebayError, Forked, WrongState
 
 __all__ = ["PrimaryContext"]
 
-_VERSION = 12000  # of CUDA: the interfaces of the functions that `_stream` calls
+_VERSION = 12000  # of CUDA: the interfaces of the functions that `_stream` and `_memory` call
 
 
 class PrimaryContext:
@@ -31,15 +30,21 @@ class PrimaryContext:
         self.name: str = name
         known_losses.discard(name)
         self.device: Any = call("cuDeviceGet", index, device=name)
-        self._handle: Any = call("cuDevicePrimaryCtxRetain", self.device, device=name)
-        self.handle: int = int(self._handle)
         self.modules: Modules = Modules(self)
         self.peers: PeerAccess = PeerAccess(self)
-        self._process = os.getpid()
-        self._released = False
+        self.process: int = os.getpid()
+        self.released: bool = False
         self._api = driver_api()
-        self.graphs: WeakSet[Any] = WeakSet()  # `GraphExecutables`
-        self.discarded: deque[Any] = deque()  # handles of deleted ones, which `destroy_discarded` destroys
+        self.held: set[Any] = set()  # handles of the graphs; `destroy_discarded` destroys those without an owner
+        self.has_discarded: bool = False  # there may be some of these
+        made: list[Any] = []
+        try:
+            call_into(made, self._api.cuDevicePrimaryCtxRetain, self.device)
+            self.handle: int = int(check(made[0], "cuDevicePrimaryCtxRetain", name))
+        except BaseException:  # also of a signal handler
+            if made and not made[0][0]:
+                self._api.cuDevicePrimaryCtxRelease(self.device)
+            raise
 
     def check_process(self) -> None:
         """Raise Forked in a child of the process that opened the device."""
@@ -49,12 +54,12 @@ class PrimaryContext:
     def check_usable(self) -> None:
         """Raise Forked or WrongState if the context cannot be used."""
         self.check_process()
-        if self._released:
+        if self.released:
             raise WrongState(f"{self.name} was closed")
 
     def forked(self) -> bool:
         """Return True if the context belongs to a parent process."""
-        return self._process != os.getpid()
+        return self.process != os.getpid()
 
     def invoke(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of the driver inside `current`, and return its result."""
@@ -75,10 +80,10 @@ class PrimaryContext:
 
     def release(self) -> None:
         """Release the context. Other libraries may still use it."""
-        if self._released or self.forked():
+        if self.released or self.forked():
             return
         self.modules.unload()
-        self._released = True
+        self.released = True
         code = int(self._api.cuDevicePrimaryCtxRelease(self.device)[0])
         if code not in (0, DEINITIALIZED):
             raise error_of(code, "cuDevicePrimaryCtxRelease", self.name)
@@ -86,5 +91,6 @@ class PrimaryContext:
 
 @cache
 def _load_functions() -> None:
-    """Find the driver's functions that `_stream` calls."""
-    load({name: call("cuGetProcAddress", name.encode(), _VERSION, 0)[0] for name in FUNCTIONS})
+    """Find the driver's functions that compiled code calls."""
+    for module in (_stream, _memory):
+        module.load({name: call("cuGetProcAddress", name.encode(), _VERSION, 0)[0] for name in module.FUNCTIONS})

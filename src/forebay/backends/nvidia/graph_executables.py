@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from forebay.backends.nvidia._memory import destroy_last, obtain
 from forebay.backends.nvidia._stream import HostCall, NativeHostCall, Stream
-from forebay.backends.nvidia.calls import call_into, check, driver_api
+from forebay.backends.nvidia.calls import check
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.errors import ForebayError
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from forebay.backends.nvidia.queue import CudaQueue
     from forebay.backends.nvidia.stream_capture import Part
 
-__all__ = ["Discarded", "GraphExecutables", "Launch", "destroy_all", "destroy_discarded", "destroy_graphs"]
+__all__ = ["GraphExecutables", "HeldHandles", "Launch", "destroy_all", "destroy_discarded"]
 
 
 class Launch(NamedTuple):
@@ -41,14 +42,35 @@ class Launch(NamedTuple):
             queue.make_wait(self.queue, Stream.signal(self.queue) if self.tick is None else self.tick)
 
 
-@dataclass(slots=True)
-class Discarded:
-    """Handles to destroy: functions of the driver and their arguments."""
+class HeldHandles:
+    """Handles that an object owns, such as graphs, with the functions of the driver that destroy them.
 
-    handles: list[tuple[str, Any]]
-    calls: Sequence[HostCall | NativeHostCall] = ()  # which the last launch may still execute
-    last: Launch | None = None
-    has_failed: bool = False  # one attempt to destroy the handles
+    The context keeps them until they are destroyed, so that no interrupt of a destructor loses one. A destructor may
+    run on a thread of the driver, which must not call it: it only tells the context that an owner is gone.
+    """
+
+    __slots__ = ("_owner", "calls", "handles", "has_failed", "last")
+
+    def __init__(self, context: PrimaryContext, owner: object) -> None:
+        self.handles: list[tuple[str, Any]] = []
+        self.calls: Sequence[HostCall | NativeHostCall] = ()  # which the last launch may still execute
+        self.last: Launch | None = None  # that uses the calls or the memory
+        self.has_failed = False  # one attempt to destroy the handles
+        self._owner: weakref.ref[Any] | None = weakref.ref(owner)
+        context.held.add(self)
+
+    def pass_to(self, owner: object) -> None:
+        """Make another object the owner."""
+        self._owner = weakref.ref(owner)
+
+    def discard(self) -> None:
+        """Let the owner go; it does not use the handles any more."""
+        self._owner = None
+
+    def is_owned(self) -> bool:
+        """Return True if the owner still exists."""
+        owner = self._owner
+        return owner is not None and owner() is not None
 
     def is_in_use(self) -> bool:
         """Return True if a launch may still use the calls or the memory."""
@@ -56,41 +78,37 @@ class Discarded:
 
 
 def destroy_discarded(context: PrimaryContext) -> None:
-    """Destroy the graphs of a context that no object uses any more. Never raises."""
-    kept: list[Discarded] = []
-    while context.discarded:
-        try:
-            discarded: Discarded = context.discarded.popleft()
-        except IndexError:  # another thread destroys them, too
-            break
-        if discarded.is_in_use():
-            kept.append(discarded)
-            continue
-        try:
-            while discarded.handles:
-                function, handle = discarded.handles[-1]
-                check(context.invoke(getattr(driver_api(), function), handle), function, context.name)
-                discarded.handles.pop()
-        except ForebayError:
-            if not discarded.has_failed:
-                discarded.has_failed = True
-                kept.append(discarded)
-    context.discarded.extend(kept)
+    """Destroy the handles of a context that no object owns any more. Raises no error of the driver."""
+    context.has_discarded = False
+    try:
+        for held in tuple(context.held):
+            if held.is_owned():
+                continue
+            if held.is_in_use() or not _destroy(context, held):
+                context.has_discarded = True
+            else:
+                context.held.discard(held)
+    except BaseException:  # of a signal handler
+        context.has_discarded = True
+        raise
 
 
-def destroy_graphs(context: PrimaryContext, parts: list[Part]) -> None:
-    """Destroy graphs that were not instantiated, and clear the list. Never raises."""
-    handles = [("cuGraphDestroy", part) for part in parts if not callable(part)]
-    parts.clear()
-    if handles:
-        context.discarded.append(Discarded(handles))
-        destroy_discarded(context)
+def _destroy(context: PrimaryContext, held: HeldHandles) -> bool:
+    """Destroy handles. Return False if that is to be attempted again."""
+    try:
+        with context.current():
+            while (code := destroy_last(held.handles)) == 0:
+                pass
+    except ForebayError:  # the context cannot be current
+        code = 1
+    is_second, held.has_failed = held.has_failed, bool(code)
+    return code is None or is_second
 
 
 def destroy_all(context: PrimaryContext) -> None:
-    """Destroy all graphs of a context, whose queues are closed. Never raises."""
-    for each in tuple(context.graphs):
-        each.discard()
+    """Destroy all graphs of a context, whose queues are closed."""
+    for held in tuple(context.held):
+        held.discard()
     for _ in range(2):
         destroy_discarded(context)
 
@@ -98,34 +116,35 @@ def destroy_all(context: PrimaryContext) -> None:
 class GraphExecutables:
     """The parts of one captured graph, instantiated.
 
-    A destructor may run on a thread of the driver, which must not call it. So the handles are passed to the context,
-    and destroyed by the next launch or capture, or when the port is closed.
+    The handles are destroyed by the next launch or capture after this object, or when the port is closed.
     """
 
-    def __init__(self, context: PrimaryContext, parts: list[Part], calls: Sequence[HostCall | NativeHostCall]) -> None:
-        self.parts: tuple[Part, ...] = ()
+    def __init__(
+        self,
+        context: PrimaryContext,
+        parts: Sequence[Part],
+        held: HeldHandles,
+        calls: Sequence[HostCall | NativeHostCall],
+    ) -> None:
+        self.parts: tuple[Part, ...] = tuple(parts)
         self._context = context
         self._calls = calls
+        self._held = held  # has the graphs of the parts, then the executable ones
         self._executables: list[Any] = []  # of each part: the driver's handle, or the function
-        self._last: Launch | None = None
-        context.graphs.add(self)
+        held.calls = calls
+        held.pass_to(self)
         for part in parts:
-            if callable(part):
-                self._executables.append(part)
-            else:
-                self._instantiate(part)
-        self.parts = tuple(parts)
-        parts.clear()  # this object destroys them now
+            self._executables.append(part if callable(part) else self._instantiate(part))
 
     def launch(self, queue: CudaQueue) -> None:
         """Launch the graphs and call the functions, in order and after earlier launches."""
-        if self._context.discarded:
+        if self._context.has_discarded:
             destroy_discarded(self._context)
         is_split = len(self._executables) > 1
-        if is_split and self._last is not None:
-            self._last.precede(queue)
+        if is_split and self._held.last is not None:
+            self._held.last.precede(queue)
         if is_split or self._calls:
-            self._last = Launch(queue, None)
+            self._held.last = Launch(queue, None)
         for call in self._calls:
             if isinstance(call, HostCall):
                 call.stream = queue
@@ -137,26 +156,12 @@ class GraphExecutables:
             else:
                 Stream.launch_graph(queue, int(executable))
         if is_split or self._calls:
-            self._last = Launch(queue, Stream.signal(queue))
-
-    def discard(self) -> None:
-        """Pass the handles to the context. The graph cannot be launched any more."""
-        executables, self._executables = self._executables, []
-        parts, self.parts = self.parts, ()
-        handles = [("cuGraphDestroy", each) for each in parts if not callable(each)]
-        handles += [("cuGraphExecDestroy", each) for each in executables if not callable(each)]
-        if handles:
-            self._context.discarded.append(Discarded(handles, self._calls, self._last if self._calls else None))
+            self._held.last = Launch(queue, Stream.signal(queue))
 
     def __del__(self) -> None:
-        self.discard()
+        self._context.has_discarded = True
 
-    def _instantiate(self, part: Any) -> None:
-        made: list[Any] = []
-        try:
-            with self._context.current() as api:
-                call_into(made, api.cuGraphInstantiate, part, 0)
-        finally:  # also after an interrupt
-            if made and not made[0][0]:
-                self._executables.append(made[0][1])
-        check(made[0], "cuGraphInstantiate", self._context.name)
+    def _instantiate(self, part: Any) -> Any:
+        with self._context.current() as api:
+            made = obtain(self._held.handles, "cuGraphExecDestroy", api.cuGraphInstantiate, part, 0)
+        return check(made, "cuGraphInstantiate", self._context.name)

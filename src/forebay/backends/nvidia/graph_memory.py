@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from forebay.backends.nvidia._memory import obtain
 from forebay.backends.nvidia._stream import Stream
-from forebay.backends.nvidia.calls import call_into, check
+from forebay.backends.nvidia.calls import check
 from forebay.backends.nvidia.context import PrimaryContext
-from forebay.backends.nvidia.graph_executables import Discarded, Launch
+from forebay.backends.nvidia.graph_executables import HeldHandles, Launch
 from forebay.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -28,11 +29,9 @@ class GraphMemory:
 
     def __init__(self, context: PrimaryContext) -> None:
         self._context = context
-        self._addresses: list[int] = []
+        self._held = HeldHandles(context, self)  # its last launch may still read the pairs
         self._sources = 0  # address of the pairs
         self._most = 0  # number of pairs that are used
-        self._last: Launch | None = None  # that may still read them
-        context.graphs.add(self)
 
     @property
     def has_sources(self) -> bool:
@@ -41,14 +40,9 @@ class GraphMemory:
 
     def allocate(self, nbytes: int) -> int:
         """Allocate memory that lives as long as the graph."""
-        made: list[Any] = []
-        try:
-            with self._context.current() as api:
-                call_into(made, api.cuMemAlloc, nbytes)
-        finally:  # also after an interrupt
-            if made and not made[0][0]:
-                self._addresses.append(int(made[0][1]))
-        return int(check(made[0], "cuMemAlloc", self._context.name))
+        with self._context.current() as api:
+            made = obtain(self._held.handles, "cuMemFree", api.cuMemAlloc, nbytes)
+        return int(check(made, "cuMemAlloc", self._context.name))
 
     def source(self, number: int) -> int:
         """Return the address of the seed and the offset of a source of random numbers."""
@@ -63,9 +57,9 @@ class GraphMemory:
         """Queue the write of the seeds and offsets for one launch, after earlier launches that read them."""
         if not self._sources:
             return
-        if self._last is not None:
-            self._last.precede(queue)
-        self._last = Launch(queue, None)
+        if self._held.last is not None:
+            self._held.last.precede(queue)
+        self._held.last = Launch(queue, None)
         used = sources[: self._most]
         packed = b"".join(_PAIR.pack(seed & _UINT64_MAX, offset & _UINT64_MAX) for seed, offset in used)
         if packed:
@@ -75,14 +69,7 @@ class GraphMemory:
     def launched(self, queue: CudaQueue) -> None:
         """Note the end of a launch for which `write` was called."""
         if self._sources:
-            self._last = Launch(queue, Stream.signal(queue))
-
-    def discard(self) -> None:
-        """Pass the memory to the context, which frees it when no launch uses it any more."""
-        addresses, self._addresses = self._addresses, []
-        if addresses:
-            handles = [("cuMemFree", address) for address in addresses]
-            self._context.discarded.append(Discarded(handles, last=self._last))
+            self._held.last = Launch(queue, Stream.signal(queue))
 
     def __del__(self) -> None:
-        self.discard()
+        self._context.has_discarded = True

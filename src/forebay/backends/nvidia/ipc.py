@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from threading import RLock
+from typing import Any
 
 from forebay.backends.common.arguments import integer_of
 from forebay.backends.common.cuda_errors import (
@@ -23,8 +24,9 @@ from forebay.backends.common.cuda_errors import (
 )
 from forebay.backends.common.shared_file import HANDLE_BYTES, invalid_handle
 from forebay.backends.common.shared_slots import SharedEvent
+from forebay.backends.nvidia._memory import close_memory
 from forebay.backends.nvidia.address_space import CudaAddressSpaces
-from forebay.backends.nvidia.calls import FATAL, check, driver_api, error_of, unknown_address
+from forebay.backends.nvidia.calls import FATAL, call_into, check, driver_api, error_of, unknown_address
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.errors import DeviceError, Unsupported
 
@@ -43,16 +45,21 @@ _NOT_OF_THE_HANDLE = FATAL | {
 class CudaIpc:
     """The shared memory of a port; implements `spi.Shares`.
 
-    `segments` has, by address, the address that the driver returned and the size.
+    `segments` has, by address, the address that the driver returned and the size, and `handles` the handles of these
+    segments by what the driver returned. The port removes both when it releases a segment.
     """
 
     def __init__(
-        self, context: PrimaryContext, segments: Mapping[int, tuple[int, int]], spaces: CudaAddressSpaces
+        self,
+        context: PrimaryContext,
+        segments: Mapping[int, tuple[int, int]],
+        handles: dict[int, bytes],
+        spaces: CudaAddressSpaces,
     ) -> None:
         self._context = context
         self._segments = segments
+        self._handles = handles
         self._spaces = spaces
-        self._handles: dict[int, bytes] = {}  # of own memory, by the address that the driver returned
         self._opened: dict[int, int] = {}  # memory of other processes: address, and how often it was opened
         self._sizes: dict[int, int] = {}  # of that memory, in bytes
         self._lock = RLock()
@@ -79,37 +86,38 @@ class CudaIpc:
         handle = driver_api().CUipcMemHandle()
         ctypes.memmove(handle.getPtr(), bytes(data), HANDLE_BYTES)
         with self._lock, self._context.current() as api:
-            result = api.cuIpcOpenMemHandle(handle, api.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
-            if result[0]:
-                raise self._open_error(int(result[0]))
-            address = int(result[1])
+            made: list[Any] = []
+            address = 0
             try:
-                found = check(api.cuMemGetAddressRange(address), "cuMemGetAddressRange", self._context.name)
-            except BaseException:
-                api.cuIpcCloseMemHandle(address)
-                raise
-            base, nbytes = (int(each) for each in found)
-            self._sizes[address] = base + nbytes - address
-            self._opened[address] = self._opened.get(address, 0) + 1
-            return address, self._sizes[address]
+                call_into(made, api.cuIpcOpenMemHandle, handle, api.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+                if made[0][0]:
+                    raise self._open_error(int(made[0][0]))
+                opened = int(made[0][1])
+                found = check(api.cuMemGetAddressRange(opened), "cuMemGetAddressRange", self._context.name)
+                base, nbytes = (int(each) for each in found)
+                size, count = base + nbytes - opened, self._opened.get(opened, 0) + 1
+                self._sizes[opened], self._opened[opened], address = size, count, opened
+            finally:
+                if made and not made[0][0] and not address:  # also after an interrupt
+                    api.cuIpcCloseMemHandle(made[0][1])
+            return address, size
 
     def opened(self) -> list[tuple[int, int]]:
         """Return address and size of each open segment of another process."""
-        return [*tuple(self._sizes.items())]
+        return [(address, size) for address, size in tuple(self._sizes.items()) if address in self._opened]
 
     def close(self, address: int) -> None:
         address = integer_of(address, "address")
         with self._lock:
             self._context.check_usable()
-            count = self._opened.get(address, 0)
-            if not count:
+            if address not in self._opened:
                 raise unknown_address(address, "close_shared", "open_shared", self._context.name)
-            with self._context.current() as api:
-                check(api.cuIpcCloseMemHandle(address), "cuIpcCloseMemHandle", self._context.name)
-                if count == 1:
-                    del self._opened[address], self._sizes[address]
-                else:
-                    self._opened[address] = count - 1
+            with self._context.current():
+                code = close_memory(self._opened, address)
+            if code:
+                raise error_of(code, "cuIpcCloseMemHandle", self._context.name)
+            if address not in self._opened:
+                self._sizes.pop(address, None)
 
     def make_mark(self) -> SharedEvent:
         return SharedEvent.create()
@@ -119,18 +127,14 @@ class CudaIpc:
 
     # ---- For the port
 
-    def on_release(self, origin: int) -> None:
-        """Forget the handle of memory that is freed: memory that gets its address has another one."""
-        self._handles.pop(origin, None)
-
     def close_all(self) -> None:
         """Close the memory of other processes. Errors are ignored: the device may be lost."""
         self._handles.clear()
         self._sizes.clear()
-        while self._opened:
-            address, count = self._opened.popitem()
-            for _ in range(count):
-                self._context.invoke(driver_api().cuIpcCloseMemHandle, address)
+        with self._context.current():
+            for address in tuple(self._opened):
+                while address in self._opened and not close_memory(self._opened, address):
+                    pass
 
     def _origin_of(self, address: int) -> int | None:
         """Return the address that the driver returned for the segment that contains an address."""

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from threading import RLock
 from typing import Any
 
-from forebay.address_allocator import ALIGNMENT
-from forebay.backends.common.arguments import address_of, integer_of, size_of
+from forebay.backends.common.arguments import integer_of, size_of
 from forebay.backends.common.cuda_errors import INVALID_HANDLE, NOT_READY, OUT_OF_MEMORY
 from forebay.backends.common.shared_slots import SharedEvent
 from forebay.backends.nvidia import capture  # noqa: F401 - registers the class of captured graphs
+from forebay.backends.nvidia._memory import DriverMemory, destroy_last, obtain
 from forebay.backends.nvidia._stream import ALL_DEVICES, NO_DEVICE
 from forebay.backends.nvidia.address_space import CudaAddressSpaces
-from forebay.backends.nvidia.calls import (
-    FATAL,
-    call_into,
-    check,
-    driver_api,
-    error_of,
-    known_losses,
-    unknown_address,
-)
+from forebay.backends.nvidia.calls import call_into, check, driver_api, error_of
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.graph_executables import destroy_all
 from forebay.backends.nvidia.ipc import CudaIpc
@@ -30,7 +23,7 @@ from forebay.backends.nvidia.logging_queue import queue_class
 from forebay.backends.nvidia.process_usage import process_memory
 from forebay.backends.nvidia.queue import CudaQueue
 from forebay.byte_sizes import format_bytes
-from forebay.errors import DeviceError, ForebayError, OutOfMemory, WrongState
+from forebay.errors import ForebayError, OutOfMemory, WrongState
 from forebay.spi import DeviceProps
 
 __all__ = ["CudaPort"]
@@ -43,58 +36,25 @@ _RESERVED_HANDLES = {  # which denote a stream of the thread's current context
 }
 
 
-class CudaPort:
+class CudaPort(DriverMemory):
     """An open CUDA device."""
 
     def __init__(self, props: DeviceProps, context: PrimaryContext) -> None:
+        super().__init__(context)
         self.props: DeviceProps = props
-        self.context: PrimaryContext = context
-        self.name: str = context.name
         self._lock = RLock()
         self._queues: list[CudaQueue] = []
         self._external: dict[int, CudaQueue] = {}  # by handle
-        self._segments: dict[int, tuple[int, int]] = {}  # by address: what the driver returned, and size
-        self._pinned: dict[int, int] = {}  # address and size, as in the next two
-        self._managed: dict[int, int] = {}
-        self._pinned_in_place: dict[int, int] = {}
-        self.release_count: int = 0  # see `common.captured_memory.MemorySource`
         self._spaces = CudaAddressSpaces(context, self.out_of_memory)
-        self._sharing = CudaIpc(context, self._segments, self._spaces)
+        self._sharing = CudaIpc(context, self.segments, self.shared_handles, self._spaces)
         self._closed = False
         with context.current() as api:
             self._priorities = check(api.cuCtxGetStreamPriorityRange(), "cuCtxGetStreamPriorityRange", self.name)
 
-    def reserve(self, nbytes: int) -> int:
-        nbytes = size_of(nbytes)
-        made: list[Any] = []
-        try:
-            address = origin = self._allocate(nbytes, made)
-            # The driver guarantees 256 bytes only; multiples of 2 MiB are aligned to 2 MiB in practice.
-            if address % ALIGNMENT:
-                made.clear()
-                self._free(address)
-                origin = self._allocate(nbytes + ALIGNMENT, made)
-                address = -(-origin // ALIGNMENT) * ALIGNMENT
-            self._segments[address] = (origin, nbytes)
-        except BaseException:
-            self._undo(made, "cuMemFree", {})
-            raise
-        return address
-
-    def release(self, address: int) -> None:
-        address = integer_of(address, "address")
-        self.context.check_usable()
-        found = self._segments.pop(address, None)
-        if found is None:
-            raise unknown_address(address, "release", "reserve", self.name)
-        self._sharing.on_release(found[0])  # before another thread can get the address
-        self._call_release(self._segments, address, found, found[0], "cuMemFree")
-        self.release_count += 1
-
     def memory(self) -> list[tuple[int, int]]:
         """Return address and size of each range of device memory that queued work may use."""
-        own = [(address, nbytes) for address, (_, nbytes) in tuple(self._segments.items())]
-        return [*own, *tuple(self._managed.items()), *self._spaces.memory(), *self._sharing.opened()]
+        own = [(address, nbytes) for address, (_, nbytes) in tuple(self.segments.items())]
+        return [*own, *tuple(self.managed.items()), *self._spaces.memory(), *self._sharing.opened()]
 
     def memory_info(self) -> tuple[int, int]:
         with self.context.current() as api:
@@ -104,12 +64,20 @@ class CudaPort:
     def queue(self, priority: int = 0) -> CudaQueue:
         priority = integer_of(priority, "priority")
         least, greatest = self._priorities
-        with self._lock:
-            self._check_open()
-            handle = None if self._queues else 0  # the default stream
-            new = queue_class()(self, self.context, max(greatest, min(priority, least)), handle=handle)
-            self._queues.append(new)
-        return new
+        made: list[CudaQueue] = []
+        try:
+            with self._lock:
+                self._check_open()
+                handle = None if self._queues else 0  # the default stream
+                queue_class()(self, self.context, max(greatest, min(priority, least)), handle=handle, made=made)
+                self._queues.extend(made)
+        except BaseException:
+            for queue in made:  # a signal handler raised: nobody has it
+                self._queues = [each for each in self._queues if each is not queue]
+                queue.destroy_events()
+                queue.destroy()
+            raise
+        return made[0]
 
     def external_queue(self, handle: int) -> CudaQueue:
         handle = integer_of(handle, "handle")
@@ -123,12 +91,14 @@ class CudaPort:
 
     def synchronize(self) -> None:
         with self.context.current() as api:
-            event = check(api.cuEventCreate(api.CUevent_flags.CU_EVENT_DISABLE_TIMING), "cuEventCreate", self.name)
+            made: list[tuple[str, Any]] = []
             try:  # wait in a way that signals can interrupt
+                flags = api.CUevent_flags.CU_EVENT_DISABLE_TIMING
+                event = check(obtain(made, "cuEventDestroy", api.cuEventCreate, flags), "cuEventCreate", self.name)
                 check(api.cuCtxRecordEvent(self.context.handle, event), "cuCtxRecordEvent", self.name)
                 self._wait_for_event(event)
             finally:
-                api.cuEventDestroy(event)
+                destroy_last(made)
             check(api.cuCtxSynchronize(), "cuCtxSynchronize", self.name)  # prints what kernels have printed
 
     def memory_device(self, address: int) -> int | None:
@@ -144,24 +114,11 @@ class CudaPort:
             with self.context.current() as api:
                 call_into(made, api.cuMemHostAlloc, nbytes, api.CU_MEMHOSTALLOC_PORTABLE)  # as PyTorch's
                 address = int(check(made[0], "cuMemHostAlloc", self.name))
-                self._pinned[address] = nbytes
+                self.pinned[address] = nbytes
         except BaseException:
-            self._undo(made, "cuMemFreeHost", self._pinned)
+            self._undo(made, "cuMemFreeHost", self.pinned)
             raise
         return address
-
-    def unpin(self, address: int) -> None:
-        self._release(self._pinned, address, "unpin", "pin", "cuMemFreeHost")
-
-    def pin_in_place(self, address: int, nbytes: int) -> None:
-        address, nbytes = address_of(address, "address"), size_of(nbytes)
-        with self.context.current() as api:
-            flags = api.CU_MEMHOSTREGISTER_PORTABLE
-            check(api.cuMemHostRegister(address, nbytes, flags), "cuMemHostRegister", self.name)
-            self._pinned_in_place[address] = nbytes
-
-    def unpin_in_place(self, address: int) -> None:
-        self._release(self._pinned_in_place, address, "unpin_in_place", "pin_in_place", "cuMemHostUnregister")
 
     def reserve_managed(self, nbytes: int) -> int:
         nbytes = size_of(nbytes)
@@ -170,15 +127,11 @@ class CudaPort:
             with self.context.current() as api:
                 call_into(made, api.cuMemAllocManaged, nbytes, api.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL)
                 address = self._address_of(made[0], nbytes, "cuMemAllocManaged")
-                self._managed[address] = nbytes
+                self.managed[address] = nbytes
         except BaseException:
-            self._undo(made, "cuMemFree", self._managed)
+            self._undo(made, "cuMemFree", self.managed)
             raise
         return address
-
-    def release_managed(self, address: int) -> None:
-        self._release(self._managed, address, "release_managed", "reserve_managed", "cuMemFree")
-        self.release_count += 1
 
     def reserve_space(self, nbytes: int, page: int) -> int:
         return self._spaces.reserve(nbytes, page)
@@ -235,7 +188,7 @@ class CudaPort:
     def out_of_memory(self, nbytes: int, function: str) -> OutOfMemory:
         """Return the error of a call for which the device has too little memory."""
         free, total = self.memory_info()
-        reserved = sum(size for _, size in tuple(self._segments.values())) + self._spaces.held
+        reserved = sum(size for _, size in tuple(self.segments.values())) + self._spaces.held
         return OutOfMemory(
             f"{self.name}: requested {format_bytes(nbytes)}, {format_bytes(free)} free of {format_bytes(total)}, "
             f"{format_bytes(reserved)} reserved by forebay",
@@ -277,19 +230,10 @@ class CudaPort:
             )
             raise error
 
-    def _allocate(self, nbytes: int, made: list[Any]) -> int:
-        with self.context.current() as api:
-            call_into(made, api.cuMemAlloc, nbytes)
-            return self._address_of(made[-1], nbytes, "cuMemAlloc")
-
     def _address_of(self, result: Any, nbytes: int, function: str) -> int:
         if int(result[0]) == OUT_OF_MEMORY:
             raise self.out_of_memory(nbytes, function)
         return int(check(result, function, self.name))
-
-    def _free(self, address: int) -> None:
-        with self.context.current() as api:
-            check(api.cuMemFree(address), "cuMemFree", self.name)
 
     def _free_all(self) -> None:
         """Free all memory. Errors are ignored: a lost device has none to free."""
@@ -297,39 +241,16 @@ class CudaPort:
             self._sharing.close_all()
         with suppress(ForebayError):
             self._spaces.close()
-        clean_up = self.context.try_to_invoke
-        while self._segments:
-            clean_up("cuMemFree", self._segments.popitem()[1][0])
-        while self._managed:
-            clean_up("cuMemFree", self._managed.popitem()[0])
-        while self._pinned:
-            clean_up("cuMemFreeHost", self._pinned.popitem()[0])
-        while self._pinned_in_place:
-            clean_up("cuMemHostUnregister", self._pinned_in_place.popitem()[0])
-
-    def _release(self, known: dict[int, int], address: int, call: str, origin: str, function: str) -> None:
-        address = integer_of(address, "address")
-        self.context.check_usable()
-        if (nbytes := known.pop(address, None)) is None:
-            raise unknown_address(address, call, origin, self.name)
-        self._call_release(known, address, nbytes, address, function)
-
-    def _call_release(self, known: dict[int, Any], address: int, found: Any, argument: int, function: str) -> None:
-        """Call a function that releases memory which was taken out of a table. An interrupt leaves it released."""
-        is_known = self.name in known_losses
-        called: list[Any] = []
-        try:
-            with self.context.current() as api:
-                call_into(called, getattr(api, function), argument)
-                check(called[0], function, self.name)
-        except DeviceError as error:
-            if not (is_known and error.code in FATAL):  # a lost device has no memory, and destructors release it
-                known[address] = found
-                raise
-        except BaseException:  # of a signal handler; callers take the memory as released
-            if not called:
-                self.context.try_to_invoke(function, argument)
-            raise
+        tables: tuple[tuple[dict[int, Any], Callable[[int], None]], ...] = (
+            (self.segments, self.release),
+            (self.managed, self.release_managed),
+            (self.pinned, self.unpin),
+            (self.pinned_in_place, self.unpin_in_place),
+        )
+        for table, release in tables:
+            for address in tuple(table):
+                with suppress(ForebayError):
+                    release(address)
 
     def _undo(self, made: list[Any], function: str, known: dict[int, int]) -> None:
         """Release what interrupted calls have allocated."""

@@ -7,12 +7,13 @@ import time
 from collections.abc import MutableMapping
 from contextlib import suppress
 from operator import index
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from forebay.backends.common.capture_recorder import CaptureMixin, wait_in_capture
 from forebay.backends.common.captured_memory import MemorySource
 from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.backends.common.shared_slots import ORPHANED
+from forebay.backends.nvidia._memory import obtain
 from forebay.backends.nvidia._stream import Stream
 from forebay.backends.nvidia.blocking_calls import BlockingCalls
 from forebay.backends.nvidia.calls import FATAL, check, known_losses
@@ -38,20 +39,37 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
     recording: CudaCapturedGraph  # set only during a capture, when the class is CapturingQueue
 
     def __init__(
-        self, owner: MemorySource, context: PrimaryContext, priority: int = 0, *, handle: int | None = None
+        self,
+        owner: MemorySource,
+        context: PrimaryContext,
+        priority: int = 0,
+        *,
+        handle: int | None = None,
+        made: list[Self] | None = None,
     ) -> None:
-        """Create a stream, or use one that the driver or another library created and destroys."""
+        """Create a stream, or use one that the driver or another library created and destroys.
+
+        The queue is appended to the list `made`, which has it also if a signal handler raises in the caller.
+        """
         self.owner: MemorySource = owner  # the port
         self._destroyed_here = handle is None
-        if handle is None:
-            with context.current() as api:
-                flags = api.CUstream_flags.CU_STREAM_NON_BLOCKING
-                created = check(api.cuStreamCreateWithPriority(flags, priority), "cuStreamCreate", context.name)
-                handle = int(created)
-        super().__init__(context, handle)
         self._blocking: BlockingCalls | None = None
         self._tick_of_calls: int | None = None  # behind the last blocking call of an external stream
         self._passed_calls = False
+        created: list[tuple[str, Any]] = []
+        try:
+            if handle is None:
+                with context.current() as api:
+                    flags = api.CUstream_flags.CU_STREAM_NON_BLOCKING
+                    result = obtain(created, "cuStreamDestroy", api.cuStreamCreateWithPriority, flags, priority)
+                handle = int(check(result, "cuStreamCreate", context.name))
+            super().__init__(context, handle)
+            if made is not None:
+                made.append(self)
+        except BaseException:  # also of a signal handler
+            if created and not (made and made[-1] is self):
+                context.try_to_invoke(*created[0])
+            raise
 
     def wait(self, tick: int) -> None:
         number = index(tick)

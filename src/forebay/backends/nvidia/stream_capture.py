@@ -12,9 +12,10 @@ from forebay.backends.common.cuda_errors import (
     CAPTURE_UNJOINED,
     ILLEGAL_STATE,
 )
-from forebay.backends.nvidia.calls import FATAL, call_into, check, driver_api, error_of
+from forebay.backends.nvidia._memory import destroy_last, obtain
+from forebay.backends.nvidia.calls import FATAL, check, driver_api, error_of
 from forebay.backends.nvidia.context import PrimaryContext
-from forebay.backends.nvidia.graph_executables import Discarded, destroy_graphs
+from forebay.backends.nvidia.graph_executables import HeldHandles, destroy_discarded
 from forebay.backends.nvidia.kernels.condition import launch_set_condition
 from forebay.backends.nvidia.queue import CudaQueue
 from forebay.errors import DeviceError, ForebayError, warn_unraisable
@@ -50,12 +51,16 @@ class StreamCapture:
         self.parts: list[Part] = []
         self._first = first
         self.context: PrimaryContext = first.context
+        self.held: HeldHandles = HeldHandles(first.context, self)  # the graphs of the parts
         self._mode: Any = getattr(driver_api().CUstreamCaptureMode, f"CU_STREAM_CAPTURE_MODE_{mode.upper()}")
         self._fronts: dict[int, frozenset[int]] = {}  # by stream: the nodes after the last operation of forebay
         self._ticks: dict[int, Any] = {}  # event of each tick of the part that is captured now
-        self._events: list[Any] = []  # of all parts
+        self._events: list[tuple[str, Any]] = []  # of all parts
         self._bodies: dict[int, list[_BodyQueue]] = {}  # by stream: the open bodies
         self._active = False
+
+    def begin(self) -> None:
+        """Begin the driver's capture."""
         try:
             self._begin()
         except BaseException:  # such as an interrupt after the driver's capture began
@@ -86,9 +91,8 @@ class StreamCapture:
         node = self._call("cuGraphAddNode", graph, nodes, None, len(nodes), params)
         self._continue_after(outer, node)
         self.operated(queue)
-        body = _BodyQueue(queue.owner, self.context)
+        body = _BodyQueue(queue.owner, self.context, made=self._bodies.setdefault(queue.handle, []))
         body.condition, body.recording = int(condition), queue.recording
-        self._bodies.setdefault(queue.handle, []).append(body)
         bodies = params.conditional.phGraph_out
         self._call("cuStreamBeginCaptureToGraph", body.handle, bodies[0], [], None, 0, self._mode)
 
@@ -106,7 +110,7 @@ class StreamCapture:
             self._call("cuStreamEndCapture", body.handle)
         finally:
             self._fronts.pop(body.handle, None)
-            del body.recording
+            vars(body).pop("recording", None)
             body.destroy_events()
             body.destroy()
 
@@ -156,7 +160,7 @@ class StreamCapture:
             self.operated(queue)
 
     def end(self) -> DeviceError | None:
-        """End the capture, and return the driver's error, if any. Never raises."""
+        """End the capture, and return the driver's error, if any. Raises no error of the driver."""
         error: DeviceError | None = None
         for bodies in self._bodies.values():
             for _ in tuple(bodies):
@@ -171,18 +175,20 @@ class StreamCapture:
                     if raised.code not in FATAL:  # `error` reports the lost device
                         warn_unraisable(f"the stream of queue {self._first.handle:#x} is still captured: {raised}")
                 error = raised
-        while self._events:
-            with suppress(ForebayError):
-                self._call("cuEventDestroy", self._events.pop())
+        with suppress(ForebayError), self.context.current():
+            while (code := destroy_last(self._events)) is not None:
+                if code:  # the device is lost
+                    self._events.pop()
         return error
 
     def destroy(self) -> None:
-        """Destroy the captured graphs. Never raises."""
-        destroy_graphs(self.context, self.parts)
+        """Destroy the captured graphs. Raises no error of the driver."""
+        self.parts.clear()
+        self.held.discard()
+        destroy_discarded(self.context)
 
-    def __del__(self) -> None:  # after an interrupt; no driver call, as the driver's own thread may run this
-        if handles := [("cuGraphDestroy", part) for part in self.parts if not callable(part)]:
-            self.context.discarded.append(Discarded(handles))
+    def __del__(self) -> None:
+        self.context.has_discarded = True
 
     def _begin(self) -> None:
         self._active = True  # before an interrupt can come
@@ -194,20 +200,16 @@ class StreamCapture:
         self._fronts = {self._first.handle: frozenset()}
 
     def _end(self) -> None:
-        ended: list[Any] = []
-        try:
-            with self.context.current() as api:
-                call_into(ended, api.cuStreamEndCapture, self._first.handle)
-        finally:  # also after an interrupt
-            code = int(ended[0][0]) if ended else None
-            if code == 0 or code in _ENDED:
-                self._active = False
-                self._fronts = {}
-                self._ticks = {}
-            if code == 0:
-                self.parts.append(ended[0][1])
+        with self.context.current() as api:
+            ended = obtain(self.held.handles, "cuGraphDestroy", api.cuStreamEndCapture, self._first.handle)
+        code = int(ended[0])  # after an interrupt before this line, a second attempt fails with one of `_ENDED`
+        if code == 0 or code in _ENDED:
+            self._active = False
+            self._fronts = {}
+            self._ticks = {}
         if code:
             raise error_of(code, "cuStreamEndCapture", self._first.name)
+        self.parts.append(ended[1])
 
     def _nodes_before(self, queue: CudaQueue) -> tuple[Any, frozenset[int]]:
         """Return the graph of the capture, and the nodes on which the next operation of a stream depends."""
@@ -222,8 +224,10 @@ class StreamCapture:
         self._call("cuStreamUpdateCaptureDependencies", queue.handle, [node], None, 1, flag)
 
     def _record(self, queue: CudaQueue) -> Any:
-        event = self._call("cuEventCreate", driver_api().CUevent_flags.CU_EVENT_DISABLE_TIMING)
-        self._events.append(event)
+        with self.context.current() as api:
+            flags = api.CUevent_flags.CU_EVENT_DISABLE_TIMING
+            made = obtain(self._events, "cuEventDestroy", api.cuEventCreate, flags)
+        event = check(made, "cuEventCreate", self._first.name)
         self._call("cuEventRecord", event, queue.handle)
         return event
 

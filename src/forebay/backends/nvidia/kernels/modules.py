@@ -7,8 +7,9 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, Protocol
 
+from forebay.backends.nvidia._memory import obtain
 from forebay.backends.nvidia.calls import call, check, driver_api
-from forebay.backends.nvidia.kernels.compiler import Program, compile_program
+from forebay.backends.nvidia.kernels.compiler import Image, Program, compile_program
 from forebay.errors import DeviceError
 
 __all__ = ["Context", "Function", "Modules"]
@@ -63,10 +64,7 @@ class Modules:
         context = self._context
         with self._lock:
             if program not in self._loaded:
-                image = compile_program(program, self._capability())
-                loaded = context.invoke(driver_api().cuModuleLoadData, image.code)
-                self._loaded[program] = check(loaded, "cuModuleLoadData", context.name)
-                self._symbols[program] = dict(image.symbols)
+                self._load(program, compile_program(program, self._capability()))
             symbol = self._symbols[program].get(name, name)
             found = context.invoke(driver_api().cuModuleGetFunction, self._loaded[program], symbol.encode())
             return Function(context, name, int(check(found, "cuModuleGetFunction", context.name)))
@@ -100,6 +98,20 @@ class Modules:
             while self._loaded:
                 with suppress(DeviceError):
                     self._context.invoke(driver_api().cuModuleUnload, self._loaded.popitem()[1])
+
+    def _load(self, program: Program, image: Image) -> None:
+        made: list[tuple[str, Any]] = []
+        context, api = self._context, driver_api()
+        try:
+            result = context.invoke(obtain, made, "cuModuleUnload", api.cuModuleLoadData, image.code)
+            loaded = check(result, "cuModuleLoadData", context.name)
+            self._symbols[program] = dict(image.symbols)
+            self._loaded[program] = loaded
+        except BaseException:  # also of a signal handler
+            for function, module in made:
+                self._loaded.pop(program, None)
+                context.invoke(getattr(api, function), module)
+            raise
 
     def _capability(self) -> tuple[int, int]:
         attributes = driver_api().CUdevice_attribute
