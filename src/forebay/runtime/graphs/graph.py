@@ -284,10 +284,14 @@ class Graph(GraphHooks, ConditionalNodes):
 
     def _discard(self) -> None:
         """Abandon the active capture, if any, and release the captured work and its memory."""
-        if self._capture is not None:
-            self._capture.queue.abandon_capture()
-        self._detach_capture()
-        self._release()
+        try:  # a signal handler may raise in each of these
+            if self._capture is not None:
+                self._capture.queue.abandon_capture()
+        finally:
+            try:
+                self._detach_capture()
+            finally:
+                self._release()
 
     # Replay
 
@@ -395,16 +399,22 @@ class Graph(GraphHooks, ConditionalNodes):
         self._recording, self._exec, self._template = None, 0, False
         if opened is None:
             return
-        if recording is not None and not opened.unusable:
-            for stream in self._replayed:
-                # At exit the queues are closed. If a queue cannot be signalled, its next use reports that, and the
-                # recording is kept until then.
-                with suppress(WrongState, DeviceError):
-                    if _may_be_busy(stream.queue):  # with a replay
-                        with opened.keep_alive(stream.queue, recording):
-                            pass
-        for pool in pools:
-            opened.allocator.private.decref(pool)
+        try:
+            if recording is not None and not opened.unusable:
+                self._keep_for_replays(opened, recording)
+        finally:  # also after an interrupt
+            for pool in pools:
+                opened.allocator.private.decref(pool)
+
+    def _keep_for_replays(self, opened: OpenDevice, recording: CapturedGraph) -> None:
+        """Keep the recording until the replays that are queued have completed."""
+        for stream in self._replayed:
+            # At exit the queues are closed. If a queue cannot be signalled, its next use reports that, and the
+            # recording is kept until then.
+            with suppress(WrongState, DeviceError):
+                if _may_be_busy(stream.queue):  # with a replay
+                    with opened.keep_alive(stream.queue, recording):
+                        pass
 
     def __del__(self) -> None:
         if getattr(self, "_pools", None):
