@@ -36,17 +36,18 @@ def check_points(name, call, clean=lambda: None, prepare=lambda: None):
 PORT = """
 port = CudaDriver().open(0)
 port.queue()
-other, driver = CudaDriver().open(1), CudaDriver()
+memory, capturing = port.reserve(PAGE), port.queue()
 host = np.zeros(1 << 20, np.uint8)
 where = -(-host.ctypes.data // 4096) * 4096
-spaces, queues, ports = [], [], []
+spaces = []
+gc.freeze()  # the collector has less to look at
 
 def pin_in_place():
     port.pin_in_place(where, 4096)
     port.unpin_in_place(where)
 
 def destroy_queues():
-    for queue in port._queues[1:]:
+    for queue in port._queues[2:]:
         queue.close(), queue.destroy(), port._queues.remove(queue)
 
 def use_space():
@@ -71,6 +72,7 @@ check_points("wait", port.synchronize)
 check_points("space", use_space, release_space)
 reserve_space = lambda: spaces.append(port.reserve_space(8 * PAGE, PAGE))
 check_points("release of a space", lambda: port.release_space(spaces[0]), release_space, reserve_space)
+check_points("conditions", capture_conditions, abandon)
 check_points("module", load, lambda: port.context.modules.unload())
 check_points("word", call_blocking, destroy_queues)
 print("end")
@@ -85,6 +87,22 @@ def load():
     load_kernel(port._queues[0], Program(SOURCE, "nothing.cu"), "nothing", [])
 
 FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: 0)
+
+def capture_conditions():
+    graph = capturing.begin_capture()
+    graph.begin_if(capturing, memory)
+    capturing.fill(memory + 1, 5, 1)
+    graph.begin_while(capturing, memory + 16)
+    capturing.fill(memory + 2, 6, 1)
+    graph.end_body(capturing)
+    graph.end_body(capturing)
+    capturing.end_capture()
+
+def abandon():
+    capturing.abandon_capture()
+    graph = capturing.begin_capture()  # destroys the last one
+    capturing.end_capture()
+    gc.collect()
 
 def call_blocking():
     queue = port.queue()

@@ -159,7 +159,8 @@ class GraphExecutables:
             self._held.last = Launch(queue, Stream.signal(queue))
 
     def __del__(self) -> None:
-        self._context.has_discarded = True
+        if (context := vars(self).get("_context")) is not None:  # else `__init__` was interrupted
+            context.has_discarded = True
 
     def _instantiate(self, part: Any) -> Any:
         with self._context.current() as api:

@@ -72,4 +72,5 @@ class GraphMemory:
             self._held.last = Launch(queue, Stream.signal(queue))
 
     def __del__(self) -> None:
-        self._context.has_discarded = True
+        if (context := vars(self).get("_context")) is not None:  # else `__init__` was interrupted
+            context.has_discarded = True

@@ -13,7 +13,7 @@ from forebay.backends.common.capture_recorder import CaptureMixin, wait_in_captu
 from forebay.backends.common.captured_memory import MemorySource
 from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.backends.common.shared_slots import ORPHANED
-from forebay.backends.nvidia._memory import obtain
+from forebay.backends.nvidia._memory import destroy_last, obtain
 from forebay.backends.nvidia._stream import Stream
 from forebay.backends.nvidia.blocking_calls import BlockingCalls
 from forebay.backends.nvidia.calls import FATAL, check, known_losses
@@ -56,19 +56,19 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
         self._blocking: BlockingCalls | None = None
         self._tick_of_calls: int | None = None  # behind the last blocking call of an external stream
         self._passed_calls = False
-        created: list[tuple[str, Any]] = []
+        self._created: list[tuple[str, Any]] = []  # the stream, until it is destroyed
         try:
             if handle is None:
                 with context.current() as api:
                     flags = api.CUstream_flags.CU_STREAM_NON_BLOCKING
-                    result = obtain(created, "cuStreamDestroy", api.cuStreamCreateWithPriority, flags, priority)
+                    result = obtain(self._created, "cuStreamDestroy", api.cuStreamCreateWithPriority, flags, priority)
                 handle = int(check(result, "cuStreamCreate", context.name))
             super().__init__(context, handle)
             if made is not None:
                 made.append(self)
         except BaseException:  # also of a signal handler
-            if created and not (made and made[-1] is self):
-                context.try_to_invoke(*created[0])
+            if not (made and made[-1] is self):
+                self._destroy_stream(context)
             raise
 
     def wait(self, tick: int) -> None:
@@ -133,7 +133,7 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
         return done
 
     def destroy(self) -> None:
-        """Destroy the stream. Until then its handle is not reused."""
+        """Destroy the stream, unless it is destroyed. Until then its handle is not reused."""
         if self._is_external():  # its creator may have destroyed it
             if self._blocking is not None and self._passed_calls:
                 self._blocking.free_word()
@@ -141,8 +141,12 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
         if self._blocking is not None:
             with suppress(ForebayError):
                 self._blocking.destroy()
-        if self._destroyed_here:
-            self.context.try_to_invoke("cuStreamDestroy", self.handle)
+        self._destroy_stream(self.context)
+
+    def _destroy_stream(self, context: PrimaryContext) -> None:
+        with suppress(ForebayError), context.current():
+            if destroy_last(self._created):
+                self._created.clear()  # the device is lost
 
     def _is_external(self) -> bool:
         return not self._destroyed_here and self.handle != 0

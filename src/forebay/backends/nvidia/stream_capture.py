@@ -103,16 +103,24 @@ class StreamCapture:
 
     def end_body(self, queue: CudaQueue) -> None:
         """End the innermost body of a queue."""
-        self._end_body(self._bodies[queue.handle].pop())
+        self._end_body(self._bodies[queue.handle])
 
-    def _end_body(self, body: _BodyQueue) -> None:
+    def _end_body(self, bodies: list[_BodyQueue]) -> None:
+        """End the last body. After an interrupt, `end` ends it again."""
+        body = bodies[-1]
         try:
             self._call("cuStreamEndCapture", body.handle)
-        finally:
-            self._fronts.pop(body.handle, None)
-            vars(body).pop("recording", None)
-            body.destroy_events()
-            body.destroy()
+        except ForebayError:
+            self._destroy_body(bodies, body)
+            raise
+        self._destroy_body(bodies, body)
+
+    def _destroy_body(self, bodies: list[_BodyQueue], body: _BodyQueue) -> None:
+        self._fronts.pop(body.handle, None)
+        body.destroy_events()
+        body.destroy()
+        vars(body).pop("recording", None)
+        bodies.pop()
 
     def has_foreign_work(self, queue: CudaQueue) -> bool:
         """Return True if something else than forebay has queued work on a captured stream since `operated`."""
@@ -163,9 +171,9 @@ class StreamCapture:
         """End the capture, and return the driver's error, if any. Raises no error of the driver."""
         error: DeviceError | None = None
         for bodies in self._bodies.values():
-            for _ in tuple(bodies):
+            while bodies:
                 with suppress(ForebayError):
-                    self._end_body(bodies.pop())
+                    self._end_body(bodies)
         while self._active and not self.context.forked():
             try:
                 self._end()
@@ -188,7 +196,8 @@ class StreamCapture:
         destroy_discarded(self.context)
 
     def __del__(self) -> None:
-        self.context.has_discarded = True
+        if (context := vars(self).get("context")) is not None:  # else `__init__` was interrupted
+            context.has_discarded = True
 
     def _begin(self) -> None:
         self._active = True  # before an interrupt can come
