@@ -326,10 +326,7 @@ def set_device(device: DeviceLike) -> None:
     -----
     As `torch.cuda.set_device`. Does not open the device.
     """
-    index = CUDA.spelled_index(device)
-    if index is not None:
-        CUDA.exchange(index)
-    else:
+    if not CUDA.select(device):
         _DEVICES.set_device(device)
     if _stray_contexts() in ("warn", "error"):
         _check_stray_context(CUDA.index(device))

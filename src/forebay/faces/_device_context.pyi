@@ -16,9 +16,7 @@ class DeviceArguments:
     `opened` has the kind's open devices by index and by name.
     """
 
-    @property
-    def name(self) -> str: ...
-    def __init__(self, name: str, opened: dict[int | str, OpenDevice], initialisation: LazyInit) -> None: ...
+    def __init__(self, kind: str, opened: dict[int | str, OpenDevice], initialisation: LazyInit) -> None: ...
 
     # Return the device of an argument if it is open and usable. None: the general path must decide. The argument None,
     # as a name without an index, is the current device.
@@ -26,6 +24,10 @@ class DeviceArguments:
 
     # As `known`, for functions that need an index: of a name without one, the general path must decide.
     def known_by_index(self, device: Any) -> OpenDevice | None: ...
+
+    # Make the device of an argument with an index the thread's current one. False: nothing was done, as the device does
+    # not exist or the current device is of another kind, and the general path must decide.
+    def select(self, device: Any) -> bool: ...
 
     # Return the index that an argument names; if it is optional, that of the current device for None and for a name
     # without an index, once the kind is initialised. None: the general path must decide.

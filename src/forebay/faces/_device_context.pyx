@@ -11,14 +11,13 @@ from forebay.runtime.devices.current import current_device, local
 
 
 cdef class DeviceArguments:
-    cdef readonly str name
-    cdef dict opened
+    cdef str kind, prefix
+    cdef dict opened, existing
     cdef object initialisation_of_kind
-    cdef str prefix
 
-    def __init__(self, str name not None, dict opened not None, initialisation):
-        self.name, self.opened, self.initialisation_of_kind = name, opened, initialisation
-        self.prefix = f"{name}:"
+    def __init__(self, str kind not None, dict opened not None, initialisation):
+        self.kind, self.prefix = kind, f"{kind}:"
+        self.opened, self.existing, self.initialisation_of_kind = opened, initialisation.devices, initialisation
 
     def known(self, device):
         return self.find(device, True)
@@ -29,6 +28,15 @@ cdef class DeviceArguments:
     def spelled_index(self, device, bint optional=False):
         return self.index_of(device, optional)
 
+    def select(self, device):
+        cdef object index = self.index_of(device, False)
+        cdef PyObject* found = PyDict_GetItem(self.existing, index) if index is not None else NULL
+        cdef ThreadState state
+        if found is NULL:
+            return False
+        state = local.state
+        return state.exchange(<object>found) is not None
+
     cdef object find(self, device, bint optional):
         cdef object index
         cdef PyObject* found = NULL
@@ -38,9 +46,9 @@ cdef class DeviceArguments:
             found = PyDict_GetItem(self.opened, device)
         elif type(device) is str:
             found = PyDict_GetItem(self.opened, device)
-            if found is NULL and optional and <str>device == self.name:
+            if found is NULL and optional and <str>device == self.kind:
                 return self.current()
-        elif type(device) is Device and <str>device.kind == self.name:
+        elif type(device) is Device and <str>device.kind == self.kind:
             index = device.index
             if index is not None:
                 found = PyDict_GetItem(self.opened, index)
@@ -52,13 +60,13 @@ cdef class DeviceArguments:
         cdef ThreadState state = local.state
         cdef PyObject* found
         cdef object opened = state.opened
-        if opened is not None and <str>opened.kind == self.name:
+        if opened is not None and <str>opened.kind == self.kind:
             return opened
-        found = PyDict_GetItem(self.opened, state.indices.get(self.name, 0))
+        found = PyDict_GetItem(self.opened, state.indices.get(self.kind, 0))
         return self.usable(<object>found) if found is not NULL else None
 
     cdef object usable(self, opened):
-        return opened if <str>opened.kind == self.name else None  # `kind` is empty if it is unusable
+        return opened if <str>opened.kind == self.kind else None  # `kind` is empty if it is unusable
 
     cdef object index_of(self, device, bint optional):
         cdef object index
@@ -69,10 +77,10 @@ cdef class DeviceArguments:
             index = self.index_in(device)
             if index is not None:
                 return index
-            if <str>device != self.name:
+            if <str>device != self.kind:
                 return None
         elif type(device) is Device:
-            if <str>device.kind != self.name:
+            if <str>device.kind != self.kind:
                 return None
             index = device.index
             if index is not None:
@@ -82,7 +90,7 @@ cdef class DeviceArguments:
         if not optional or not self.initialisation_of_kind.done:
             return None
         state = local.state
-        return state.indices.get(self.name, 0)
+        return state.indices.get(self.kind, 0)
 
     cdef object index_in(self, str device):
         """Return the index in a name, of one or two digits; None for all other spellings."""

@@ -48,6 +48,7 @@ class DeviceKind(DeviceArguments):
         has_hooks: bool = False,
         messages: DeviceErrorMessages | None = None,
     ) -> None:
+        self.name: str = name
         self._messages = DeviceErrorMessages() if messages is None else messages
         self.initialisation: LazyInit = lazy_init.get(name)
         self.devices: dict[int, Device] = self.initialisation.devices

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from forebay.device_spec import Device, DeviceLike
@@ -25,6 +25,8 @@ class RandomFunctions:
         self._init = kind.initialisation
         self._name = kind.name
         self._generators: tuple[Generator, ...] = ()
+        self._devices: Mapping[int | None, Device] = kind.devices  # type: ignore[assignment]  # without a device for None
+        self._spelled_index = kind.spelled_index
 
     def default_generators(self) -> tuple[Generator, ...]:
         """Return the default generator of each device, always the same tuple; empty before the kind's first use.
@@ -230,8 +232,7 @@ class RandomFunctions:
 
     def generator(self, device: DeviceLike | None = None) -> Generator:
         """Return a device's default generator. Initialises the kind; raises IndexError if there is no such device."""
-        spelled = self._kind.spelled_index(device, True)
-        known = None if spelled is None else self._kind.devices.get(spelled)
+        known = self._devices.get(self._spelled_index(device, True))
         if known is not None:
             return default_generator(known)
         explicit = self._explicit_index(device)
