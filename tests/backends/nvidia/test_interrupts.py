@@ -36,10 +36,10 @@ def check_points(name, call, clean=lambda: None, prepare=lambda: None):
 PORT = """
 port = CudaDriver().open(0)
 port.queue()
-memory, capturing = port.reserve(PAGE), port.queue()
+memory, capturing, driver = port.reserve(PAGE), port.queue(), CudaDriver()
 host = np.zeros(1 << 20, np.uint8)
 where = -(-host.ctypes.data // 4096) * 4096
-spaces = []
+spaces, ports = [], []
 gc.freeze()  # the collector has less to look at
 
 def pin_in_place():
@@ -63,6 +63,11 @@ def release_space():
             port.release_space(spaces[0])
         spaces.pop()
 
+def close():
+    while ports:
+        ports.pop().close()
+
+check_points("open", lambda: ports.append(driver.open(1)), close)
 check_points("memory", lambda: port.release(port.reserve(1 << 20)))
 check_points("pinned", lambda: port.unpin(port.pin(4096)))
 check_points("pinned in place", pin_in_place)

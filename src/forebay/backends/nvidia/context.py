@@ -22,7 +22,7 @@ _VERSION = 12000  # of CUDA: the interfaces of the functions that `_stream` and 
 
 
 class PrimaryContext:
-    """A retained primary context. The context that the program has made current is current again after each call."""
+    """A primary context. The context that the program has made current is current again after each call."""
 
     def __init__(self, index: int, name: str) -> None:
         _load_functions()
@@ -37,14 +37,13 @@ class PrimaryContext:
         self._api = driver_api()
         self.held: set[Any] = set()  # handles of the graphs; `destroy_discarded` destroys those without an owner
         self.has_discarded: bool = False  # there may be some of these
-        made: list[Any] = []
-        try:
-            call_into(made, self._api.cuDevicePrimaryCtxRetain, self.device)
-            self.handle: int = int(check(made[0], "cuDevicePrimaryCtxRetain", name))
-        except BaseException:  # also of a signal handler
-            if made and not made[0][0]:
-                self._api.cuDevicePrimaryCtxRelease(self.device)
-            raise
+        self.handle: int = 0
+        self._retained: list[tuple[Any, ...]] = []  # the result of the call
+
+    def retain(self) -> None:
+        """Retain the context. `release` follows, also after an exception."""
+        call_into(self._retained, self._api.cuDevicePrimaryCtxRetain, self.device)
+        self.handle = int(check(self._retained[0], "cuDevicePrimaryCtxRetain", self.name))
 
     def check_process(self) -> None:
         """Raise Forked in a child of the process that opened the device."""
@@ -79,11 +78,13 @@ class PrimaryContext:
             self.invoke(getattr(self._api, function), *arguments)
 
     def release(self) -> None:
-        """Release the context. Other libraries may still use it."""
+        """Release the context if it is retained. Other libraries may still use it."""
         if self.released or self.forked():
             return
         self.modules.unload()
         self.released = True
+        if not self._retained or self._retained[0][0]:
+            return
         code = int(self._api.cuDevicePrimaryCtxRelease(self.device)[0])
         if code not in (0, DEINITIALIZED):
             raise error_of(code, "cuDevicePrimaryCtxRelease", self.name)

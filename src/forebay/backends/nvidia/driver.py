@@ -84,6 +84,7 @@ class CudaDriver:
         props = self.describe(index)
         context = PrimaryContext(props.index, f"{self.kind}:{props.index}")
         try:
+            context.retain()
             return CudaPort(props, context)
         except BaseException:
             context.release()
