@@ -2,7 +2,6 @@
 """Memory of a device as steps that no signal handler can split; documented in _memory.pyi."""
 
 from libc.stdint cimport uint64_t, uintptr_t
-from posix.unistd cimport getpid
 
 from forebay.backends.nvidia._stream cimport Current
 
