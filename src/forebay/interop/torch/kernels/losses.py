@@ -9,6 +9,7 @@ import torch
 
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_device
+from forebay.interop.torch.kernels.contiguous_copies import with_copy
 from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.reductions import take_reduction
 from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of, values_of
@@ -26,19 +27,6 @@ def _softmax_backward(operator: Any) -> Callable[..., Any]:
         result = compute(gradient, output, *args, **kwargs)
         with Scratch(output.device) as scratch:
             scratch.take(nbytes_of(output))
-        return result
-
-    return kernel
-
-
-def _with_copy(operator: Any, at: int = 0) -> Callable[..., Any]:
-    """Return the kernel of an operator that makes its argument `at` contiguous after the result is allocated."""
-    compute = generic_kernel(operator, values.device)
-
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        result = compute(*args, **kwargs)
-        with Scratch(args[at].device) as scratch:
-            scratch.contiguous(args[at])
         return result
 
     return kernel
@@ -118,8 +106,8 @@ _compute_embedding_backward = generic_kernel(_aten.embedding_dense_backward.defa
 
 LOSS_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::_softmax_backward_data": _softmax_backward(_aten._softmax_backward_data.default),
-    "aten::_log_softmax_backward_data": _with_copy(_aten._log_softmax_backward_data.default),
-    "aten::nll_loss_backward": _with_copy(_aten.nll_loss_backward.default),
+    "aten::_log_softmax_backward_data": with_copy(_aten._log_softmax_backward_data.default),
+    "aten::nll_loss_backward": with_copy(_aten.nll_loss_backward.default),
     "aten::nll_loss2d_forward": _loss_2d,
     "aten::embedding_dense_backward": _embedding_backward,
     "aten::log_sigmoid_forward": _log_sigmoid,

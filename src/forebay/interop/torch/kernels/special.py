@@ -7,6 +7,7 @@ from typing import Any
 
 from forebay.interop.torch.kernels.attention import ATTENTION_COMPOSITES, ATTENTION_KERNELS
 from forebay.interop.torch.kernels.collectives import collective_kernels
+from forebay.interop.torch.kernels.contiguous_copies import COPYING_KERNELS
 from forebay.interop.torch.kernels.copies import COPY_KERNELS
 from forebay.interop.torch.kernels.factories import FACTORY_KERNELS
 from forebay.interop.torch.kernels.foreach import FOREACH_KERNELS
@@ -31,6 +32,7 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
     """Return the kernels."""
     return {
         **ATTENTION_KERNELS,
+        **COPYING_KERNELS,
         **COPY_KERNELS,
         **DROPOUT_KERNELS,
         **FACTORY_KERNELS,
