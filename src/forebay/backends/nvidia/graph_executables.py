@@ -55,7 +55,7 @@ class HeldHandles:
         self.handles: list[tuple[str, Any]] = []
         self.calls: Sequence[HostCall | NativeHostCall] = ()  # which the last launch may still execute
         self.last: Launch | None = None  # that uses the calls or the memory
-        self.has_failed = False  # one attempt to destroy the handles
+        self.has_failed: bool = False  # one attempt to destroy the handles
         self._owner: weakref.ref[Any] | None = weakref.ref(owner)
         context.held.add(self)
 

@@ -39,6 +39,8 @@ _RESERVED_HANDLES = {  # which denote a stream of the thread's current context
 class CudaPort(DriverMemory):
     """An open CUDA device."""
 
+    release_count: int
+
     def __init__(self, props: DeviceProps, context: PrimaryContext) -> None:
         super().__init__(context)
         self.props: DeviceProps = props
