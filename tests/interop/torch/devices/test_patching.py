@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with
 import forebay.interop.torch.attribution.ledger  # noqa: E402 -- needs torch
 import forebay.interop.torch.devices.compilation  # noqa: E402 -- needs torch
 from forebay.interop.torch import is_patched, patch  # noqa: E402 -- needs torch
+from forebay.interop.torch.devices import streams_of_engine  # noqa: E402 -- needs torch
 from forebay.interop.torch.session import TorchSession, running  # noqa: E402 -- needs torch
 
 
@@ -115,6 +116,27 @@ def test_backward_allocates_on_the_stream_of_the_forward_pass(emulated):
     (owner,) = {queue for queue, block in blocks if block["address"] == weight.grad.data_ptr()}
     assert owner == stream.cuda_stream
     assert weight.grad.sum().item() == 1 << 20
+
+
+def test_interrupt_of_a_callback_is_raised_when_the_program_continues(emulated, monkeypatch):
+    """PyTorch's C++ code cannot be left by an exception of Python."""
+    weight = torch.ones(4, device="cuda", requires_grad=True)
+    loss = (weight * 2).sum()
+
+    def interrupted(index: int) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(streams_of_engine, "_current", interrupted)
+    streams_of_engine.connect_streams()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loss.backward()
+    finally:
+        monkeypatch.undo()
+        streams_of_engine.connect_streams()
+    weight.grad = None
+    (weight * 3).sum().backward()
+    assert weight.grad.tolist() == [3, 3, 3, 3]
 
 
 def test_pytorch_is_restored():

@@ -11,6 +11,7 @@ from libc.string cimport memcpy
 
 cdef extern from "Python.h":
     int Py_IsInitialized() nogil
+    void PyErr_SetInterrupt()
 
 cdef enum:
     CUDA = 1  # c10::DeviceType
@@ -46,62 +47,73 @@ cdef int unpack(uint16_t device) noexcept nogil:
     return <int8_t>(device >> 8)
 
 
-# A callback cannot raise into C++: it answers with device 0 and its default stream instead.
+# A callback cannot raise into C++: it answers with device 0 and its default stream instead. An interrupt is raised again
+# when Python code continues.
+
+cdef void drop(object error) noexcept:
+    if isinstance(error, KeyboardInterrupt):
+        PyErr_SetInterrupt()
+
 
 cdef int ask_index() noexcept with gil:
     try:
         return _current_index()
-    except BaseException:
+    except BaseException as error:
+        drop(error)
         return 0
 
 
 cdef int ask_count() noexcept with gil:
     try:
         return _device_count()
-    except BaseException:
+    except BaseException as error:
+        drop(error)
         return 0
 
 
 cdef int64_t ask_stream(int index) noexcept with gil:
     try:
         return _current_stream(index)
-    except BaseException:
+    except BaseException as error:
+        drop(error)
         return 0
 
 
 cdef int64_t ask_exchange(int index, int64_t number) noexcept with gil:
     try:
         return _exchange_stream(index, number)
-    except BaseException:
+    except BaseException as error:
+        drop(error)
         return 0
 
 
 cdef int64_t ask_record(int index, int64_t number) noexcept with gil:
     try:
         return _record_event(index, number)
-    except BaseException:
+    except BaseException as error:
+        drop(error)
         return 0
 
 
 cdef void ask_wait(int64_t event, int index, int64_t number) noexcept with gil:
     try:
         _wait_event(event, index, number)
-    except BaseException:
-        pass
+    except BaseException as error:
+        drop(error)
 
 
 cdef void ask_destroy(int64_t event) noexcept with gil:
     try:
         _destroy_event(event)
-    except BaseException:
-        pass
+    except BaseException as error:
+        drop(error)
 
 
 cdef void ask_memory(uintptr_t address, int index, int64_t number) noexcept with gil:
     try:
         _record_memory(address, index, number)
-    except BaseException:
-        pass
+    except BaseException as error:
+        drop(error)
 
 
 cdef uint16_t get_device(void* self) noexcept nogil:
