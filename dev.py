@@ -177,8 +177,16 @@ def bench(arguments: list[str]) -> int:
     every = {path.stem.removeprefix("bench_"): path for path in sorted(Path("benchmarks").glob("bench_*.py"))}
     if absent := [name for name in arguments if name not in every]:
         fail(f"unknown benchmark {absent[0]!r}; known: {', '.join(every)}")
-    failed = [name for name in arguments or every if run(["python", str(every[name])])]
+    failed = [name for name in arguments or every if run([python_for(name), str(every[name])])]
     return 1 if failed else 0
+
+
+def python_for(benchmark: str) -> str:
+    """Return the interpreter for a benchmark: that of the environment of PyTorch, or that of .venv."""
+    if benchmark != "torch":
+        return "python"
+    prepare_beside("torch")
+    return str(VENV / "torch/bin/python")
 
 
 def docs(arguments: list[str]) -> int:

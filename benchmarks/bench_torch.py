@@ -19,7 +19,7 @@ from forebay.byte_sizes import format_bytes
 
 HERE = Path(__file__).parent
 PROGRAM = str(HERE / "torch_programs.py")
-ROUNDS = 2
+ROUNDS = 7
 GPT2 = ("gpt2", "2", "256", "3", "float32")
 LLAMA = ("llama", "1", "2048", "1", "bfloat16")
 
@@ -31,18 +31,8 @@ def run(command: list[str], *arguments: str) -> dict[str, object]:
 
 
 def emulated(folder: str, card: str, *options: str) -> list[str]:
-    return [
-        "-m",
-        "forebay",
-        "run",
-        "--overwrite",
-        "--quiet",
-        "--output",
-        folder,
-        "--emulate",
-        f"cuda:1@{card}",
-        *options,
-    ]
+    words = f"-m forebay run --overwrite --quiet --emulate cuda:1@{card} --output".split()
+    return [*words, folder, *options]
 
 
 def main() -> None:
@@ -68,11 +58,15 @@ def main() -> None:
         rows.add_row("host memory", *map(format_bytes, host), f"{host[1] / host[0]:.2f}")
         show(rows)
 
-        shapes = run(emulated(folder, "h100", "--shapes-only"), "cuda", *LLAMA)
-        rows = table("Llama 7B, bfloat16 and AdamW, a step of 2,048 tokens on an H100, --shapes-only", "", "")
-        rows.add_row("step, clock", f"{shapes['seconds'][0]:.1f} s")
-        rows.add_row("step, processor", f"{shapes['processor'][0]:.1f} s")
-        rows.add_row("program with its start and the report, clock", f"{shapes['wall']:.1f} s")
+        every = [run(emulated(folder, "h100", "--shapes-only"), "cuda", *LLAMA) for _ in range(ROUNDS)]
+        shapes = every[0]  # memory is the same in all of them
+        title = (
+            f"Llama 7B, bfloat16 and AdamW, a step of 2,048 tokens on an H100, --shapes-only, median of {ROUNDS} runs"
+        )
+        rows = table(title, "", "")
+        rows.add_row("step, clock", f"{median(each['seconds'][0] for each in every):.1f} s")
+        rows.add_row("step, processor", f"{median(each['processor'][0] for each in every):.1f} s")
+        rows.add_row("program with its start and the report, clock", f"{median(each['wall'] for each in every):.1f} s")
         rows.add_row("host memory", format_bytes(shapes["host"]))
         rows.add_row("peak allocated on the device", format_bytes(shapes["allocated"]))
         rows.add_row("peak reserved on the device", format_bytes(shapes["reserved"]))
