@@ -47,8 +47,8 @@ cdef int unpack(uint16_t device) noexcept nogil:
     return <int8_t>(device >> 8)
 
 
-# A callback cannot raise into C++: it answers with device 0 and its default stream instead. An interrupt is raised again
-# when Python code continues.
+# A callback cannot raise into C++: it answers with device 0 and its default stream instead. An interrupt is raised
+# again when Python code continues.
 
 cdef void drop(object error) noexcept:
     if isinstance(error, KeyboardInterrupt):
