@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sysconfig
 from pathlib import Path
 
 import pytest
 from support.beside import TORCH, needs_torch, paths_of_sources
+from support.on_oracle import ORACLE_HOME, why_no_oracle
 
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
@@ -30,16 +32,30 @@ def groups() -> dict[str, list[str]]:
 GROUPS = groups()
 
 
-@needs_torch
-@pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.timeout(600)
-def test_group_passes_with_torch(group):
-    command = [str(TORCH), "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:randomly", *GROUPS[group]]
-    environment = {**os.environ, "PYTHONPATH": paths_of_sources()}
+def run(python: Path, group: str, *paths: str) -> str:
+    """Run the tests of a group, which must pass, and return what pytest prints."""
+    command = [str(python), "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:randomly", *GROUPS[group]]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((paths_of_sources(), *paths))}
     environment.pop("PYTEST_XDIST_WORKER", None)
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=590, check=False
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
     assert " passed" in done.stdout
-    assert "is not installed" not in done.stdout, done.stdout  # no test may be skipped here for that reason
+    return done.stdout
+
+
+@needs_torch
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.timeout(600)
+def test_group_passes_with_torch(group):
+    printed = run(TORCH, group)
+    assert "is not installed" not in printed, printed  # no test may be skipped here for that reason
+
+
+@pytest.mark.oracle
+@pytest.mark.skipif(bool(why_no_oracle()), reason=why_no_oracle())
+@pytest.mark.timeout(600)
+def test_devices_pass_with_the_cuda_build_of_pytorch():
+    """With the PyTorch of the oracle, of another version than that of .venv/torch, and without a driver."""
+    run(ORACLE_HOME / "venv/bin/python", "interop/torch/devices", sysconfig.get_path("purelib"))

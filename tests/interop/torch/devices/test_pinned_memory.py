@@ -17,7 +17,7 @@ def scripted(x):
     return x + y.sum()
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")
 def test_torchscript_compiles_factories_during_and_after_the_emulation():
     with forebay.emulate("cuda"), patch():
         made = torch.jit.script(scripted)(torch.ones(2, device="cuda"))
@@ -25,7 +25,7 @@ def test_torchscript_compiles_factories_during_and_after_the_emulation():
     assert torch.jit.script(scripted)(torch.ones(2)).tolist() == [7, 7]
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")
 def test_forward_derivatives_are_computed(emulated):  # PyTorch compiles them as TorchScript
     x = torch.tensor([1.0, 3.0], device="cuda")
     made, derivative = torch.func.jvp(lambda y: y * y, (x,), (torch.ones_like(x),))

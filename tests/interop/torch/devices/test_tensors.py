@@ -53,6 +53,8 @@ OPERATIONS = {
     "tril": lambda x: x.tril() + x.flip(0) + x.roll(1),
 }
 
+TOLERANCES = {"attention": 1e-4}  # the fused kernel of the CPU is not the one that the emulated device uses
+
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_values_and_gradients_are_those_of_the_cpu(emulated, name):
@@ -64,8 +66,9 @@ def test_values_and_gradients_are_those_of_the_cpu(emulated, name):
     (results[1] * weights).sum().backward()
     assert results[0].is_cuda
     assert x.grad.is_cuda
-    torch.testing.assert_close(results[0].cpu(), results[1], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(x.grad.cpu(), y.grad, rtol=1e-5, atol=1e-5)
+    limits = {"rtol": 1e-5, "atol": TOLERANCES.get(name, 1e-5)}
+    torch.testing.assert_close(results[0].cpu(), results[1], **limits)
+    torch.testing.assert_close(x.grad.cpu(), y.grad, **limits)
 
 
 def test_all_memory_is_freed(emulated):

@@ -28,7 +28,8 @@ def _of_cpu(initialize: Callable[..., None]) -> Callable[..., None]:
             warnings.warn(
                 "emulated devices run no kernels: PyTorch's profiler records the CPU only", ForebayWarning, stacklevel=2
             )
-            keywords |= {"use_cuda": False, "use_device": None, "use_cpu": True}
+            others = {"use_cuda": False, "use_device": None}  # PyTorch 2.15 has no use_cuda
+            keywords |= {"use_cpu": True} | {name: others[name] for name in others.keys() & keywords.keys()}
         initialize(self, *args, **keywords)
 
     return __init__
