@@ -139,6 +139,21 @@ def test_interrupt_of_a_callback_is_raised_when_the_program_continues(emulated, 
     assert weight.grad.tolist() == [3, 3, 3, 3]
 
 
+def test_batch_normalization_and_recurrent_networks_need_no_cudnn():
+    """The CUDA build of PyTorch would ask cuDNN, and with it the driver."""
+    before = torch.backends.cudnn.enabled
+    x = torch.randn(5, 2, 4)
+    models = torch.nn.BatchNorm1d(4), torch.nn.LSTM(4, 4)
+    expected = models[0](x.flatten(0, 1)), models[1](x)[0]
+    with forebay.emulate("cuda"), patch():
+        torch.backends.cudnn.enabled = True
+        models[0].reset_running_stats()
+        made = models[0].cuda()(x.cuda().flatten(0, 1)), models[1].cuda()(x.cuda())[0]
+        found = [each.cpu() for each in made]
+    torch.testing.assert_close(found, [*expected])
+    assert torch.backends.cudnn.enabled == before
+
+
 def test_pytorch_is_restored():
     before = torch.cuda.is_available, torch.cuda.memory_allocated, torch.Generator, torch.Tensor.pin_memory, torch.empty
     with forebay.emulate("cuda"), patch():

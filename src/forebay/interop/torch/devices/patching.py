@@ -29,6 +29,7 @@ import forebay.cuda.streams
 import forebay.cuda.tunable
 from forebay.errors import WrongState
 from forebay.interop.torch.devices import compilation, values
+from forebay.interop.torch.devices.cudnn import replace_cudnn
 from forebay.interop.torch.devices.device_communication import replace_communication
 from forebay.interop.torch.devices.generators import GeneratorFactory, to_bytes, to_tensor
 from forebay.interop.torch.devices.graph_capture import TorchGraph
@@ -115,6 +116,7 @@ class Patch:
                 interfaces.install()
                 kernels.register()
                 _replace_names(names)
+                replace_cudnn(names, undo)
                 compilation.forget_functions()
             except BaseException:
                 undo.close()
@@ -192,7 +194,6 @@ def _replace_names(names: NameReplacements) -> None:
             names.replace(module, name, function)
     names.replace(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))  # noqa: ARG005 -- PyTorch's signature
     names.replace(torch, "Generator", GeneratorFactory)
-    names.replace(torch.backends.cudnn, "is_acceptable", _no_cudnn)
     names.replace(torch.cuda.graphs.graph, "default_capture_stream", None)  # of an emulation before
     names.replace(torch.cuda, "_initialized", True)  # torch.utils.checkpoint reads it, for instance
     for module in (torch.cuda, torch.cuda.graphs):
@@ -214,11 +215,6 @@ def _replace_names(names: NameReplacements) -> None:
     replace_process_groups(names)
     replace_questions(names)
     compilation.replace_compilation(names)
-
-
-def _no_cudnn(tensor: torch.Tensor) -> bool:
-    """Return False: recurrent networks run cell by cell, and a build without cuDNN must not warn of it."""
-    return False
 
 
 def _in_one_thread(run_backward: Callable[..., Any]) -> Callable[..., Any]:
