@@ -55,8 +55,8 @@ def test_group_passes_with_torch(group):
 
 @pytest.mark.oracle
 @pytest.mark.skipif(bool(why_no_oracle()), reason=why_no_oracle())
-@pytest.mark.parametrize("group", ["interop/torch/devices", "interop/torch/kernels"])
+@pytest.mark.parametrize("group", ["attribution", "devices", "kernels"])
 @pytest.mark.timeout(600)
 def test_group_passes_with_the_cuda_build_of_pytorch(group):
     """With the PyTorch of the oracle, of another version than that of .venv/torch, and without a driver."""
-    run(ORACLE_HOME / "venv/bin/python", group, sysconfig.get_path("purelib"))
+    run(ORACLE_HOME / "venv/bin/python", f"interop/torch/{group}", sysconfig.get_path("purelib"))

@@ -14,7 +14,8 @@ MIB = 1 << 20
 
 
 @pytest.fixture(params=["compute", "shapes"])
-def session(request):
+def session(request, monkeypatch):
+    monkeypatch.setenv("TORCH_CUBLAS_WORKSPACE_CACHE", "1")  # as in versions before 2.15
     with forebay.emulate("cuda", profile="rtx_4090", memory="128MiB"):
         found = TorchSession(request.param)
         found.start()
