@@ -13,9 +13,9 @@ def set_callbacks(
     current_stream: Callable[[int], int],
     exchange_stream: Callable[[int, int], int],
     record_event: Callable[[int, int], int],
-    wait_event: Callable[[int, int, int], object],
-    destroy_event: Callable[[int], object],
-    record_memory: Callable[[int, int, int], object],
+    wait_event: Callable[[int, int, int], None],
+    destroy_event: Callable[[int], None],
+    record_memory: Callable[[int, int, int], None],
 ) -> None:
     """Set the functions that the methods call, for all objects.
 

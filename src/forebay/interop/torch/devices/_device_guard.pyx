@@ -29,14 +29,17 @@ cdef class Table:
     cdef void* instance[1]
 
 cdef uintptr_t _host_allocator = 0
-cdef object _current_index = None
-cdef object _device_count = None
-cdef object _current_stream = None
-cdef object _exchange_stream = None
-cdef object _record_event = None
-cdef object _wait_event = None
-cdef object _destroy_event = None
-cdef object _record_memory = None
+cdef tuple _callbacks = ()
+
+cdef enum:  # positions in `_callbacks`
+    CURRENT_INDEX
+    DEVICE_COUNT
+    CURRENT_STREAM
+    EXCHANGE_STREAM
+    RECORD_EVENT
+    WAIT_EVENT
+    DESTROY_EVENT
+    RECORD_MEMORY
 
 
 cdef uint16_t pack(int index) noexcept nogil:
@@ -47,77 +50,25 @@ cdef int unpack(uint16_t device) noexcept nogil:
     return <int8_t>(device >> 8)
 
 
-# A callback cannot raise into C++: it answers with device 0 and its default stream instead. An interrupt is raised
-# again when Python code continues.
+cdef int64_t ask(int callback, int count=0, int64_t first=0, int64_t second=0, int64_t third=0) noexcept nogil:
+    """Return what a callback returns for some arguments; 0 for None, and after the interpreter's end.
 
-cdef void drop(object error) noexcept:
-    if isinstance(error, KeyboardInterrupt):
-        PyErr_SetInterrupt()
-
-
-cdef int ask_index() noexcept with gil:
-    try:
-        return _current_index()
-    except BaseException as error:
-        drop(error)
+    It cannot raise into C++: the answer to an error is device 0 or its default stream. An interrupt is raised again
+    when Python code continues.
+    """
+    if not Py_IsInitialized():
         return 0
-
-
-cdef int ask_count() noexcept with gil:
-    try:
-        return _device_count()
-    except BaseException as error:
-        drop(error)
-        return 0
-
-
-cdef int64_t ask_stream(int index) noexcept with gil:
-    try:
-        return _current_stream(index)
-    except BaseException as error:
-        drop(error)
-        return 0
-
-
-cdef int64_t ask_exchange(int index, int64_t number) noexcept with gil:
-    try:
-        return _exchange_stream(index, number)
-    except BaseException as error:
-        drop(error)
-        return 0
-
-
-cdef int64_t ask_record(int index, int64_t number) noexcept with gil:
-    try:
-        return _record_event(index, number)
-    except BaseException as error:
-        drop(error)
-        return 0
-
-
-cdef void ask_wait(int64_t event, int index, int64_t number) noexcept with gil:
-    try:
-        _wait_event(event, index, number)
-    except BaseException as error:
-        drop(error)
-
-
-cdef void ask_destroy(int64_t event) noexcept with gil:
-    try:
-        _destroy_event(event)
-    except BaseException as error:
-        drop(error)
-
-
-cdef void ask_memory(uintptr_t address, int index, int64_t number) noexcept with gil:
-    try:
-        _record_memory(address, index, number)
-    except BaseException as error:
-        drop(error)
+    with gil:
+        try:
+            return _callbacks[callback](*(first, second, third)[:count]) or 0
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                PyErr_SetInterrupt()
+            return 0
 
 
 cdef uint16_t get_device(void* self) noexcept nogil:
-    return pack(ask_index() if Py_IsInitialized() else 0)
+    return pack(<int>ask(CURRENT_INDEX))
 
 
 cdef uint16_t exchange_device(void* self, uint16_t device) noexcept nogil:
@@ -125,15 +76,15 @@ cdef uint16_t exchange_device(void* self, uint16_t device) noexcept nogil:
 
 
 cdef int8_t count_devices(void* self) noexcept nogil:
-    return <int8_t>(ask_count() if Py_IsInitialized() else 0)
+    return <int8_t>ask(DEVICE_COUNT)
 
 
 cdef Stream get_stream(void* self, uint16_t device) noexcept nogil:
     cdef Stream stream
     cdef int index = unpack(device)
     if index < 0:
-        index = ask_index() if Py_IsInitialized() else 0
-    stream.device, stream.number = pack(index), ask_stream(index) if Py_IsInitialized() else 0
+        index = <int>ask(CURRENT_INDEX)
+    stream.device, stream.number = pack(index), ask(CURRENT_STREAM, 1, index)
     return stream
 
 
@@ -146,7 +97,7 @@ cdef Stream get_default_stream(void* self, uint16_t device) noexcept nogil:
 cdef Stream exchange_stream(void* self, Stream stream) noexcept nogil:
     cdef Stream previous
     previous.device = stream.device
-    previous.number = ask_exchange(unpack(stream.device), stream.number) if Py_IsInitialized() else 0
+    previous.number = ask(EXCHANGE_STREAM, 2, unpack(stream.device), stream.number)
     return previous
 
 
@@ -157,21 +108,19 @@ cdef void do_nothing(void* self) noexcept nogil:
 # An event is a number, in place of the pointer that C++ code keeps.
 
 cdef void record_event(void* self, void** event, const Stream* stream, int8_t index, int flag) noexcept nogil:
-    if not Py_IsInitialized():
-        return
     if event[0] is not NULL:
-        ask_destroy(<int64_t>event[0])
-    event[0] = <void*>ask_record(unpack(stream.device), stream.number)
+        ask(DESTROY_EVENT, 1, <int64_t>event[0])
+    event[0] = <void*>ask(RECORD_EVENT, 2, unpack(stream.device), stream.number)
 
 
 cdef void wait_for_event(void* self, void* event, const Stream* stream) noexcept nogil:
-    if event is not NULL and Py_IsInitialized():
-        ask_wait(<int64_t>event, unpack(stream.device), stream.number)
+    if event is not NULL:
+        ask(WAIT_EVENT, 3, <int64_t>event, unpack(stream.device), stream.number)
 
 
 cdef void destroy_event(void* self, void* event, int8_t index) noexcept nogil:
-    if event is not NULL and Py_IsInitialized():
-        ask_destroy(<int64_t>event)
+    if event is not NULL:
+        ask(DESTROY_EVENT, 1, <int64_t>event)
 
 
 cdef bint query(void* self, void* event_or_stream) noexcept nogil:
@@ -179,8 +128,8 @@ cdef bint query(void* self, void* event_or_stream) noexcept nogil:
 
 
 cdef void record_memory(void* self, void** data, const Stream* stream) noexcept nogil:
-    if Py_IsInitialized():  # c10::DataPtr begins with the address
-        ask_memory(<uintptr_t>data[0], unpack(stream.device), stream.number)
+    # c10::DataPtr begins with the address
+    ask(RECORD_MEMORY, 3, <int64_t>data[0], unpack(stream.device), stream.number)
 
 
 cdef void* get_pinned_allocator(void* self) noexcept nogil:
@@ -223,11 +172,11 @@ def set_callbacks(
     current_index, device_count, current_stream, exchange_stream, record_event, wait_event, destroy_event,
     record_memory,
 ):
-    global _current_index, _device_count, _current_stream, _exchange_stream
-    global _record_event, _wait_event, _destroy_event, _record_memory
-    _current_index, _device_count = current_index, device_count
-    _current_stream, _exchange_stream = current_stream, exchange_stream
-    _record_event, _wait_event, _destroy_event, _record_memory = record_event, wait_event, destroy_event, record_memory
+    global _callbacks
+    _callbacks = (
+        current_index, device_count, current_stream, exchange_stream, record_event, wait_event, destroy_event,
+        record_memory,
+    )
 
 
 def set_host_allocator(uintptr_t allocator):

@@ -23,7 +23,7 @@ def connect_streams() -> None:
     """Let PyTorch's device guard use the current devices and streams of forebay."""
     set_callbacks(
         lambda: current.current_index("cuda"), forebay.cuda.device_count, _current, _exchange, _record, _wait,
-        lambda event: _events.pop(event, None), _record_memory,
+        _destroy, _record_memory,
     )  # fmt: skip
 
 
@@ -55,6 +55,10 @@ def _record(index: int, number: int) -> int:
 
 def _wait(key: int, index: int, number: int) -> None:
     _stream(index, number).wait_event(_events[key])
+
+
+def _destroy(key: int) -> None:
+    _events.pop(key, None)
 
 
 def _record_memory(address: int, index: int, number: int) -> None:
