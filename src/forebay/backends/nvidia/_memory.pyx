@@ -3,7 +3,7 @@
 
 from libc.stdint cimport uint64_t, uintptr_t
 
-from forebay.backends.nvidia._stream cimport Current
+from forebay.backends.nvidia._stream cimport Current, set_functions
 
 from forebay.address_allocator import ALIGNMENT as _ALIGNMENT
 from forebay.backends.common.arguments import address_of, integer_of, size_of
@@ -42,11 +42,7 @@ cdef int OUT_OF_MEMORY = _OUT_OF_MEMORY
 
 
 def load(addresses):
-    cdef size_t at
-    cdef uintptr_t address
-    for at in range(sizeof(Functions) // sizeof(void*)):
-        address = addresses[FUNCTIONS[at]]
-        (<uintptr_t*>&driver)[at] = address
+    set_functions(<void**>&driver, FUNCTIONS, addresses)
 
 
 cdef int release_handle(str function, uint64_t handle) except? -1:

@@ -102,11 +102,7 @@ cdef set queued_calls = set()  # owned by the driver until they ran; those of gr
 
 
 def load(addresses):
-    cdef size_t at
-    cdef uintptr_t address
-    for at in range(sizeof(Functions) // sizeof(void*)):
-        address = addresses[FUNCTIONS[at]]
-        (<uintptr_t*>&driver)[at] = address
+    set_functions(<void**>&driver, FUNCTIONS, addresses)
 
 
 @cython.final
@@ -161,11 +157,7 @@ CUPTI_FUNCTIONS = (
 
 
 def load_cupti(addresses):
-    cdef size_t at
-    cdef uintptr_t address
-    for at in range(sizeof(CuptiFunctions) // sizeof(void*)):
-        address = addresses[CUPTI_FUNCTIONS[at]]
-        (<uintptr_t*>&Activities.get().functions)[at] = address
+    set_functions(<void**>&Activities.get().functions, CUPTI_FUNCTIONS, addresses)
 
 
 @cython.final
