@@ -177,37 +177,13 @@ class PageLedger:
 
         Parameters
         ----------
-        space : Space
+        space : AddressSpace
             The reserved space.
         """
         self._spaces[space.address] = space
 
-    def remove_empty(self, address: object) -> AddressSpace:
-        """Remove and return a reservation, for `release_space`.
-
-        Parameters
-        ----------
-        address : object
-            Address that `reserve_space` returned.
-
-        Returns
-        -------
-        Space
-            The space.
-
-        Raises
-        ------
-        DeviceError
-            If no space begins at the address.
-        WrongState
-            If any page is committed.
-        """
-        space = self.find_empty(address)
-        self.remove(space)
-        return space
-
     def find_empty(self, address: object) -> AddressSpace:
-        """Return a reservation, as `remove_empty`, without removing it.
+        """Return a reservation that can be released: none of its pages is committed.
 
         Parameters
         ----------
@@ -216,7 +192,7 @@ class PageLedger:
 
         Returns
         -------
-        Space
+        AddressSpace
             The space.
 
         Raises
@@ -240,7 +216,7 @@ class PageLedger:
 
         Parameters
         ----------
-        space : Space
+        space : AddressSpace
             The space.
         """
         self._spaces.pop(space.address, None)
@@ -282,7 +258,7 @@ class PageLedger:
 
         Parameters
         ----------
-        space : Space
+        space : AddressSpace
             The space that contains the range.
         address : int
             Address of the first page.

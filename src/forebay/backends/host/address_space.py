@@ -47,7 +47,8 @@ class HostAddressSpaces:
 
     def release(self, address: int) -> None:
         with self._serialised():
-            space = self._spaces.remove_empty(address)
+            space = self._spaces.find_empty(address)
+            self._spaces.remove(space)
             try:
                 self._port.on_unmapping(space.address, space.nbytes)
                 unmap_memory(space.address, space.nbytes)

@@ -186,7 +186,9 @@ class FakePort:
     def release_space(self, address: int) -> None:
         address = integer_of(address, "address")
         with self.enter("release_space", address):
-            self._space_addresses.free(self._spaces.remove_empty(address).address)
+            space = self._spaces.find_empty(address)
+            self._spaces.remove(space)
+            self._space_addresses.free(space.address)
 
     def commit(self, address: int, nbytes: int) -> None:
         with self.enter("commit", address, nbytes):
