@@ -110,7 +110,7 @@ def pytest_runtest_protocol(item, nextitem):
     result = yield
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
-        gc.freeze()  # nor what the file's tests have imported
+        gc.freeze()  # likewise, what the tests of the file have imported
     return result
 
 

@@ -74,7 +74,7 @@ class CudaPort(DriverMemory):
                 queue_class()(self, self.context, max(greatest, min(priority, least)), handle=handle, made=made)
                 self._queues.extend(made)
         except BaseException:
-            for queue in made:  # a signal handler raised: nobody has it
+            for queue in made:  # a signal handler raised: the caller does not get it
                 self._queues = [each for each in self._queues if each is not queue]
                 queue.destroy_events()
                 queue.destroy()

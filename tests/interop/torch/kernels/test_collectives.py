@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import socket
@@ -17,7 +18,21 @@ import forebay  # noqa: E402 -- after PyTorch, without which the file is skipped
 from forebay.interop.torch import patch  # noqa: E402 -- as above
 from forebay.interop.torch.devices.values import DataDependent  # noqa: E402 -- as above
 
-PROGRAM = r"""
+
+def train(model, x):
+    """Return the loss of the last of three steps."""
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+    return loss.detach()
+
+
+PROGRAM = (
+    inspect.getsource(train)
+    + r"""
 import json, os, sys, torch, forebay
 import torch.distributed as dist
 from torch import nn
@@ -43,14 +58,9 @@ with forebay.emulate("cuda", count=2, profile="h100"), patch(mode):
         model = build()
         for each in (model[0], model[2], model):
             torch.distributed.fsdp.fully_shard(each)
-    optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
+    loss = train(model, x)
     gathered = [torch.zeros(1, device="cuda") for _ in range(2)]
-    total = loss.detach().reshape(1).clone()
+    total = loss.reshape(1).clone()
     dist.all_gather(gathered, total)
     dist.all_reduce(total, op=dist.ReduceOp.SUM)
     dist.broadcast(total, 0)
@@ -62,6 +72,7 @@ with forebay.emulate("cuda", count=2, profile="h100"), patch(mode):
     print(json.dumps(found))
     dist.destroy_process_group()
 """
+)
 
 
 def run(mode, kind):
@@ -90,13 +101,7 @@ def single_process():
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 16)).cuda()
     torch.manual_seed(100)
     x = torch.randn(8, 16, device="cuda")
-    optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-    return loss.item()
+    return train(model, x).item()
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp1", "fsdp2"])

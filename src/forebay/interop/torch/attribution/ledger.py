@@ -196,7 +196,7 @@ def _mark(tensor: torch.Tensor, category: str, module: str = "", *, only_unmarke
 
 
 def _mark_input(tensor: torch.Tensor) -> None:
-    with suppress(KeyError, RuntimeError, NotImplementedError):
+    with suppress(KeyError, RuntimeError, NotImplementedError):  # as in `_mark`
         record = memory_of(tensor).record
         if record is not None and not record.category and record.phase == "other":  # else another module has made it
             record.category = "inputs"

@@ -28,7 +28,7 @@ def replace_methods(names: NameReplacements) -> None:
 
 
 def _record_stream(self: torch.Tensor, stream: Any) -> None:
-    if not self.is_cuda:
+    if not self.is_cuda:  # PyTorch's error, which the replaced method would have raised
         kind = self.device.type.upper()
         raise NotImplementedError(f"Could not run 'aten::record_stream' with arguments from the '{kind}' backend.")
     block = memory_of(self).block

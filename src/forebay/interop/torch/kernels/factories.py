@@ -34,7 +34,7 @@ def _empty_strided(
 def _refuse(layout: torch.layout | None, pin_memory: bool | None) -> None:
     if pin_memory:
         raise RuntimeError("Only dense CPU tensors can be pinned")
-    if layout not in (None, torch.strided):
+    if layout not in (None, torch.strided):  # PyTorch's type of error for an operator that a device does not have
         raise NotImplementedError(f"tensors with the layout {layout} are not supported on emulated devices")
 
 

@@ -153,7 +153,7 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
                 results = operator.overloadpacket(*given, **keywords)  # PyTorch passes a wrapped number as a number
             else:
                 results = operator(*given, **keywords)
-        except NotImplementedError:
+        except NotImplementedError:  # of the meta device, if the size of the result depends on values
             if values.is_computed():
                 raise
             raise values.needs_values(f"{name}()") from None

@@ -24,7 +24,7 @@ _NAMES = {torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.i
 
 
 def _refuse_integers(tensor: torch.Tensor, kernel: str) -> None:
-    if tensor.dtype in _NAMES:
+    if tensor.dtype in _NAMES:  # the CPU multiplies integers, a GPU does not: its error, with its text
         raise NotImplementedError(f"\"{kernel}\" not implemented for '{_NAMES[tensor.dtype]}'")
 
 

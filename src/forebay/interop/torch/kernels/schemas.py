@@ -1,4 +1,4 @@
-"""What the schema of an operator says."""
+"""Queries of the schemas of operators."""
 
 from __future__ import annotations
 
