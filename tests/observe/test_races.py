@@ -126,6 +126,12 @@ def test_tolist_synchronizes_the_stream(device, side):
         numbers.fill_(2.0)
 
 
+def test_copy_that_the_host_waits_for_is_ordered(device, side):
+    copied = forebay.tensor([1.0, 2.0], device=device)
+    with side:
+        assert copied.zero_().tolist() == [0, 0]
+
+
 def test_chain_of_waits_orders(device, side):
     third, event = forebay.Stream(device), forebay.Event()
     numbers = forebay.full((4,), 1.0, device=device)

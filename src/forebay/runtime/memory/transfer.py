@@ -156,12 +156,16 @@ def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> N
     keep += [array] if captured or pinned is None else []
     with stream.opened.keep_alive(stream.queue, *keep) as kept:
         _queue_copy(stream, target, elements_of(array), array, readable=True)
-    if not non_blocking or (not stable and target.raw_storage.host_visible):
+    waits = not non_blocking or (not stable and target.raw_storage.host_visible)
+    if waits:
         stream.opened.wait(stream.queue, kept.tick)
-        for listener in observers.registered:
-            listener.stream_synchronized(stream)
-    for listener in observers.launch_observers:
-        listener.launched(stream, "copy_", (), (target,))
+    try:
+        for listener in observers.launch_observers:
+            listener.launched(stream, "copy_", (), (target,))
+    finally:
+        if waits:  # the copy precedes the synchronization, which orders all streams after it
+            for listener in observers.registered:
+                listener.stream_synchronized(stream)
 
 
 def keep_alive(stream: Stream, *storages: Storage, non_blocking: bool = False) -> AbstractContextManager[object]:
