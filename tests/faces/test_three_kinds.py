@@ -181,7 +181,7 @@ def test_copy_is_ordered_after_work_on_both_devices():
         source.fill_(7)
         with reading:
             target.copy_(source)
-    assert target.tolist() == [7] * 9
+            assert target.tolist() == [7] * 9
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(DEVICES, DEVICES)))

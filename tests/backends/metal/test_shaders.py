@@ -116,10 +116,9 @@ def test_tensor_without_dimensions_on_the_cpu_is_its_value(library):
 
 
 def test_kernels_are_ordered_with_other_work_of_the_stream(library):
-    out = forebay.zeros(100, device="mps")
     stream = mps.Stream()
     with mps.stream(stream):
-        out.fill_(1.0)
+        out = forebay.ones(100, device="mps")
         library.scale(out, 2)
         other = out.clone()
         library.scale(out, 2)

@@ -57,6 +57,7 @@ def test_replay_is_queued_on_current_stream(stream):
     capture(graph, lambda: numbers.fill_(5))
     graph.replay()
     with forebay.Stream(stream.device) as other:
+        other.wait_stream(stream)
         numbers.zero_()
         graph.replay()
         other.synchronize()

@@ -26,7 +26,11 @@ def devices():
 
 
 def spread(arrays):
-    return [forebay.tensor(array, device=f"cuda:{rank}") for rank, array in enumerate(arrays)]
+    """Return one tensor per device, ready for work on any stream."""
+    tensors = [forebay.tensor(array, device=f"cuda:{rank}") for rank, array in enumerate(arrays)]
+    for tensor in tensors:
+        forebay.synchronize(tensor.device)
+    return tensors
 
 
 def ranks_of(kind, length=6, ranks=DEVICES):
@@ -160,7 +164,6 @@ class HeldStream:
 
 def test_operation_waits_for_all_ranks_without_blocking_host(devices):
     tensors, held = spread(ranks_of("float32")[:2]), HeldStream("cuda:1")
-    forebay.synchronize("cuda:0")
     other = forebay.Stream("cuda:0")
     try:
         nccl.all_reduce(tensors, streams=[other, held.stream])
