@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -51,30 +52,18 @@ class Kernels:
 
     def register(self) -> None:
         """Register the kernels. PyTorch's own kernels for CUDA are replaced where the build has them."""
-        for name, operator in _operators("aten"):
-            if name.removeprefix("aten::").startswith(_OF_CPU):
-                continue
-            for key, added in SPARSE_KEYS.items():
-                if _has_kernel(name, key):
-                    self._add(name, sparse_kernel(operator, key), added)
-            if (kernel := self._special.get(name)) is None:
-                if not _needs_kernel(name):
-                    continue
-                if _is_view(operator):
-                    self._add(name, view_kernel(operator))
-                    continue
-                kernel = generic_kernel(operator, self._values_device)
-            if name not in RANDOM_KERNELS:  # forebay captures draws itself
-                kernel = capturable(kernel, written_arguments(operator))
-            self._add(name, kernel)
-        self._add("aten::is_pinned", is_pinned_kernel, "CPU")
-        for name, function in self._composites.items():
-            for key in ("AutogradCUDA", "CUDA"):
-                self._add(name, function, key)
-
-        for name, kernel in self._special.items():
-            if not name.startswith("aten::"):
-                self._add(name, kernel)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of replaced kernels
+            for name in torch._C._dispatch_get_all_op_names():
+                if name.startswith("aten::") and not name.removeprefix("aten::").startswith(_OF_CPU):
+                    self._add_aten(name)
+            self._add("aten::is_pinned", is_pinned_kernel, "CPU")
+            for name, function in self._composites.items():
+                for key in ("AutogradCUDA", "CUDA"):
+                    self._add(name, function, key)
+            for name, kernel in self._special.items():
+                if not name.startswith("aten::"):
+                    self._add(name, kernel)
 
     def remove(self) -> None:
         """Remove the kernels."""
@@ -82,25 +71,63 @@ class Kernels:
             library._destroy()
         self._libraries.clear()
 
+    def _add_aten(self, name: str) -> None:
+        for key, sparse in _sparse_kernels(name):
+            self._add(name, sparse, key)
+        operator, kernel = _operator(name), self._special.get(name)
+        if kernel is None:
+            kernel = _dense_kernel(name, self._values_device)
+        elif operator is not None:
+            kernel = _recorded(name, operator, kernel)
+        if operator is not None and kernel is not None:
+            self._add(name, kernel)
+
     def _add(self, name: str, kernel: Callable[..., Any], key: str = "CUDA") -> None:
         space, _, short = name.partition("::")
         if space not in self._libraries:
             self._libraries[space] = torch.library.Library(space, "IMPL")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self._libraries[space].impl(short, kernel, key)
+        self._libraries[space].impl(short, kernel, key)
 
 
-def _operators(space: str) -> Iterator[tuple[str, Any]]:
-    """Yield all operators of a namespace with their names."""
-    packets = getattr(torch.ops, space)
-    for name in torch._C._dispatch_get_all_op_names():
-        if name.startswith(f"{space}::"):
-            short, _, overload = name.partition("::")[2].partition(".")
-            try:
-                yield name, getattr(getattr(packets, short), overload or "default")
-            except (AttributeError, RuntimeError):  # without a Python name
-                continue
+# These are cached for the process: a test suite calls patch() in each test.
+
+
+@cache
+def _operator(name: str) -> Any:
+    """Return an operator, or None if it has no Python name."""
+    space, _, short = name.partition("::")
+    short, _, overload = short.partition(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, space), short), overload or "default")
+    except (AttributeError, RuntimeError):
+        return None
+
+
+@cache
+def _sparse_kernels(name: str) -> tuple[tuple[str, Callable[..., Any]], ...]:
+    """Return the kernels of an operator for sparse tensors, with their dispatch keys."""
+    operator = _operator(name)
+    if operator is None:
+        return ()
+    return tuple((added, sparse_kernel(operator, key)) for key, added in SPARSE_KEYS.items() if _has_kernel(name, key))
+
+
+@cache
+def _dense_kernel(name: str, values_device: Callable[[], str]) -> Callable[..., Any] | None:
+    """Return the generic kernel of an operator, or None if it needs none."""
+    operator = _operator(name)
+    if operator is None or not _needs_kernel(name):
+        return None
+    if _is_view(operator):
+        return view_kernel(operator)
+    return _recorded(name, operator, generic_kernel(operator, values_device))
+
+
+def _recorded(name: str, operator: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the kernel with its recording in graphs."""
+    if name in RANDOM_KERNELS:  # forebay captures draws itself
+        return kernel
+    return capturable(kernel, written_arguments(operator))
 
 
 def _needs_kernel(name: str) -> bool:
