@@ -15,7 +15,7 @@ from support.on_oracle import ORACLE_HOME, why_no_oracle
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
 NEEDS_TORCH = re.compile(r"importorskip\(\s*\"torch\"|find_spec\(\"torch\"\) is None")
-LONG = ("test_operators_in_both_modes", "test_operator_database", "test_collectives", "test_questions")
+LONG = ("test_operator_database", "test_collectives", "test_questions")
 SOURCES = ["--doctest-modules", "src/forebay/interop/torch", "tests/house/test_public_names.py", "-k=interop.torch"]
 
 
@@ -36,6 +36,7 @@ def run(python: Path, group: str, *paths: str) -> str:
     """Run the tests of a group, which must pass, and return what pytest prints."""
     command = [str(python), "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:randomly", *GROUPS[group]]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((paths_of_sources(), *paths))}
+    environment["OMP_NUM_THREADS"] = "1"  # other workers run beside it
     environment.pop("PYTEST_XDIST_WORKER", None)
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=590, check=False

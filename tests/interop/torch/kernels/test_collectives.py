@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -39,26 +39,29 @@ from torch import nn
 import torch.distributed.fsdp
 from forebay.interop.torch import patch
 
-rank, mode, kind = int(os.environ["RANK"]), *sys.argv[1:]
+rank, ports = int(os.environ["RANK"]), iter(sys.argv[1:])
 
 def build():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)).cuda()
 
-with forebay.emulate("cuda", count=2, profile="h100"), patch(mode):
+def wrapped(kind):
+    if kind == "ddp":
+        return nn.parallel.DistributedDataParallel(build(), device_ids=[rank])
+    if kind == "fsdp1":
+        return torch.distributed.fsdp.FullyShardedDataParallel(build(), device_id=rank)
+    model = build()
+    for each in (model[0], model[2], model):
+        torch.distributed.fsdp.fully_shard(each)
+    return model
+
+def run(kind, mode):
     torch.cuda.set_device(rank)
+    os.environ["MASTER_PORT"] = next(ports)
     dist.init_process_group("nccl")
     torch.manual_seed(100)
     x = torch.randn(8, 16, device="cuda").chunk(2)[rank]
-    if kind == "ddp":
-        model = nn.parallel.DistributedDataParallel(build(), device_ids=[rank])
-    elif kind == "fsdp1":
-        model = torch.distributed.fsdp.FullyShardedDataParallel(build(), device_id=rank)
-    else:
-        model = build()
-        for each in (model[0], model[2], model):
-            torch.distributed.fsdp.fully_shard(each)
-    loss = train(model, x)
+    loss = train(wrapped(kind), x)
     gathered = [torch.zeros(1, device="cuda") for _ in range(2)]
     total = loss.reshape(1).clone()
     dist.all_gather(gathered, total)
@@ -69,20 +72,35 @@ with forebay.emulate("cuda", count=2, profile="h100"), patch(mode):
     if mode == "compute":
         found["loss"] = total.item() / 2
         assert abs(sum(each.item() for each in gathered) - total.item()) < 1e-6
-    print(json.dumps(found))
     dist.destroy_process_group()
+    return found
+
+results = {}
+for kind in ("ddp", "fsdp1", "fsdp2"):
+    for mode in ("compute", "shapes"):
+        with forebay.emulate("cuda", count=2, profile="h100"), patch(mode):
+            results[f"{kind} {mode}"] = run(kind, mode)
+print(json.dumps(results))
 """
 )
 
 
-def run(mode, kind):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+def free_ports(count):
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [str(each.getsockname()[1]) for each in sockets]
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """What the two processes of the program found."""
+    ports = free_ports(6)
+    common = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", PROGRAM, mode, kind],
+            [sys.executable, "-W", "ignore", "-c", PROGRAM, *ports],
             env={**os.environ, **common, "RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for rank in range(2)
@@ -104,9 +122,10 @@ def single_process():
     return train(model, x).item()
 
 
+@pytest.mark.timeout(150)
 @pytest.mark.parametrize("kind", ["ddp", "fsdp1", "fsdp2"])
-def test_two_processes_train_as_one(emulated, kind):
-    computed, shapes = run("compute", kind), run("shapes", kind)
+def test_two_processes_train_as_one(ranks, emulated, kind):
+    computed, shapes = ([each[f"{kind} {mode}"] for each in ranks] for mode in ("compute", "shapes"))
     assert [each["loss"] for each in computed] == pytest.approx([single_process()] * 2, rel=1e-4)
     assert [each["peak"] for each in shapes] == [each["peak"] for each in computed]
     assert [each["now"] for each in shapes] == [each["now"] for each in computed]

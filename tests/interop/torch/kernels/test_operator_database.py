@@ -1,6 +1,12 @@
-"""PyTorch's own samples of all operators (its OpInfo database): values and gradients are those of the CPU."""
+"""PyTorch's own samples of all operators (its OpInfo database).
+
+Values and gradients are those of the CPU; shapes, dtypes, strides and memory are the same with values and without.
+"""
 
 from __future__ import annotations
+
+from contextlib import suppress
+from functools import cache
 
 import pytest
 
@@ -8,6 +14,10 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with
 pytest.importorskip("expecttest", reason="PyTorch's testing package needs expecttest")
 
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402 -- as above
+
+import forebay  # noqa: E402 -- after PyTorch, without which the file is skipped
+from forebay.interop.torch import patch  # noqa: E402 -- as above
+from forebay.interop.torch.devices.values import DataDependent  # noqa: E402 -- as above
 
 SAMPLES = 3  # of each operator
 SECONDS = 60  # for each operator, on a busy machine
@@ -40,6 +50,9 @@ EXCLUDED = {
 def name_of(operator):
     return operator.name + (f".{operator.variant_test_name}" if operator.variant_test_name else "")
 
+
+# PyTorch's meta kernel has other strides than its kernel for the CPU.
+OTHER_STRIDES = {"fft.rfftn", "nonzero_static", "pca_lowrank", "svd_lowrank"}
 
 OPERATORS = {name_of(each): each for each in op_db if name_of(each) not in EXCLUDED}
 
@@ -78,11 +91,69 @@ def gradients(results, arguments):
     return torch.autograd.grad(outputs, inputs, allow_unused=True) if outputs and inputs else ()
 
 
+@cache
+def samples(name):
+    """Return the positional and named arguments of the operator's samples, and its results, if the CPU has them."""
+    operator, found = OPERATORS[name], []
+    kinds = [each for each in (torch.float32, torch.int64) if each in operator.dtypes] or [*operator.dtypes]
+    if not kinds:
+        return found
+    torch.manual_seed(0)
+    differentiable = operator.supports_autograd and kinds[0] == torch.float32
+    inputs = operator.sample_inputs("cpu", kinds[0], requires_grad=differentiable)
+    for sample, _ in zip(inputs, range(SAMPLES), strict=False):
+        arguments = sample.input, *sample.args
+        with suppress(Exception):  # samples that only a GPU accepts
+            found.append((arguments, sample.kwargs, operator(*arguments, **sample.kwargs)))
+    return found
+
+
+def on_device(arguments, keywords):
+    return convert(arguments), {key: "cuda" if key == "device" else convert(each) for key, each in keywords.items()}
+
+
+def layout(each):
+    if each is None:
+        return None
+    return tuple(each.shape), each.dtype, each.stride() if each.layout is torch.strided else each.layout
+
+
+def measure(operator, arguments, keywords):
+    """Return the layouts of results, the shapes of gradients, and the peak; None if the operator needs values."""
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.reset_peak_memory_stats()
+    copies, named = on_device(arguments, keywords)
+    try:
+        made = tensors(operator(*copies, **named))
+        found = gradients(made, (*copies, *named.values()))
+    except DataDependent:
+        return None
+    return [*map(layout, made)], [each is not None and each.shape for each in found], torch.cuda.max_memory_allocated()
+
+
+def measure_all(mode):
+    with forebay.emulate("cuda", profile="h100"), patch(mode):
+        return {
+            (name, at): measure(operator, arguments, keywords)
+            for name, operator in OPERATORS.items()
+            for at, (arguments, keywords, _) in enumerate(samples(name))
+        }
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.timeout(300)
+def test_memory_and_layouts_do_not_depend_on_the_mode():
+    computed, shapes = measure_all("compute"), measure_all("shapes")
+    need_values = {name for (name, _), found in shapes.items() if found is None}
+    assert len(need_values) < 60
+    compared = [key for key in computed if key[0] not in need_values | OTHER_STRIDES]
+    assert len(compared) > 1500
+    assert {key: shapes[key] for key in compared} == {key: computed[key] for key in compared}
+
+
 @pytest.fixture(scope="module")
 def device():
-    import forebay
-    from forebay.interop.torch import patch
-
+    """An emulated device for all tests below."""
     with forebay.emulate("cuda", profile="h100"), patch():
         yield
 
@@ -91,28 +162,11 @@ def device():
 @pytest.mark.timeout(SECONDS)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operator_is_that_of_the_cpu(device, name):
-    operator = OPERATORS[name]
-    kinds = [each for each in (torch.float32, torch.int64) if each in operator.dtypes] or [*operator.dtypes]
-    if not kinds:
-        pytest.skip("the operator has no samples for the CPU")
-    differentiable = operator.supports_autograd and kinds[0] == torch.float32
-    torch.manual_seed(0)
-    compared = 0
-    for sample, _ in zip(
-        operator.sample_inputs("cpu", kinds[0], requires_grad=differentiable), range(SAMPLES), strict=False
-    ):
-        arguments, keywords = (sample.input, *sample.args), sample.kwargs
-        try:
-            expected = operator(*arguments, **keywords)
-        except Exception:  # noqa: BLE001 -- samples that only a GPU accepts
-            continue
-        copies = convert(arguments)
-        named = {key: "cuda" if key == "device" else convert(each) for key, each in keywords.items()}
-        made = operator(*copies, **named)
-        compare(tensors(made), tensors(expected), 1e-4)
-        if differentiable:
-            found = gradients(tensors(made), (*copies, *named.values()))
-            compare(found, gradients(tensors(expected), (*arguments, *keywords.values())), 1e-3)
-        compared += 1
-    if not compared:
+    if not samples(name):
         pytest.skip("no sample of the operator runs on the CPU")
+    for arguments, keywords, expected in samples(name):
+        copies, named = on_device(arguments, keywords)
+        made = OPERATORS[name](*copies, **named)
+        compare(tensors(made), tensors(expected), 1e-4)
+        found = gradients(tensors(made), (*copies, *named.values()))
+        compare(found, gradients(tensors(expected), (*arguments, *keywords.values())), 1e-3)
