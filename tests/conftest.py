@@ -23,6 +23,7 @@ from forebay.backends.nvidia import nvml_ctypes
 from forebay.cuda._kind import CUDA
 from forebay.observe.telemetry import amdsmi
 from forebay.runtime.devices import current, open_device
+from forebay.runtime.history import recording
 from forebay.runtime.lifecycle.emulation import reset_kind
 from forebay.runtime.random import generator as generators
 from forebay.testing.fake import FakeDriver
@@ -107,6 +108,9 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item, nextitem):
+    for opened in open_device.open_devices().devices:
+        if opened.allocator.recording:  # an earlier test or example left it on
+            recording.start(opened.allocator, None)
     result = yield
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
