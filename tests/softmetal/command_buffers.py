@@ -221,7 +221,6 @@ class MTLCommandBuffer(Labeled):
             control.violated("commit-once", "commit() of a command buffer that was committed")
         if self._encoder is not None:
             control.violated("open-encoder", f"commit() while a {self._encoder.kind} encoder is open")
-        record.committed = True
         record.buffer = self
         record.known = observed()
         record.become(k.MTLCommandBufferStatusCommitted)

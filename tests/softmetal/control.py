@@ -50,6 +50,7 @@ class Control:
         self.violations: list[MetalRuleViolation] = []
         self.refused: list[str] = []  # what was not imitated
         self.owner: int | None = None  # the process that has used Metal
+        self._running = 0  # committed command buffers and blocks of the program that have not ended
         self.forked = False  # this is a child of such a process
         self._live: Counter[str] = Counter()
         self._calls: Counter[str] = Counter()
@@ -100,6 +101,7 @@ class Control:
         """Replace the locks, which threads of the parent may hold."""
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
+        self._running = 0
         self.forked = self.owner is not None
 
     # failures
@@ -204,6 +206,23 @@ class Control:
                 self._permits -= 1
         if self.latency:
             threading.Event().wait(self.latency)
+
+    def began(self) -> None:
+        """Count work that one of the stand-in's threads will end."""
+        with self.changed:
+            self._running += 1
+
+    def ended(self) -> None:
+        """Count its end."""
+        with self.changed:
+            self._running -= 1
+            self.changed.notify_all()
+
+    def wait_until_idle(self) -> None:
+        """Wait until all command buffers have completed and all handlers have returned."""
+        with self.changed:
+            idle = self.changed.wait_for(lambda: self._running == 0, WAIT_LIMIT)
+        assert idle, f"{self._running} command buffers or handlers have not ended after {WAIT_LIMIT} s"
 
     # complaints
 

@@ -22,6 +22,7 @@ class Dispatcher:
         self._thread: threading.Thread | None = None
 
     def post(self, block: Callable[[], None]) -> None:
+        control.began()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, args=(self._work,), name=self._name, daemon=True)
             self._thread.start()
@@ -35,6 +36,7 @@ class Dispatcher:
         while (block := work.get()) is not None:
             with autorelease_pool():
                 call_block(block)
+            control.ended()
             block = None
 
 

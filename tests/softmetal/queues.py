@@ -30,9 +30,11 @@ class Engine:
         self._thread: threading.Thread | None = None
 
     def commit(self, record: CommandRecord) -> None:
+        control.began()
         with self.changed:
             if record not in self.order:
                 self.order.append(record)
+            record.committed = True  # from now on the thread may execute it
             self.committed += 1
             if self._thread is None:
                 name = f"MTLCommandQueue {self.number}"
@@ -72,6 +74,7 @@ class Engine:
                 self.committed -= 1
                 self.changed.notify_all()
             record.finish()
+            control.ended()
             del record
 
     def _has_work(self) -> bool:

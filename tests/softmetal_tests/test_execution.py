@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import struct
 import threading
 
 import pytest
 from softmetal.rules import MetalRuleViolation
+from support.software_metal import installed
 
 STATUS = ("NotEnqueued", "Enqueued", "Committed", "Scheduled", "Completed", "Error")
 
@@ -93,6 +95,21 @@ def test_handlers_run_on_another_thread_before_the_wait_ends(metal):
     [(thread, status, is_same)] = seen
     assert thread != threading.get_ident()
     assert (status, is_same) == (metal.Metal.MTLCommandBufferStatusCompleted, True)
+
+
+def test_late_handlers_find_the_modules():
+    seen = []
+    with installed() as control:
+        import Metal
+        import objc
+
+        control.latency = 0.1
+        with objc.autorelease_pool():
+            commands = Metal.MTLCreateSystemDefaultDevice().newCommandQueue().commandBuffer()
+            commands.addCompletedHandler_(lambda _: seen.append(importlib.import_module("objc").__name__))
+            commands.commit()
+            del commands
+    assert seen == ["objc"]
 
 
 def test_queue_waits_for_an_event_of_another_queue(metal):

@@ -27,6 +27,7 @@ def installed(machine: str = "m1-8gib", **changes: object) -> Iterator[Control]:
     try:
         yield control
         control.release()
+        control.wait_until_idle()  # a late handler would not find the modules
         control.check()
     finally:
         control.reset()
