@@ -1,4 +1,4 @@
-"""The kernel of any operator: on which devices its tensors may be."""
+"""The kernel of any operator: on which devices its tensors may be, and composite operators."""
 
 from __future__ import annotations
 
@@ -66,3 +66,12 @@ def test_lists_are_not_copied_to_the_cpu_without_values(shapes_only):
 def test_operators_that_only_the_cpu_has_are_refused(emulated, operator):
     with pytest.raises(NotImplementedError, match=r"histogram.* with arguments from the 'CUDA' backend"):
         operator(torch.ones(4, device="cuda"))
+
+
+def test_composite_operators_with_a_cuda_kernel(emulated):
+    """The CUDA build of PyTorch has kernels for them, which need a driver."""
+    x = torch.arange(6.0, device="cuda")
+    assert torch._chunk_cat([x, x], 0, 2).tolist() == torch._chunk_cat([x.cpu(), x.cpu()], 0, 2).tolist()
+    parts = [torch.empty(2, device="cuda"), torch.empty(4, device="cuda")]
+    torch.split_with_sizes_copy(x, [2, 4], out=parts)
+    assert [each.tolist() for each in parts] == [[0, 1], [2, 3, 4, 5]]
