@@ -192,7 +192,7 @@ class Stream:
     @property
     def device_type(self) -> int:
         """PyTorch's number for the kind of the stream's device."""
-        return device_type_number(self.device.kind)
+        return device_type_number(self.opened.device.kind)
 
     @property
     def native_handle(self) -> int:
@@ -217,7 +217,7 @@ class Stream:
         Does not block.
         """
         if capture_state.active:
-            capture_state.forbid(self.device.kind, "query")
+            capture_state.forbid(self.opened.device.kind, "query")
         return self.queue.idle()
 
     @property
@@ -321,7 +321,7 @@ class Stream:
 
     def __repr__(self) -> str:
         return (
-            f"forebay.Stream device_type={self.device.kind}, device_index={self.device_index}, "
+            f"forebay.Stream device_type={self.opened.device.kind}, device_index={self.device_index}, "
             f"stream_id={self.stream_id}"
         )
 

@@ -219,3 +219,9 @@ def test_mode_is_checked():
     with forebay.emulate("cuda"), pytest.raises(ValueError, match="'compute' or 'shapes', not 'fast'"), patch("fast"):
         pass
     assert not is_patched()
+
+
+def test_streams_name_their_device_as_pytorchs_do(emulated):
+    stream = torch.cuda.Stream("cuda:1")
+    assert (stream.device, stream.device_index) == (torch.device("cuda:1"), 1)
+    assert stream.device_type == int(torch._C._autograd.DeviceType.CUDA)
