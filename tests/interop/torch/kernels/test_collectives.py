@@ -95,7 +95,7 @@ def free_ports(count):
 
 @pytest.fixture(scope="module")
 def ranks():
-    """What the two processes of the program found."""
+    """The peak, the memory and the loss of each rank, by kind and mode."""
     ports = free_ports(6)
     common = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
     processes = [
