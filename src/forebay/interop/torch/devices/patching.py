@@ -37,6 +37,7 @@ from forebay.interop.torch.devices.legacy_types import replace_legacy_types
 from forebay.interop.torch.devices.pinned_memory import replace_pinned_memory
 from forebay.interop.torch.devices.profiling import replace_profiler
 from forebay.interop.torch.devices.python_names import NameReplacements
+from forebay.interop.torch.devices.reducer_timers import replace_reducer_timers
 from forebay.interop.torch.devices.stream_types import replace_stream_types
 from forebay.interop.torch.devices.streams_of_engine import connect_streams
 from forebay.interop.torch.devices.tensor_methods import replace_methods
@@ -117,6 +118,7 @@ class Patch:
                 kernels.register()
                 _replace_names(names)
                 replace_cudnn(names, undo)
+                replace_reducer_timers(undo)
                 compilation.forget_functions()
             except BaseException:
                 undo.close()
