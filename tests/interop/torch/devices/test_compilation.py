@@ -93,3 +93,15 @@ def test_compiled_graphs_end_with_the_emulation():
             assert torch.compile(function, backend="eager", fullgraph=True)(torch.ones(2, device="cuda")).is_cuda
             assert torch.cuda.memory_allocated() == 0
         assert torch.compile(function, backend="eager", fullgraph=True)(torch.ones(2)).tolist() == [1, 1]
+
+
+def test_kernels_are_executed_not_traced(emulated):
+    from forebay.interop.torch.devices.emulated_memory import adopt
+    from forebay.interop.torch.kernels.generic import generic_kernel
+    from forebay.runtime.streams.stream import current_stream_for
+
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2, device="cuda"))
+    rules = torch._dynamo.trace_rules
+    skipped = [adopt, generic_kernel, current_stream_for]
+    assert all(rules.check_file(each.__code__.co_filename).skipped for each in skipped)
+    assert not rules.check_file(__file__).skipped

@@ -1,6 +1,7 @@
 """`torch.compile` on emulated devices: Dynamo knows the replaced functions, and Inductor's graphs run uncompiled.
 
-Dynamo, which traces programs, keeps tables by function. Inductor, which compiles traced graphs for GPUs, needs Triton
+Dynamo, which traces programs, keeps tables by function, and would trace the kernels of emulated devices when graphs
+call them. Inductor, which compiles traced graphs for GPUs, needs Triton
 and a GPU. Graphs with tensors of an emulated device run operator by operator instead, as with the backend "aot_eager":
 what the backward pass keeps is chosen as by Inductor, but operators are not fused.
 """
@@ -10,7 +11,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterable
-from functools import wraps
+from functools import cache, wraps
+from importlib import import_module
 from operator import attrgetter
 from typing import Any
 
@@ -26,6 +28,8 @@ _CACHES = {  # functions that keep tables of PyTorch's functions, by module
     "torch._dynamo.trace_rules": ("get_torch_obj_rule_map",),
     "torch._dynamo.variables.torch": ("get_overridable_functions", "TorchInGraphFunctionVariable._get_handlers"),
 }
+_RULES = "torch._dynamo.trace_rules"
+_NOT_TRACED = ("forebay.interop.torch.devices", "forebay.interop.torch.kernels", "forebay.runtime")
 
 
 def replace_compilation(names: NameReplacements) -> None:
@@ -36,6 +40,9 @@ def replace_compilation(names: NameReplacements) -> None:
         return int(exchange(device))
 
     names.replace(torch.cuda, "_maybe_exchange_device", maybe_exchange)
+    names.replace(torch, "compile", _without_kernels(torch.compile))
+    if _RULES in sys.modules:
+        _skip_kernels()
     inductor = torch._TorchCompileInductorWrapper
     names.replace(inductor, "__call__", _uncompiled(inductor.__call__))
 
@@ -53,6 +60,25 @@ def forget_compiled() -> None:
     if (dynamo := sys.modules.get("torch._dynamo")) is not None:
         dynamo.reset()
     forget_functions()
+
+
+def _without_kernels(compile_function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return torch.compile(), after whose call Dynamo is imported and does not trace kernels."""
+
+    @wraps(compile_function)
+    def run(*args: Any, **keywords: Any) -> Any:
+        _skip_kernels()
+        return compile_function(*args, **keywords)
+
+    return run
+
+
+@cache
+def _skip_kernels() -> None:
+    """Let Dynamo execute the kernels of emulated devices in this process, as it executes those in C++."""
+    rules = import_module(_RULES)
+    for package in _NOT_TRACED:
+        rules.add(package)
 
 
 def _uncompiled(compile_graph: Callable[..., Any]) -> Callable[..., Any]:

@@ -96,8 +96,8 @@ class _Lifetime:
             _observer(memory, True)
 
     def __del__(self) -> None:
-        memory = self.memory
-        if _by_storage is None:  # the interpreter exits
+        memory: EmulatedMemory | None = getattr(self, "memory", None)
+        if memory is None or _by_storage is None:  # an interrupted creation, or the interpreter's exit
             return
         if _by_storage.get(self.key) is memory:
             del _by_storage[self.key]
