@@ -149,3 +149,21 @@ def empty_products(torch):
         torch.addmm(torch.ones(8, device="cuda"), none.T, none),
         none[None] @ none.T[None],
     )
+
+
+def products_of_another_type(torch):
+    wide = torch.float32
+    found = []
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        one, other = torch.ones(64, 80, device="cuda", dtype=dtype), torch.ones(80, 32, device="cuda", dtype=dtype)
+        bias = torch.ones(64, 32, device="cuda")
+        found += [
+            torch.mm(one, other, wide),
+            torch.mm(one, other, wide, out=torch.empty(64, 32, device="cuda")),
+            torch.mm(one[::2, ::2], other[::2], wide),
+            torch.bmm(one[None], other[None], wide),
+            torch.addmm(bias, one, other, wide),
+            torch.addmm(bias[0], one, other, wide),
+            torch.baddbmm(bias[None], one[None], other[None], wide),
+        ]
+    return found

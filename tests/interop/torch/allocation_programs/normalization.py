@@ -158,3 +158,74 @@ def batch_norm_1d(torch):
 def instance_norm(torch):
     with _without_cudnn(torch):
         return _with_gradients(torch, torch.nn.InstanceNorm2d(8, device="cuda"), torch.ones(3, 8, 5, 5, device="cuda"))
+
+
+def batch_norm_channels_last_of_many_rows(torch):
+    with _without_cudnn(torch):
+        return [
+            _with_gradients(
+                torch,
+                torch.nn.BatchNorm2d(shape[1], device="cuda", dtype=dtype),
+                torch.ones(shape, device="cuda", dtype=dtype).to(memory_format=torch.channels_last),
+            )
+            for shape, dtype in (
+                ((8, 16, 32, 32), torch.float32), ((64, 3, 56, 56), torch.float32), ((16, 64, 56, 56), torch.float16),
+            )
+        ]  # fmt: skip
+
+
+def batch_norm_of_strided_inputs(torch):
+    with _without_cudnn(torch):
+        found = []
+        for affine in (True, False):
+            layer = torch.nn.BatchNorm1d(8, affine=affine, device="cuda")
+            given = torch.ones(30, 5, 8, device="cuda").transpose(1, 2)
+            found.append((layer(given), layer.eval()(given)))
+        return found
+
+
+def batch_norm_channels_last_with_such_gradients(torch):
+    with _without_cudnn(torch):
+        layer = torch.nn.BatchNorm2d(16, device="cuda")
+        given = torch.ones(8, 16, 32, 32, device="cuda").to(memory_format=torch.channels_last).requires_grad_()
+        result = layer(given)
+        result.backward(torch.ones_like(result))
+        return layer, given, result
+
+
+def _synchronized(torch, given, weight, gradient):
+    mean, scale = torch.batch_norm_stats(given, 1e-5)
+    means, scales, counts = torch.stack([mean] * 2), torch.stack([scale] * 2), mean.new_ones(2)
+    running = [torch.zeros_like(mean) for _ in range(2)]
+    total = torch.batch_norm_gather_stats_with_counts(given, means, scales, *running, 0.1, 1e-5, counts)
+    result = torch.batch_norm_elemt(given, weight, weight, *total, 1e-5)
+    sums = torch.batch_norm_backward_reduce(gradient, given, *total, weight, True, True, True)
+    number = torch.ones(2, device="cuda", dtype=torch.int32)
+    return result, sums, torch.batch_norm_backward_elemt(gradient, given, *total, weight, *sums[:2], number)
+
+
+def synchronized_batch_norm(torch):
+    found = []
+    for shape in ((4, 8, 5, 5), (4, 8), (8, 16, 32, 32), (64, 3, 56, 56), (2, 4, 3, 8, 8)):
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            weight = torch.ones(shape[1], device="cuda")
+            given, gradient = (torch.ones(shape, device="cuda", dtype=dtype) for _ in range(2))
+            found.append(_synchronized(torch, given, weight, gradient))
+            if len(shape) == 4:
+                given, gradient = (each.to(memory_format=torch.channels_last) for each in (given, gradient))
+                found.append(_synchronized(torch, given, weight, gradient))
+    return found
+
+
+def parts_of_synchronized_batch_norm(torch):
+    given, mean = torch.ones(4, 8, 5, device="cuda"), torch.ones(8, device="cuda")
+    masks = [(True, False, False), (False, False, False)]
+    return [
+        torch.batch_norm_gather_stats(
+            given, torch.stack([mean] * 2), torch.stack([mean] * 2), None, None, 0.1, 1e-5, 4
+        ),
+        torch.batch_norm_update_stats(given, mean, mean, 0.1),
+        torch.batch_norm_elemt(given.transpose(0, 2), None, None, torch.ones(8, device="cuda"), mean, 1e-5),
+        [torch.batch_norm_backward_reduce(given, given, mean, mean, None, *mask) for mask in masks],
+        torch.batch_norm_elemt(given, None, None, mean, mean, 1e-5, out=torch.empty(0, device="cuda")),
+    ]

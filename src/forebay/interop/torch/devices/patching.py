@@ -47,6 +47,7 @@ from forebay.interop.torch.kernels.attention_choice import replace_questions
 from forebay.interop.torch.kernels.collectives import replace_process_groups
 from forebay.interop.torch.kernels.registration import Kernels
 from forebay.interop.torch.kernels.special import COMPOSITES, special_kernels
+from forebay.interop.torch.kernels.synchronized_normalization import replace_synchronization
 
 __all__ = ["Patch", "is_patched", "patch"]
 
@@ -216,6 +217,7 @@ def _replace_names(names: NameReplacements) -> None:
     replace_legacy_types(names)
     replace_process_groups(names)
     replace_questions(names)
+    replace_synchronization(names)
     compilation.replace_compilation(names)
 
 

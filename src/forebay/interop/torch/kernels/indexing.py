@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -11,12 +13,23 @@ from forebay.interop.torch.devices import values
 from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of
 
-__all__ = ["INDEXING_KERNELS"]
+__all__ = ["INDEXING_KERNELS", "masks_select_all"]
 
 _aten = torch.ops.aten
 _compute_put = generic_kernel(_aten._index_put_impl_.default, values.device)
 _ONE_TILE = 4864  # indices that the sort keeps in registers; an assumption
 _compute_index = generic_kernel(_aten.index.Tensor, values.device)
+_masks_select_all: ContextVar[bool] = ContextVar("_masks_select_all", default=False)
+
+
+@contextmanager
+def masks_select_all() -> Iterator[None]:
+    """Assume, where no values are computed, that all elements of a mask are True."""
+    token = _masks_select_all.set(True)
+    try:
+        yield
+    finally:
+        _masks_select_all.reset(token)
 
 
 def _index_put(
@@ -77,8 +90,17 @@ def _index(given: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch
         for each in indices:
             if each is not None and not each.is_cuda and each.dtype != torch.bool:
                 scratch.take(nbytes_of(each))
+        if _masks_select_all.get() and not values.is_computed():
+            indices = [_index_of_all(each) for each in indices]
         result: torch.Tensor = _compute_index(given, indices)
     return result
+
+
+def _index_of_all(mask: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the index of all elements in place of a mask of one dimension."""
+    if mask is None or mask.dtype != torch.bool or mask.dim() != 1:
+        return mask
+    return torch.arange(mask.shape[0])
 
 
 INDEXING_KERNELS: dict[str, Callable[..., Any]] = {

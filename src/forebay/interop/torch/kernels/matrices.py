@@ -11,21 +11,21 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.emulated_memory import open_torch_device
+from forebay.interop.torch.kernels.copies import forget_values
 from forebay.interop.torch.kernels.generic import generic_kernel
-from forebay.interop.torch.kernels.scratch_memory import Scratch, is_dense, nbytes_of
+from forebay.interop.torch.kernels.scratch_memory import Scratch, give, is_dense, nbytes_of, type_name, values_of
 from forebay.interop.torch.kernels.workspaces import blas_workspace, lt_workspace
 
 __all__ = ["MATRIX_KERNELS"]
 
 _aten = torch.ops.aten
 _LT_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-_NAMES = {torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",
-          torch.bool: "Bool"}  # fmt: skip
 
 
 def _refuse_integers(tensor: torch.Tensor, kernel: str) -> None:
-    if tensor.dtype in _NAMES:  # the CPU multiplies integers, a GPU does not: its error, with its text
-        raise NotImplementedError(f"\"{kernel}\" not implemented for '{_NAMES[tensor.dtype]}'")
+    if not (tensor.is_floating_point() or tensor.is_complex()):  # the CPU multiplies integers, a GPU does not
+        raise NotImplementedError(f"\"{kernel}\" not implemented for '{type_name(tensor.dtype)}'")
 
 
 def _is_usable(matrix: torch.Tensor) -> bool:
@@ -88,6 +88,37 @@ def _addmm(operator: Any) -> Callable[..., Any]:
     return kernel
 
 
+def _typed_product(name: str, at: int) -> Callable[..., Any]:
+    """Return the kernel of a product whose result has another type than its factors, `at` and `at + 1`."""
+    compute = getattr(_aten, name)
+
+    def kernel(*args: Any, out: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
+        *tensors, kind = args
+        one, other = tensors[at], tensors[at + 1]
+        if one.dtype != other.dtype:
+            raise RuntimeError("input dtypes must be the same")
+        if kind != one.dtype and not (kind == torch.float32 and one.dtype in (torch.float16, torch.bfloat16)):
+            raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
+        if out is not None and out.dtype != kind:
+            raise RuntimeError("out_dtype must be the same as the dtype of the provided out tensor")
+        found = compute(*(values_of(each).to(kind) for each in tensors), **kwargs)
+        if out is None:
+            result = give(found, open_torch_device(one.device))
+        else:
+            forget_values(out)
+            values_of(out.resize_(found.shape)).copy_(found)
+            result = out
+        with Scratch(one.device) as scratch:
+            _copies(scratch, _is_usable if one.dim() == 2 else _is_usable_batch, other, one)
+            if name == "addmm" and out is None and _uses_lt(tensors[0], one, other, kwargs.get("beta", 1)):
+                lt_workspace(scratch)
+            else:
+                blas_workspace(scratch)
+        return result
+
+    return kernel
+
+
 def _vector_product(operator: Any, at: int) -> Callable[..., Any]:
     """Return the kernel of a product whose argument `at` is a matrix or vector."""
     compute = generic_kernel(operator, values.device)
@@ -116,6 +147,11 @@ MATRIX_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::addmm": _addmm(_aten.addmm.default),
     "aten::addmm_": _addmm(_aten.addmm_.default),
     "aten::addmm.out": _addmm(_aten.addmm.out),
+    **{
+        f"aten::{name}.{overload}": _typed_product(name, at)
+        for name, at in (("mm", 0), ("bmm", 0), ("addmm", 1), ("baddbmm", 1))
+        for overload in ("dtype", "dtype_out")
+    },
     "aten::_addmm_activation": _addmm(_aten._addmm_activation.default),
     "aten::addmv": _vector_product(_aten.addmv.default, 1),
     "aten::addmv_": _vector_product(_aten.addmv_.default, 1),

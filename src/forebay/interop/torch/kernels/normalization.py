@@ -1,6 +1,6 @@
 """Normalizations on emulated devices: statistics in the types of PyTorch's CUDA build, and the buffers of its kernels.
 
-Values are those of the CPU. Batch normalization is PyTorch's own implementation, not cuDNN's.
+Values are those of the CPU.
 """
 
 from __future__ import annotations
@@ -10,28 +10,26 @@ from typing import Any, TypeAlias
 
 import torch
 
-from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_device
-from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.reductions import take_reduction
 from forebay.interop.torch.kernels.scratch_memory import Scratch, give, values_of
 
-__all__ = ["NORMALIZATION_KERNELS"]
+__all__ = ["NORMALIZATION_KERNELS", "statistics_for", "wide_type"]
 
 _aten = torch.ops.aten
 _Optional: TypeAlias = torch.Tensor | None
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def wide_type(dtype: torch.dtype) -> torch.dtype:
     """Return the type in which the GPU computes statistics."""
     return torch.float32 if dtype in _HALVES else dtype
 
 
-def _statistics_for(given: torch.Tensor, weight: _Optional, statistics: torch.Tensor) -> torch.Tensor:
+def statistics_for(given: torch.Tensor, weight: _Optional, statistics: torch.Tensor) -> torch.Tensor:
     """Return statistics in the type that the CPU's kernel expects."""
     mixed = weight is not None and weight.dtype != given.dtype
-    return values_of(statistics).to(_wide(given.dtype) if mixed else given.dtype)
+    return values_of(statistics).to(wide_type(given.dtype) if mixed else given.dtype)
 
 
 def _layer_norm(
@@ -47,7 +45,7 @@ def _layer_norm(
 
 
 def _as_wide(statistics: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    return statistics.to(_wide(given.dtype)).contiguous()
+    return statistics.to(wide_type(given.dtype)).contiguous()
 
 
 def _layer_norm_backward(
@@ -55,8 +53,8 @@ def _layer_norm_backward(
     scale: torch.Tensor, weight: _Optional, bias: _Optional, output_mask: Sequence[bool],
 ) -> tuple[_Optional, ...]:  # fmt: skip
     found = _aten.native_layer_norm_backward(
-        values_of(gradient), values_of(given), normalized_shape, _statistics_for(given, weight, mean),
-        _statistics_for(given, weight, scale), values_of(weight), values_of(bias), output_mask,
+        values_of(gradient), values_of(given), normalized_shape, statistics_for(given, weight, mean),
+        statistics_for(given, weight, scale), values_of(weight), values_of(bias), output_mask,
     )  # fmt: skip
     return _give_gradients(gradient, given, mean, found, normalized_shape)
 
@@ -96,8 +94,8 @@ def _rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     opened = open_torch_device(given.device)
     if eps is None:
-        eps = torch.finfo(_wide(given.dtype)).eps
-    wide = values_of(given).to(_wide(given.dtype))
+        eps = torch.finfo(wide_type(given.dtype)).eps
+    wide = values_of(given).to(wide_type(given.dtype))
     dimensions = tuple(range(-len(normalized_shape), 0))
     scale = torch.rsqrt(wide.pow(2).mean(dimensions, keepdim=True).add(eps))
     result = (wide * scale).to(given.dtype)
@@ -112,7 +110,7 @@ def _rms_norm_backward(
     gradient: torch.Tensor, given: torch.Tensor, normalized_shape: Sequence[int], scale: torch.Tensor,
     weight: _Optional, output_mask: Sequence[bool],
 ) -> tuple[_Optional, ...]:  # fmt: skip
-    kind = _wide(given.dtype)
+    kind = wide_type(given.dtype)
     outer, wide, factor = (values_of(each).to(kind) for each in (gradient, given, scale))
     dimensions = tuple(range(-len(normalized_shape), 0))
     of_given = of_weight = None
@@ -137,7 +135,7 @@ def _group_norm(
         values_of(given), values_of(weight), values_of(bias), batch, channels, size, groups, eps
     )
     results = [give(found[0], opened), *(adopt(each.to(given.dtype).contiguous(), opened) for each in found[1:])]
-    width = _wide(given.dtype).itemsize
+    width = wide_type(given.dtype).itemsize
     with Scratch(opened) as scratch:
         if given.dtype in _HALVES:
             scratch.take(batch * groups * width)
@@ -157,7 +155,7 @@ def _group_norm_backward(
         values_of(gradient), values_of(given), values_of(mean), values_of(scale), values_of(weight), batch, channels,
         size, groups, output_mask,
     )  # fmt: skip
-    width = _wide(given.dtype).itemsize
+    width = wide_type(given.dtype).itemsize
     with Scratch(opened) as outer:
         outer.contiguous(gradient)
         results = tuple(None if each is None else give(each, opened) for each in found)
@@ -175,50 +173,6 @@ def _group_norm_backward(
     return results
 
 
-def _is_transposed(given: torch.Tensor) -> bool:
-    """Return True if channels are the last dimension in memory, for which there are kernels of their own."""
-    if given.dim() == 4 and given.is_contiguous(memory_format=torch.channels_last):
-        return True
-    if given.dim() == 5 and given.is_contiguous(memory_format=torch.channels_last_3d):
-        return True
-    return bool(given.is_contiguous() and given.stride(1) == 1)
-
-
-def _batch_norm(operator: Any) -> Callable[..., Any]:
-    compute = generic_kernel(operator, values.device)
-
-    def kernel(given: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        results = list(compute(given, *args, **kwargs))
-        if not results[1].numel() and given.numel():  # the CPU returns no statistics in evaluation
-            opened = open_torch_device(given.device)
-            for at in (1, 2):
-                made = torch.zeros(given.shape[1], dtype=_wide(given.dtype), device=values.device())
-                results[at] = adopt(made, opened)
-        return tuple(results)
-
-    return kernel
-
-
-def _batch_norm_backward(
-    gradient: torch.Tensor, given: torch.Tensor, weight: _Optional, running_mean: _Optional, running_var: _Optional,
-    save_mean: _Optional, save_invstd: _Optional, train: bool, eps: float, output_mask: Sequence[bool],
-) -> tuple[_Optional, ...]:  # fmt: skip
-    opened = open_torch_device(given.device)
-    statistics = [values_of(each) if train else None for each in (save_mean, save_invstd)]  # the CPU has none otherwise
-    found = _aten.native_batch_norm_backward(
-        values_of(gradient), values_of(given), values_of(weight), values_of(running_mean), values_of(running_var),
-        *statistics, train, eps, output_mask,
-    )  # fmt: skip
-    if not (train and _is_transposed(given)):
-        return tuple(None if each is None else give(each, opened) for each in found)
-    with Scratch(opened) as scratch:
-        width = _wide(given.dtype).itemsize
-        scratch.take(given.shape[1] * width)
-        scratch.take(given.shape[1] * width)
-        weights = [None if each is None else give(each, opened) for each in found[1:]]
-        return None if found[0] is None else give(found[0], opened), *weights
-
-
 NORMALIZATION_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::native_layer_norm": _layer_norm,
     "aten::native_layer_norm_backward": _layer_norm_backward,
@@ -226,8 +180,4 @@ NORMALIZATION_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::_fused_rms_norm_backward": _rms_norm_backward,
     "aten::native_group_norm": _group_norm,
     "aten::native_group_norm_backward": _group_norm_backward,
-    "aten::native_batch_norm": _batch_norm(_aten.native_batch_norm.default),
-    "aten::_native_batch_norm_legit": _batch_norm(_aten._native_batch_norm_legit.default),
-    "aten::_native_batch_norm_legit.no_stats": _batch_norm(_aten._native_batch_norm_legit.no_stats),
-    "aten::native_batch_norm_backward": _batch_norm_backward,
 }

@@ -11,7 +11,7 @@ from forebay.interop.torch.devices.emulated_memory import adopt, alias, allocate
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.storage import AnyBlock
 
-__all__ = ["Scratch", "capability", "contiguous_bytes", "give", "is_dense", "nbytes_of", "values_of"]
+__all__ = ["Scratch", "capability", "contiguous_bytes", "give", "is_dense", "nbytes_of", "type_name", "values_of"]
 
 
 class Scratch:
@@ -66,6 +66,11 @@ def capability(opened: OpenDevice) -> tuple[int, int]:
 def nbytes_of(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> int:
     """Return the bytes of the elements of a tensor, with another type if one is named."""
     return int(tensor.numel() * (tensor.itemsize if dtype is None else dtype.itemsize))
+
+
+def type_name(dtype: torch.dtype) -> str:
+    """Return the name of a type in PyTorch's errors, such as "Long"."""
+    return str(torch.empty(0, dtype=dtype).type()).rpartition(".")[2].removesuffix("Tensor")
 
 
 def contiguous_bytes(tensor: torch.Tensor) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from forebay.interop.torch.kernels.attention import ATTENTION_COMPOSITES, ATTENTION_KERNELS
+from forebay.interop.torch.kernels.batch_normalization import BATCH_NORM_KERNELS
 from forebay.interop.torch.kernels.collectives import collective_kernels
 from forebay.interop.torch.kernels.contiguous_copies import COPYING_KERNELS
 from forebay.interop.torch.kernels.copies import COPY_KERNELS
@@ -20,6 +21,7 @@ from forebay.interop.torch.kernels.random_draws import DROPOUT_KERNELS, RANDOM_K
 from forebay.interop.torch.kernels.recurrent_cells import RNN_KERNELS
 from forebay.interop.torch.kernels.reductions import REDUCTION_KERNELS
 from forebay.interop.torch.kernels.sorting import SORTING_KERNELS
+from forebay.interop.torch.kernels.synchronized_normalization import SYNCHRONIZED_KERNELS
 from forebay.interop.torch.kernels.transfers import TRANSFER_KERNELS
 
 __all__ = ["COMPOSITES", "special_kernels"]
@@ -32,6 +34,7 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
     """Return the kernels."""
     return {
         **ATTENTION_KERNELS,
+        **BATCH_NORM_KERNELS,
         **COPYING_KERNELS,
         **COPY_KERNELS,
         **DROPOUT_KERNELS,
@@ -46,6 +49,7 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
         **RNN_KERNELS,
         **SCALING_KERNELS,
         **SORTING_KERNELS,
+        **SYNCHRONIZED_KERNELS,
         **TRANSFER_KERNELS,
         **collective_kernels(),
     }
