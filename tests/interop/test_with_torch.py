@@ -15,7 +15,8 @@ from support.on_oracle import ORACLE_HOME, why_no_oracle
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
 NEEDS_TORCH = re.compile(r"importorskip\(\s*\"torch\"|find_spec\(\"torch\"\) is None")
-LONG = ("test_operator_database", "test_collectives", "test_questions")
+LONG = ("test_operator_database", "test_collectives", "test_distributed_training", "test_questions")
+PYTEST = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 SOURCES = ["--doctest-modules", "src/forebay/interop/torch", "tests/house/test_public_names.py", "-k=interop.torch"]
 
 
@@ -32,10 +33,14 @@ def groups() -> dict[str, list[str]]:
 GROUPS = groups()
 
 
-def run(python: Path, group: str, *paths: str) -> str:
-    """Run the tests of a group, which must pass, and return what pytest prints."""
-    command = [str(python), "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:randomly", *GROUPS[group]]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((paths_of_sources(), *paths))}
+def run(python: Path, group: str, *, first: str = "", last: str = "") -> str:
+    """Run the tests of a group, which must pass, and return what pytest prints.
+
+    Packages are found in the folder `first`, then in the environment of Python, then in the folder `last`.
+    """
+    options = ["-q", "-rs", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    command = [str(python), "-c", PYTEST, last, *options, *GROUPS[group]]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (paths_of_sources(), first)))}
     environment["OMP_NUM_THREADS"] = "1"  # other workers run beside it
     environment.pop("PYTEST_XDIST_WORKER", None)
     done = subprocess.run(
@@ -55,9 +60,11 @@ def test_group_passes_with_torch(group):
 
 
 @pytest.mark.oracle
+@needs_torch
 @pytest.mark.skipif(bool(why_no_oracle()), reason=why_no_oracle())
-@pytest.mark.parametrize("group", ["attribution", "devices", "kernels"])
+@pytest.mark.parametrize("group", [each for each in GROUPS if each.startswith("interop/torch")])
 @pytest.mark.timeout(600)
 def test_group_passes_with_the_cuda_build_of_pytorch(group):
     """With the PyTorch of the oracle, of another version than that of .venv/torch, and without a driver."""
-    run(ORACLE_HOME / "venv/bin/python", f"interop/torch/{group}", sysconfig.get_path("purelib"))
+    packages = sysconfig.get_path("purelib", vars={"base": str(TORCH.parents[1])})
+    run(ORACLE_HOME / "venv/bin/python", group, first=sysconfig.get_path("purelib"), last=packages)

@@ -225,3 +225,25 @@ def test_streams_name_their_device_as_pytorchs_do(emulated):
     stream = torch.cuda.Stream("cuda:1")
     assert (stream.device, stream.device_index) == (torch.device("cuda:1"), 1)
     assert stream.device_type == int(torch._C._autograd.DeviceType.CUDA)
+
+
+def test_random_state_of_a_device_object(emulated):
+    device = torch.device("cuda", 1)
+    state = torch.cuda.get_rng_state(device)
+    with torch.random.fork_rng([device]):
+        drawn = torch.rand(4, device=device)
+    torch.cuda.set_rng_state(state, device)
+    assert torch.equal(torch.rand(4, device=device), drawn)
+
+
+def test_builds_for_the_cpu_name_a_version_of_cuda_until_the_end():
+    before = torch.version.cuda
+    with forebay.emulate("cuda", profile="h100"), patch():
+        assert tuple(map(int, torch.version.cuda.split("."))) >= (12, 0)
+    assert torch.version.cuda == before
+
+
+def test_an_owner_whose_creation_was_interrupted_is_deleted_silently(emulated):
+    from forebay.interop.torch.devices.emulated_memory import _Lifetime
+
+    _Lifetime.__new__(_Lifetime).__del__()

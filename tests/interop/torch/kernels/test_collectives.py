@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import json
-import os
-import socket
-import subprocess
-import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with_torch.py runs this file")
+
+from support.ranks import free_ports, run_ranks  # noqa: E402 -- of tests that need PyTorch
 
 import forebay  # noqa: E402 -- after PyTorch, without which the file is skipped
 from forebay.interop.torch import patch  # noqa: E402 -- as above
@@ -85,33 +82,10 @@ print(json.dumps(results))
 )
 
 
-def free_ports(count):
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [str(each.getsockname()[1]) for each in sockets]
-
-
 @pytest.fixture(scope="module")
 def ranks():
     """The peak, the memory and the loss of each rank, by kind and mode."""
-    ports = free_ports(6)
-    common = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", PROGRAM, *ports],
-            env={**os.environ, **common, "RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        ended = [process.communicate(timeout=120) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], ended
-    return [json.loads(out.splitlines()[-1]) for out, _ in ended]
+    return run_ranks("-c", PROGRAM, *free_ports(6))
 
 
 def single_process():
@@ -229,17 +203,38 @@ def test_received_values_are_unknown_without_values(shapes_only):
             x.item()
 
 
-def test_groups_have_the_backend_that_the_program_names(emulated, tmp_path, monkeypatch):
+@pytest.fixture
+def one_rank(emulated, tmp_path, monkeypatch):
+    """A group of one process."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
     torch.distributed.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=torch.device("cuda:0"))
     try:
-        assert torch.distributed.get_backend() == "nccl"
-        assert torch.distributed.get_backend(torch.distributed.new_group([0], None, "gloo")) == "gloo"
-        assert torch.distributed.get_backend(torch.distributed.new_group([0])) == "nccl"
-        assert torch.cuda.nccl.version() >= (2, 10)
-        total = torch.ones(2, device="cuda")
-        torch.distributed.all_reduce(total)
-        assert total.tolist() == [1, 1]
+        yield
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_groups_have_the_backend_that_the_program_names(one_rank):
+    assert torch.distributed.get_backend() == "nccl"
+    assert torch.distributed.get_backend(torch.distributed.new_group([0], None, "gloo")) == "gloo"
+    assert torch.distributed.get_backend(torch.distributed.new_group([0])) == "nccl"
+    assert torch.cuda.nccl.version() >= (2, 10)
+    total = torch.ones(2, device="cuda")
+    torch.distributed.all_reduce(total)
+    assert total.tolist() == [1, 1]
+
+
+def test_results_of_work_are_tensors_of_the_device(one_rank):
+    x = torch.ones(2, device="cuda")
+    work = torch.distributed.all_reduce(x, async_op=True)
+    assert work.get_future().value()[0] is x
+    dropped = torch.distributed.all_reduce(torch.ones(2, device="cuda"), async_op=True).get_future().value()[0]
+    assert (dropped.is_cuda, dropped.tolist()) == (True, [1, 1])
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")  # it has another name in PyTorch 2.13
+def test_gathered_results_have_any_shape(one_rank):
+    result = torch.empty(1, 1, 6, device="cuda")
+    torch.distributed.all_gather_into_tensor(result, torch.arange(6.0, device="cuda").view(2, 3))
+    assert result.flatten().tolist() == [0, 1, 2, 3, 4, 5]

@@ -53,6 +53,7 @@ __all__ = ["Patch", "is_patched", "patch"]
 
 _lock = threading.Lock()
 _patched = False
+_CUDA_VERSION = "13.0"  # that of the wheels of PyTorch 2.11 and later on PyPI
 # Names that stay PyTorch's: above all the types of its tensors.
 _SKIPPED = (
     "OutOfMemoryError", "AcceleratorError", "amp", "get_rng_state", "get_rng_state_all", "set_rng_state",
@@ -202,6 +203,8 @@ def _replace_names(names: NameReplacements) -> None:
     for module in (torch.cuda, torch.cuda.graphs):
         names.replace(module, "CUDAGraph", TorchGraph)
     names.replace(torch._C, "_has_cuda", True)
+    if torch.version.cuda is None:  # a build for the CPU
+        names.replace(torch.version, "cuda", _CUDA_VERSION)
     for name in dir(forebay._C):
         if name.startswith(("_cuda", "_host_")):
             names.replace(torch._C, name, getattr(forebay._C, name))
@@ -233,16 +236,20 @@ def _in_one_thread(run_backward: Callable[..., Any]) -> Callable[..., Any]:
 
 def _random_functions() -> dict[str, Callable[..., Any]]:
     def get_rng_state(device: Any = "cuda") -> torch.Tensor:
-        return to_tensor(forebay.cuda.get_rng_state(device))
+        return to_tensor(forebay.cuda.get_rng_state(_device_argument(device)))
 
     def get_rng_state_all() -> list[torch.Tensor]:
         return [to_tensor(each) for each in forebay.cuda.get_rng_state_all()]
 
     def set_rng_state(new_state: torch.Tensor, device: Any = "cuda") -> None:
-        forebay.cuda.set_rng_state(to_bytes(new_state), device)
+        forebay.cuda.set_rng_state(to_bytes(new_state), _device_argument(device))
 
     def set_rng_state_all(new_states: Any) -> None:
         forebay.cuda.set_rng_state_all([to_bytes(each) for each in new_states])
 
     functions = (get_rng_state, get_rng_state_all, set_rng_state, set_rng_state_all)
     return {each.__name__: each for each in functions}
+
+
+def _device_argument(device: Any) -> Any:
+    return str(device) if isinstance(device, torch.device) else device

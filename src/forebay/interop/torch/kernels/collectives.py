@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
@@ -13,6 +14,7 @@ import torch.distributed
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import alias
 from forebay.interop.torch.devices.python_names import NameReplacements
+from forebay.interop.torch.devices.reducer_timers import has_reducer_timer
 from forebay.interop.torch.kernels.copies import forget_values
 
 __all__ = ["collective_kernels", "replace_process_groups"]
@@ -24,6 +26,8 @@ _NAMES = (
     "broadcast_", "gather_", "recv_", "recv_any_source_", "reduce_", "reduce_scatter_",
     "reduce_scatter_tensor_coalesced_", "scatter_", "send",
 )  # fmt: skip
+# One tensor holds the parts of all ranks: of any shape for NCCL, with the parts in the first dimension for Gloo.
+_FLAT = ("c10d::_allgather_base_", "c10d::_reduce_scatter_base_")
 
 
 def collective_kernels() -> dict[str, Callable[..., Any]]:
@@ -41,13 +45,15 @@ def _kernel(operator: Any) -> Callable[..., Any]:
     these values are taken to be the same in each rank.
     """
     returned = operator._schema.returns
+    flat = operator._schema.name in _FLAT
     receives = operator._schema.name not in ("c10d::send", "c10d::broadcast_")
     group_at = [argument.name for argument in operator._schema.arguments].index("process_group")
 
     def run(*args: Any, **keywords: Any) -> Any:
         work = None
         if values.is_computed():
-            result = operator(*map(_on_host, args), **{name: _on_host(each) for name, each in keywords.items()})
+            given = [_on_host(each, flat=flat) for each in args]
+            result = operator(*given, **{name: _on_host(each) for name, each in keywords.items()})
             work = result if len(returned) == 1 else result[-1]
         elif receives and torch._C._current_graph_task_id() == -1:
             forget_values(args[0])
@@ -71,12 +77,58 @@ def _done(results: Any) -> Any:
     return torch._C._distributed_c10d._create_work_from_future(future).boxed()
 
 
-def _on_host(argument: Any) -> Any:
+def _on_host(argument: Any, *, flat: bool = False) -> Any:
+    """Return an argument with tensors over values. Each knows the tensor of the device that it replaces.
+
+    It does not keep that tensor: Gloo's thread would free the memory at any time.
+    """
     if isinstance(argument, torch.Tensor):
-        return alias(argument) if argument.is_cuda else argument
+        if not argument.is_cuda:
+            return argument
+        found: Any = alias(argument)
+        if flat and argument.is_contiguous():
+            found = found.view(-1)
+        found.forebay_original = weakref.ref(argument), argument.device
+        return found
     if isinstance(argument, (list, tuple)):
-        return [_on_host(each) for each in argument]
+        return [_on_host(each, flat=flat) for each in argument]
     return argument
+
+
+def _on_device(result: Any) -> Any:
+    """Return a result with the tensors of the device, or copies of deleted ones, in place of those over values."""
+    if isinstance(result, torch.Tensor):
+        find, device = getattr(result, "forebay_original", (None, None))
+        if find is None:
+            return result
+        original = find()
+        return result.to(device) if original is None else original
+    if isinstance(result, (list, tuple)):
+        return type(result)(map(_on_device, result))
+    return result
+
+
+def _with_tensors_of_device(names: NameReplacements) -> None:
+    """Let finished work return tensors of the device.
+
+    As with NCCL, the future is complete when it is returned, and its callbacks run in the thread that adds them.
+    """
+    work: Any = torch.distributed.Work
+    get_future, get_result = work.get_future, work.result
+
+    def future(self: Any) -> Any:
+        completed: torch.futures.Future[Any] = torch.futures.Future()
+        try:
+            completed.set_result(_on_device(get_future(self).wait()))
+        except RuntimeError as error:  # of the transfer
+            completed.set_exception(RuntimeError(str(error)))
+        return completed
+
+    def result(self: Any) -> Any:
+        return _on_device(get_result(self))
+
+    names.replace(work, "get_future", future)
+    names.replace(work, "result", result)
 
 
 def replace_process_groups(names: NameReplacements) -> None:
@@ -85,7 +137,9 @@ def replace_process_groups(names: NameReplacements) -> None:
         return
     module: Any = torch.distributed
     names.replace(module, "is_nccl_available", lambda: True)
-    names.replace(module.Logger, "set_runtime_stats_and_log", lambda self: None)  # noqa: ARG005 -- needs a timer of CUDA events
+    _with_tensors_of_device(names)
+    if not has_reducer_timer():
+        names.replace(module.Logger, "set_runtime_stats_and_log", lambda self: None)  # noqa: ARG005 -- it reads the timer
     if not values.is_computed():  # it compares the shapes in tensors
         names.replace(module, "_verify_params_across_processes", lambda *_: None)
     asked: dict[str, str] = {}
