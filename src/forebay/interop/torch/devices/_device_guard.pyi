@@ -9,6 +9,7 @@ class Table:
 
 def set_callbacks(
     current_index: Callable[[], int],
+    exchange_index: Callable[[int], int],
     device_count: Callable[[], int],
     current_stream: Callable[[int], int],
     exchange_stream: Callable[[int, int], int],
@@ -23,6 +24,8 @@ def set_callbacks(
     ----------
     current_index : callable
         Return the index of the calling thread's device.
+    exchange_index : callable
+        Make the device with an index the calling thread's one, and return the index of the previous one.
     device_count : callable
         Return the number of devices.
     current_stream : callable
@@ -56,10 +59,11 @@ def make_object(template: int, slots: Mapping[str, int]) -> tuple[Table, int, in
     template : int
         Address of the object.
     slots : dict of str to int
-        Position in the table of each method to replace. Of device guards: "exchangeDevice", "getDevice",
-        "deviceCount", "getStream", "getDefaultStream", "exchangeStream", "record", "block", "destroyEvent",
-        "queryEvent", "queryStream", "synchronizeEvent", "synchronizeStream" and "recordDataPtrOnStream". Of hooks:
-        "hasCUDA", "isBuilt", "isAvailable", "init", "hasPrimaryContext" and "getPinnedMemoryAllocator".
+        Position in the table of each method to replace. Of device guards: "exchangeDevice", "getDevice", "setDevice",
+        "uncheckedSetDevice", "deviceCount", "getStream", "getDefaultStream", "exchangeStream", "record", "block",
+        "destroyEvent", "queryEvent", "queryStream", "synchronizeEvent", "synchronizeStream" and
+        "recordDataPtrOnStream". Of hooks: "hasCUDA", "isBuilt", "isAvailable", "init", "hasPrimaryContext" and
+        "getPinnedMemoryAllocator".
 
     Returns
     -------

@@ -6,12 +6,15 @@ and returns what the C++ ABI prescribes for c10::Device (type and index, a byte 
 64-bit number): both are structures that registers hold.
 """
 
+from cpython.object cimport PyObject
 from libc.stdint cimport int8_t, int64_t, uint16_t, uintptr_t
 from libc.string cimport memcpy
 
 cdef extern from "Python.h":
     int Py_IsInitialized() nogil
     void PyErr_SetInterrupt()
+    void PyErr_Fetch(PyObject** kind, PyObject** value, PyObject** traceback)
+    void PyErr_Restore(PyObject* kind, PyObject* value, PyObject* traceback)
 
 cdef enum:
     CUDA = 1  # c10::DeviceType
@@ -33,6 +36,7 @@ cdef tuple _callbacks = ()
 
 cdef enum:  # positions in `_callbacks`
     CURRENT_INDEX
+    EXCHANGE_INDEX
     DEVICE_COUNT
     CURRENT_STREAM
     EXCHANGE_STREAM
@@ -54,17 +58,23 @@ cdef int64_t ask(int callback, int count=0, int64_t first=0, int64_t second=0, i
     """Return what a callback returns for some arguments; 0 for None, and after the interpreter's end.
 
     It cannot raise into C++: the answer to an error is device 0 or its default stream. An interrupt is raised again
-    when Python code continues.
+    when Python code continues. C++ code also asks while an exception of Python passes through it, which is kept.
     """
+    cdef PyObject* kind = NULL
+    cdef PyObject* value = NULL
+    cdef PyObject* traceback = NULL
+    cdef int64_t answer = 0
     if not Py_IsInitialized():
         return 0
     with gil:
+        PyErr_Fetch(&kind, &value, &traceback)
         try:
-            return _callbacks[callback](*(first, second, third)[:count]) or 0
+            answer = _callbacks[callback](*(first, second, third)[:count]) or 0
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 PyErr_SetInterrupt()
-            return 0
+        PyErr_Restore(kind, value, traceback)
+    return answer
 
 
 cdef uint16_t get_device(void* self) noexcept nogil:
@@ -72,7 +82,11 @@ cdef uint16_t get_device(void* self) noexcept nogil:
 
 
 cdef uint16_t exchange_device(void* self, uint16_t device) noexcept nogil:
-    return device
+    return pack(<int>ask(EXCHANGE_INDEX, 1, unpack(device)))
+
+
+cdef void set_device(void* self, uint16_t device) noexcept nogil:
+    ask(EXCHANGE_INDEX, 1, unpack(device))
 
 
 cdef int8_t count_devices(void* self) noexcept nogil:
@@ -147,6 +161,8 @@ cdef bint answer_true_for(void* self, int8_t index) noexcept nogil:
 cdef dict _METHODS = {
     "exchangeDevice": <uintptr_t>&exchange_device,
     "getDevice": <uintptr_t>&get_device,
+    "setDevice": <uintptr_t>&set_device,
+    "uncheckedSetDevice": <uintptr_t>&set_device,
     "deviceCount": <uintptr_t>&count_devices,
     "getStream": <uintptr_t>&get_stream,
     "getDefaultStream": <uintptr_t>&get_default_stream,
@@ -169,13 +185,13 @@ cdef dict _METHODS = {
 
 
 def set_callbacks(
-    current_index, device_count, current_stream, exchange_stream, record_event, wait_event, destroy_event,
-    record_memory,
+    current_index, exchange_index, device_count, current_stream, exchange_stream, record_event, wait_event,
+    destroy_event, record_memory,
 ):
     global _callbacks
     _callbacks = (
-        current_index, device_count, current_stream, exchange_stream, record_event, wait_event, destroy_event,
-        record_memory,
+        current_index, exchange_index, device_count, current_stream, exchange_stream, record_event, wait_event,
+        destroy_event, record_memory,
     )
 
 

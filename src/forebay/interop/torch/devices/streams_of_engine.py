@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 import forebay.cuda
+from forebay.cuda.lifecycle import _exchange_device
 from forebay.device_spec import Device
 from forebay.interop.torch.devices._device_guard import set_callbacks
 from forebay.interop.torch.devices.emulated_memory import memory_at
@@ -22,8 +23,8 @@ _numbers = count(1)
 def connect_streams() -> None:
     """Let PyTorch's device guard use the current devices and streams of forebay."""
     set_callbacks(
-        lambda: current.current_index("cuda"), forebay.cuda.device_count, _current, _exchange, _record, _wait,
-        _destroy, _record_memory,
+        lambda: current.current_index("cuda"), _exchange_device, forebay.cuda.device_count, _current,
+        _exchange, _record, _wait, _destroy, _record_memory,
     )  # fmt: skip
 
 
@@ -35,7 +36,9 @@ def _exchange(index: int, number: int) -> int:
     opened = open_device.open_device(Device("cuda", index))
     previous = current_stream_for(opened)
     if number != previous.stream_id:
+        device = current.current_index("cuda")
         current.set_stream_on(_stream(index, number))
+        _exchange_device(device)  # a stream guard changes the device by itself
     return previous.stream_id
 
 

@@ -22,9 +22,9 @@ _GUARDS = "_ZN3c104impl26device_guard_impl_registryE"  # c10::impl::device_guard
 _HOOKS = "_ZN2at6detail12getCUDAHooksEv"  # at::detail::getCUDAHooks()
 _HOST_ALLOCATOR = "_ZN3c1015GetCPUAllocatorEv"  # c10::GetCPUAllocator()
 _CPU, _CUDA, _META = 0, 1, 14  # c10::DeviceType
-_GUARD_METHODS = ("exchangeDevice", "getDevice", "deviceCount", "getStream", "getDefaultStream", "exchangeStream",
-                  "record", "block", "destroyEvent", "queryEvent", "queryStream", "synchronizeEvent",
-                  "synchronizeStream", "recordDataPtrOnStream")  # fmt: skip
+_GUARD_METHODS = ("exchangeDevice", "getDevice", "setDevice", "uncheckedSetDevice", "deviceCount", "getStream",
+                  "getDefaultStream", "exchangeStream", "record", "block", "destroyEvent", "queryEvent", "queryStream",
+                  "synchronizeEvent", "synchronizeStream", "recordDataPtrOnStream")  # fmt: skip
 _HOOK_METHODS = ("hasCUDA", "hasPrimaryContext", "isBuilt", "isAvailable", "init", "getPinnedMemoryAllocator")
 _VIRTUAL = re.compile(r"\bvirtual\s+(~)?[^;{}()]*?(\w+)\s*\(")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
