@@ -167,3 +167,28 @@ def products_of_another_type(torch):
             torch.baddbmm(bias[None], one[None], other[None], wide),
         ]
     return found
+
+
+def products_of_groups(torch):
+    found = []
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for groups in (1, 2, 3, 5, 8):
+            ends = torch.arange(4, 4 * groups + 4, 4, dtype=torch.int32).cuda()
+            one = torch.ones(4 * groups, 16, device="cuda", dtype=dtype)
+            weights = torch.ones(groups, 20, 16, device="cuda", dtype=dtype).transpose(1, 2)
+            found += [
+                torch._grouped_mm(one, weights, ends),
+                torch._grouped_mm(one.view(groups, 4, 16), weights),
+                torch._grouped_mm(one.view(groups, 4, 16), torch.ones(16, 4 * groups, device="cuda", dtype=dtype), ends)
+                if groups in (2, 8)
+                else None,
+            ]
+    return found
+
+
+def histograms(torch):
+    numbers = torch.ones(1000, device="cuda", dtype=torch.int32)
+    return (
+        torch.histc(numbers, 8, 0, 7), torch.histc(numbers.float(), 8, 0, 7), torch.histc(numbers.long(), 8, 0, 7),
+        torch.histc(numbers.float(), 8), torch.histc(numbers, 8),
+    )  # fmt: skip

@@ -58,7 +58,7 @@ READS = {
 
 @pytest.mark.parametrize("what", READS)
 def test_read_of_a_value_names_the_line(shapes_only, what):
-    x = torch.ones(3, device="cuda") + 1
+    x = torch.randn(3, device="cuda")
     with pytest.raises(DataDependent) as caught:
         READS[what](x)
     assert str(caught.value).startswith(
@@ -66,25 +66,6 @@ def test_read_of_a_value_names_the_line(shapes_only, what):
     )
     assert "test_values.py:" in str(caught.value)
     assert "run with --compute (mode='compute')" in str(caught.value)
-
-
-def test_values_from_the_host_are_known_until_they_are_written(shapes_only):
-    x = torch.tensor([[1, 2], [3, 4]]).cuda()
-    assert x.tolist() == [[1, 2], [3, 4]]
-    assert x.t().tolist() == [[1, 3], [2, 4]]
-    assert x.clone().tolist() == x.tolist()
-    assert torch.full((2,), 7.0, device="cuda").tolist() == [7, 7]
-    assert torch.zeros(1, device="cuda").item() == 0
-    for write in (
-        lambda y: y.add_(1),
-        lambda y: torch.mul(y, 2, out=y),
-        lambda y: y.random_(0, 3),
-        lambda y: y[0].zero_(),
-    ):
-        y = x.clone()
-        write(y)
-        with pytest.raises(DataDependent):
-            y.tolist()
 
 
 def test_values_are_unknown_after_a_storage_was_freed(shapes_only):

@@ -59,7 +59,7 @@ def test_lists_are_copied_to_the_cpu(emulated):
 
 def test_lists_are_not_copied_to_the_cpu_without_values(shapes_only):
     with pytest.raises(DataDependent, match="a copy to the CPU needs the values"):
-        torch._foreach_copy_([torch.zeros(2)], [torch.ones(2, device="cuda") + 1])
+        torch._foreach_copy_([torch.zeros(2)], [torch.randn(2, device="cuda")])
 
 
 @pytest.mark.parametrize("operator", [lambda x: torch.histogram(x, 3), lambda x: torch.histogramdd(x[:, None], [3])])

@@ -28,8 +28,8 @@ from forebay.runtime.streams.stream import current_stream_for
 
 __all__ = [
     "EmulatedMemory", "adopt", "alias", "allocate_bytes", "explain_host_error", "find_memory", "is_replaying", "logged",
-    "memory_at", "memory_of", "mixed_devices", "open_torch_device", "replace_block", "replaying", "set_observer",
-    "shadow", "without_block",
+    "memory_at", "memory_of", "mixed_devices", "open_torch_device", "over_storage", "replace_block", "replaying",
+    "set_observer", "shadow", "without_block",
 ]  # fmt: skip
 
 _CUDA = 2  # kDLCUDA
@@ -73,7 +73,7 @@ class EmulatedMemory:
 
     def __init__(self, values: torch.UntypedStorage, block: AnyBlock | None, opened: OpenDevice, nbytes: int) -> None:
         self.values, self.block, self.opened, self.nbytes = values, block, opened, nbytes
-        self.known: torch.Tensor | None = None  # few values, if they are known although none are computed
+        self.known: torch.UntypedStorage | None = None  # few values, if they are known although none are computed
         self.record: Any = None  # of the observer
 
 
@@ -228,7 +228,7 @@ def adopt(values: torch.Tensor, opened: OpenDevice, block: AnyBlock | None = Non
     if _thread.results is not None:
         kept = next(_thread.results)
         kept.copy_(storage)
-        return _tensor_over(_over(values, kept), EmulatedMemory(kept, None, opened, nbytes))
+        return _tensor_over(over_storage(values, kept), EmulatedMemory(kept, None, opened, nbytes))
     known = _by_values.get(storage._cdata)
     if known is not None and known.nbytes == nbytes:  # an operator returned a view of an argument
         raise AssertionError("the storage of the values belongs to another tensor")
@@ -251,8 +251,8 @@ def _tensor_over(values: torch.Tensor, memory: EmulatedMemory) -> torch.Tensor:
     return _as_strided(_AS_CPU, tensor, shape, values.stride(), values.storage_offset())
 
 
-def _over(values: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
-    """Return a tensor with the layout of `values` over another storage."""
+def over_storage(values: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
+    """Return a tensor with the type, the shape and the strides of `values` over another storage."""
     made = torch.empty(0, dtype=values.dtype, device=storage.device)
     return made.set_(storage, values.storage_offset(), values.shape, values.stride())
 
@@ -304,7 +304,7 @@ def find_memory(storage: torch.UntypedStorage) -> EmulatedMemory | None:
 
 def alias(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor over the values of a tensor on an emulated device, conjugated or negated as that one."""
-    made = _over(tensor, memory_of(tensor).values)
+    made = over_storage(tensor, memory_of(tensor).values)
     if tensor.is_conj():
         made = made.conj()
     return torch._neg_view(made) if tensor.is_neg() else made

@@ -16,7 +16,6 @@ import torch
 import forebay.cuda
 from forebay.interop.torch.devices import emulated_memory, values
 from forebay.interop.torch.devices.emulated_memory import explain_host_error, memory_of, open_torch_device, shadow
-from forebay.interop.torch.kernels.copies import forget_values
 from forebay.runtime.base import capture_state
 from forebay.runtime.base.queue_capabilities import can_launch
 from forebay.runtime.streams.stream import current_stream_for
@@ -66,13 +65,11 @@ def capturable(kernel: Callable[..., Any], written: Mapping[int, str]) -> Callab
     Returns
     -------
     callable
-        The kernel with recording. Without values there is nothing to record; then it forgets what was written.
+        The kernel with recording. Without values there is nothing to record.
     """
 
     def run(*args: Any, **keywords: Any) -> Any:
         if not values.is_computed():
-            for position, name in written.items():
-                forget_values(args[position] if position < len(args) else keywords.get(name))
             return kernel(*args, **keywords)
         if not capture_state.active or _thread.inside:
             try:

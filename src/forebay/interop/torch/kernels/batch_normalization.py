@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_device
-from forebay.interop.torch.kernels.copies import forget_values
+from forebay.interop.torch.kernels.known_values import forget_values
 from forebay.interop.torch.kernels.normalization import statistics_for, wide_type
 from forebay.interop.torch.kernels.scratch_memory import Scratch, give, values_of
 

@@ -8,40 +8,10 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.devices import values
-from forebay.interop.torch.devices.emulated_memory import alias, memory_of, mixed_devices
+from forebay.interop.torch.devices.emulated_memory import alias, mixed_devices
+from forebay.interop.torch.kernels.known_values import keep_known, known_values
 
-__all__ = ["COPY_KERNELS", "forget_values", "keep_known", "known_values"]
-
-_KNOWN_ELEMENTS = 4096  # values of at most so many elements are kept although values are not computed
-
-
-def known_values(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return the values of a tensor, if they are known although no values are computed: constants from the host."""
-    memory = memory_of(tensor)
-    if memory.known is None or tensor.numel() * tensor.itemsize != memory.nbytes or tensor.dtype != memory.known.dtype:
-        return None
-    return memory.known.view(-1).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-
-
-def keep_known(tensor: torch.Tensor, source: torch.Tensor | None) -> None:
-    """Note the values of a tensor, or that they are unknown."""
-    memory = memory_of(tensor)
-    memory.known = None
-    small = source is not None and 0 < tensor.numel() <= _KNOWN_ELEMENTS
-    if small and source is not None and tensor.numel() * tensor.itemsize == memory.nbytes:
-        known = torch.empty(tensor.numel(), dtype=tensor.dtype)
-        known.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).copy_(source)
-        memory.known = known
-
-
-def forget_values(argument: Any) -> None:
-    """Note that the values of tensors are unknown from now on."""
-    if isinstance(argument, torch.Tensor):
-        if argument.is_cuda:
-            memory_of(argument).known = None
-    elif isinstance(argument, (list, tuple)):
-        for each in argument:
-            forget_values(each)
+__all__ = ["COPY_KERNELS"]
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
@@ -90,10 +60,11 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
         raise mixed_devices(here.device, elsewhere.device)
     if one.shape != other.shape:
         return False
-    if not values.is_computed():
+    if values.is_computed():
+        return bool(alias(one).equal(alias(other)))
+    if (known := known_values(one)) is None or (known_other := known_values(other)) is None:
         raise values.needs_values("torch.equal")
-    found: bool = alias(one).equal(alias(other))
-    return found
+    return bool(known.equal(known_other))
 
 
 COPY_KERNELS: dict[str, Callable[..., Any]] = {

@@ -21,6 +21,7 @@ from forebay.runtime.devices.open_device import OpenDevice
 __all__ = [
     "ArgumentReader",
     "Operator",
+    "caller_of",
     "generic_kernel",
     "replace_values",
     "view_kernel",
@@ -123,6 +124,21 @@ def replace_values(original: torch.Tensor, values: torch.Tensor) -> None:
     )
 
 
+def caller_of(operator: Operator) -> Callable[[Sequence[Any], dict[str, Any]], Any]:
+    """Return a function that calls an operator with positional and named arguments, which a kernel has received.
+
+    PyTorch passes a number in place of a tensor as a number.
+    """
+    tensors = [at for at, argument in enumerate(operator._schema.arguments) if argument.type.isSubtypeOf(_TENSOR)]
+
+    def call(args: Sequence[Any], keywords: dict[str, Any]) -> Any:
+        if any(at < len(args) and isinstance(args[at], _NUMBERS) for at in tensors):
+            return operator.overloadpacket(*args, **keywords)
+        return operator(*args, **keywords)
+
+    return call
+
+
 def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Callable[..., Any]:
     """Return the kernel of an operator."""
     name = operator._schema.name.partition("::")[2]
@@ -131,7 +147,7 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
     returns_written = [any(alias_of.is_write for alias_of in [each.alias_info] if alias_of is not None)
                        for each in operator._schema.returns]  # fmt: skip
     names = [argument.name for argument in operator._schema.arguments]
-    tensors = [at for at, argument in enumerate(operator._schema.arguments) if argument.type.isSubtypeOf(_TENSOR)]
+    call = caller_of(operator)
     draws = "generator" in names
     first = next(iter(written), 0)
 
@@ -149,12 +165,9 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
             keywords["generator"] = host_generator(reader.device or torch.device("cuda"), reader.generator)
             given = given[: names.index("generator")]
         try:
-            if any(at < len(given) and isinstance(given[at], _NUMBERS) for at in tensors):
-                results = operator.overloadpacket(*given, **keywords)  # PyTorch passes a wrapped number as a number
-            else:
-                results = operator(*given, **keywords)
-        except NotImplementedError:  # of the meta device, if the size of the result depends on values
-            if values.is_computed():
+            results = call(given, keywords)
+        except RuntimeError as error:  # of the meta device, if the size of the result depends on values
+            if values.is_computed() or not (isinstance(error, NotImplementedError) or "meta tensor" in str(error)):
                 raise
             raise values.needs_values(f"{name}()") from None
         if written:

@@ -9,7 +9,7 @@ import torch
 
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import alias
-from forebay.interop.torch.kernels.copies import forget_values, keep_known
+from forebay.interop.torch.kernels.known_values import forget_values, keep_known
 
 __all__ = ["SCALING_KERNELS"]
 

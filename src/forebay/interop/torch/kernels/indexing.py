@@ -11,6 +11,7 @@ import torch
 
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.kernels.generic import generic_kernel
+from forebay.interop.torch.kernels.known_values import known_values
 from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of
 
 __all__ = ["INDEXING_KERNELS", "masks_select_all"]
@@ -90,17 +91,19 @@ def _index(given: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch
         for each in indices:
             if each is not None and not each.is_cuda and each.dtype != torch.bool:
                 scratch.take(nbytes_of(each))
-        if _masks_select_all.get() and not values.is_computed():
-            indices = [_index_of_all(each) for each in indices]
+        if not values.is_computed():
+            indices = [part for each in indices for part in _indices_of(each)]
         result: torch.Tensor = _compute_index(given, indices)
     return result
 
 
-def _index_of_all(mask: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the index of all elements in place of a mask of one dimension."""
-    if mask is None or mask.dtype != torch.bool or mask.dim() != 1:
-        return mask
-    return torch.arange(mask.shape[0])
+def _indices_of(mask: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
+    """Return the indices of the elements of a known mask, one for each dimension, in place of it."""
+    if mask is None or mask.dtype != torch.bool or not mask.is_cuda:
+        return [mask]
+    if (known := known_values(mask)) is not None:
+        return list(known.nonzero().unbind(1))
+    return [torch.arange(mask.shape[0])] if _masks_select_all.get() and mask.dim() == 1 else [mask]
 
 
 INDEXING_KERNELS: dict[str, Callable[..., Any]] = {

@@ -12,8 +12,8 @@ import torch
 
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import open_torch_device
-from forebay.interop.torch.kernels.copies import forget_values
 from forebay.interop.torch.kernels.generic import generic_kernel
+from forebay.interop.torch.kernels.known_values import forget_values
 from forebay.interop.torch.kernels.scratch_memory import Scratch, give, is_dense, nbytes_of, type_name, values_of
 from forebay.interop.torch.kernels.workspaces import blas_workspace, lt_workspace
 

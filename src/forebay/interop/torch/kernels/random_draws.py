@@ -16,7 +16,7 @@ import torch
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, alias, open_torch_device
 from forebay.interop.torch.devices.generators import generator_of, host_generator
-from forebay.interop.torch.kernels.copies import forget_values
+from forebay.interop.torch.kernels.known_values import forget_values
 from forebay.runtime.memory.storage import Storage
 from forebay.runtime.random import fill
 from forebay.runtime.streams.stream import current_stream_for

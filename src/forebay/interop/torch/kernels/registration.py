@@ -11,7 +11,10 @@ import torch
 
 from forebay.interop.torch.devices.graph_capture import capturable
 from forebay.interop.torch.devices.pinned_memory import is_pinned_kernel
+from forebay.interop.torch.kernels.copies import COPY_KERNELS
+from forebay.interop.torch.kernels.factories import FACTORY_KERNELS
 from forebay.interop.torch.kernels.generic import generic_kernel, view_kernel
+from forebay.interop.torch.kernels.known_values import with_known_values
 from forebay.interop.torch.kernels.random_draws import RANDOM_KERNELS
 from forebay.interop.torch.kernels.schemas import written_arguments
 from forebay.interop.torch.kernels.sparse import SPARSE_KEYS, sparse_kernel
@@ -130,6 +133,8 @@ def _recorded(name: str, operator: Any, kernel: Callable[..., Any]) -> Callable[
     """Return the kernel with its recording in graphs."""
     if name in RANDOM_KERNELS:  # forebay captures draws itself
         return kernel
+    if name not in COPY_KERNELS and name not in FACTORY_KERNELS:  # which note known values, or have none
+        kernel = with_known_values(operator, kernel)
     return capturable(kernel, written_arguments(operator))
 
 

@@ -9,10 +9,12 @@ from forebay.interop.torch.kernels.attention import ATTENTION_COMPOSITES, ATTENT
 from forebay.interop.torch.kernels.batch_normalization import BATCH_NORM_KERNELS
 from forebay.interop.torch.kernels.collectives import collective_kernels
 from forebay.interop.torch.kernels.contiguous_copies import COPYING_KERNELS
+from forebay.interop.torch.kernels.convolutions import CONVOLUTION_KERNELS
 from forebay.interop.torch.kernels.copies import COPY_KERNELS
 from forebay.interop.torch.kernels.factories import FACTORY_KERNELS
 from forebay.interop.torch.kernels.foreach import FOREACH_KERNELS
 from forebay.interop.torch.kernels.gradient_scaling import SCALING_KERNELS
+from forebay.interop.torch.kernels.grouped_products import GROUPED_KERNELS
 from forebay.interop.torch.kernels.indexing import INDEXING_KERNELS
 from forebay.interop.torch.kernels.losses import LOSS_KERNELS
 from forebay.interop.torch.kernels.matrices import MATRIX_KERNELS
@@ -35,11 +37,13 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
     return {
         **ATTENTION_KERNELS,
         **BATCH_NORM_KERNELS,
+        **CONVOLUTION_KERNELS,
         **COPYING_KERNELS,
         **COPY_KERNELS,
         **DROPOUT_KERNELS,
         **FACTORY_KERNELS,
         **FOREACH_KERNELS,
+        **GROUPED_KERNELS,
         **INDEXING_KERNELS,
         **LOSS_KERNELS,
         **MATRIX_KERNELS,

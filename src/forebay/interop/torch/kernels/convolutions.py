@@ -1,0 +1,103 @@
+"""Convolutions on emulated devices: the layouts of cuDNN's results, and the copies that it needs of some inputs.
+
+Values are those of the CPU. cuDNN's workspaces are not counted: they depend on the algorithm that it chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch._prims_common import suggest_memory_format
+
+from forebay.interop.torch.devices.emulated_memory import adopt, mixed_devices, open_torch_device
+from forebay.interop.torch.kernels.reductions import take_reduction
+from forebay.interop.torch.kernels.scratch_memory import Scratch, give, nbytes_of, values_of
+
+__all__ = ["CONVOLUTION_KERNELS"]
+
+_aten = torch.ops.aten
+_Optional: TypeAlias = torch.Tensor | None
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _format(one: torch.Tensor, other: torch.Tensor) -> torch.memory_format:
+    """Return the layout that cuDNN uses for two tensors: channels are last if they are in either of them."""
+    last = _CHANNELS_LAST.get(one.dim())
+    if last is None or torch.float64 in (one.dtype, other.dtype):
+        return torch.contiguous_format
+    return last if last in (suggest_memory_format(one), suggest_memory_format(other)) else torch.contiguous_format
+
+
+def _check_types(given: torch.Tensor, weight: torch.Tensor, bias: _Optional) -> None:
+    if not given.is_cuda:
+        elsewhere = weight if weight.is_cuda or bias is None else bias
+        raise mixed_devices(elsewhere.device, given.device)
+    for name, other in (("weight", weight), ("bias", bias)):
+        if other is not None and (other.dtype != given.dtype or other.device != given.device):
+            raise RuntimeError(f"Input type ({given.type()}) and {name} type ({other.type()}) should be the same")
+
+
+def _copy(scratch: Scratch, tensor: torch.Tensor, layout: torch.memory_format) -> None:
+    """Take the copy of a tensor in another layout, if it has not that layout."""
+    if not tensor.is_contiguous(memory_format=layout):
+        scratch.take(nbytes_of(tensor))
+
+
+def _laid_out(result: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
+    """Return values with a layout. Without values, the meta kernel's results are contiguous."""
+    return result.contiguous(memory_format=layout) if result.dim() in _CHANNELS_LAST else result.contiguous()
+
+
+def _convolution(
+    given: torch.Tensor, weight: torch.Tensor, bias: _Optional, stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
+) -> torch.Tensor:  # fmt: skip
+    _check_types(given, weight, bias)
+    opened = open_torch_device(given.device)
+    found = _aten.convolution(
+        values_of(given), values_of(weight), values_of(bias), stride, padding, dilation, transposed, output_padding,
+        groups,
+    )  # fmt: skip
+    layout = _format(given, weight)
+    with Scratch(opened) as scratch:
+        _copy(scratch, given, layout)
+        result = give(_laid_out(found, layout), opened)
+        _copy(scratch, weight, layout)
+    return result
+
+
+def _convolution_backward(
+    gradient: torch.Tensor, given: torch.Tensor, weight: torch.Tensor, bias_sizes: Sequence[int] | None,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+    output_padding: Sequence[int], groups: int, output_mask: Sequence[bool],
+) -> tuple[_Optional, ...]:  # fmt: skip
+    opened = open_torch_device(given.device)
+    found = _aten.convolution_backward(
+        values_of(gradient), values_of(given), values_of(weight), bias_sizes, stride, padding, dilation, transposed,
+        output_padding, groups, output_mask,
+    )  # fmt: skip
+    layout = _format(given, weight)
+    results: list[_Optional] = [None, None, None]
+    with Scratch(opened) as scratch:
+        if output_mask[1]:
+            _copy(scratch, given, layout)
+        _copy(scratch, gradient, layout)
+        if output_mask[0]:
+            results[0] = give(_laid_out(found[0], layout), opened)
+            with Scratch(opened) as copies:
+                _copy(copies, weight, layout)
+        if output_mask[1]:
+            results[1] = give(_laid_out(found[1], layout), opened)
+    if output_mask[2]:
+        results[2] = adopt(found[2].contiguous(), opened)
+        shape = torch.empty_strided(gradient.shape, gradient.stride(), dtype=gradient.dtype, device="meta")
+        take_reduction(opened, shape, [0, *range(2, gradient.dim())], gradient.dtype)
+    return tuple(results)
+
+
+CONVOLUTION_KERNELS: dict[str, Callable[..., Any]] = {
+    "aten::convolution": _convolution,
+    "aten::convolution_backward": _convolution_backward,
+}

@@ -1,0 +1,218 @@
+"""Values that are known although none are computed: constants of a few elements, and what is computed from them.
+
+A program without values can read masks, lengths and labels that come from the host, but not results of its model. The
+known values of a memory are a small storage on the CPU. An operator whose tensors are all known is computed on the CPU
+as well; any other makes what it writes unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.emulated_memory import adopt, memory_of, open_torch_device, over_storage
+from forebay.interop.torch.kernels.generic import caller_of, replace_values
+from forebay.interop.torch.kernels.schemas import written_arguments
+
+__all__ = ["forget_values", "keep_known", "known_values", "with_known_values"]
+
+_KNOWN_BYTES = 32 << 10  # of a memory whose values are kept
+_FAILED = object()
+_RANDOM = torch.Tag.nondeterministic_seeded
+_Kernel = Callable[..., Any]
+
+
+class _Unknown(Exception):
+    """An argument whose values are unknown."""
+
+
+def known_values(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the values of a tensor of the device, which share its known memory, or None if they are unknown."""
+    known = memory_of(tensor).known
+    if known is None:
+        return None
+    found = over_storage(tensor, known)
+    if tensor.is_conj():
+        found = found.conj()
+    return torch._neg_view(found) if tensor.is_neg() else found
+
+
+def keep_known(tensor: torch.Tensor, source: torch.Tensor | None) -> None:
+    """Note the values that were written to a tensor of the device.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        The tensor. If it is a part of an unknown memory, the memory stays unknown.
+    source : torch.Tensor or None
+        The values, on the CPU; None if they are unknown.
+    """
+    memory = memory_of(tensor)
+    if source is None or memory.nbytes > _KNOWN_BYTES:
+        memory.known = None
+        return
+    if memory.known is None:
+        if not tensor.numel() or tensor.numel() * tensor.itemsize != memory.nbytes:
+            return
+        memory.known = torch.UntypedStorage(memory.nbytes)
+    over_storage(tensor, memory.known).copy_(source)
+
+
+def forget_values(argument: Any) -> None:
+    """Note that the values of tensors are unknown from now on."""
+    if isinstance(argument, torch.Tensor):
+        if argument.is_cuda:
+            memory_of(argument).known = None
+    elif isinstance(argument, (list, tuple)):
+        for each in argument:
+            forget_values(each)
+
+
+def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
+    """Return the kernel of an operator, which computes known values from known ones, if no others are computed.
+
+    Parameters
+    ----------
+    operator : torch._ops.OpOverload
+        The operator, which the CPU computes.
+    kernel : callable
+        Its kernel for emulated devices.
+
+    Returns
+    -------
+    callable
+        The kernel.
+    """
+    written = written_arguments(operator)
+    only_written = {argument.name for argument in operator._schema.arguments if argument.is_out}
+    call = caller_of(operator)
+    if _RANDOM in operator.tags:
+        return _forgetting(kernel, written)
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        if values.is_computed():
+            return kernel(*args, **keywords)
+        given = _given(args, keywords, written)
+        copies: dict[int, torch.Tensor] = {}
+        try:
+            known = _read_all(args, keywords, copies, only_written)
+        except _Unknown:
+            forget_values(given)
+            return kernel(*args, **keywords)
+        try:
+            result = kernel(*args, **keywords)
+        except values.DataDependent:
+            found = _compute(call, *known)
+            if found is _FAILED or any(each.layout is not torch.strided for each in _tensors(found)):
+                raise
+            originals = {id(copies[id(each)]): each for each in _tensors(given)}
+            result = _adopt(found, _device_of((args, keywords)), originals)
+        else:
+            is_small = all(each.numel() * each.itemsize <= _KNOWN_BYTES for each in _tensors([given, result]))
+            found = _compute(call, *known) if is_small else _FAILED
+        for tensor in _tensors(given):
+            if tensor.is_cuda:
+                keep_known(tensor, None if found is _FAILED else copies.get(id(tensor)))
+        _keep_results(result, found, {id(each) for each in _tensors(given)})
+        return result
+
+    return run
+
+
+def _forgetting(kernel: _Kernel, written: Mapping[int, str]) -> _Kernel:
+    def run(*args: Any, **keywords: Any) -> Any:
+        if not values.is_computed():
+            forget_values(_given(args, keywords, written))
+        return kernel(*args, **keywords)
+
+    return run
+
+
+def _given(args: tuple[Any, ...], keywords: Mapping[str, Any], names: Mapping[int, str]) -> list[Any]:
+    """Return the arguments with given positions and names."""
+    return [args[at] if at < len(args) else keywords.get(name) for at, name in names.items()]
+
+
+def _compute(call: Callable[[list[Any], dict[str, Any]], Any], args: list[Any], keywords: dict[str, Any]) -> Any:
+    """Return what the CPU computes, or _FAILED if it cannot."""
+    try:
+        with torch.no_grad():
+            return call(args, keywords)
+    except Exception:  # noqa: BLE001 -- of the CPU's kernel, such as for a type that it lacks
+        return _FAILED
+
+
+def _read_all(
+    args: tuple[Any, ...], keywords: Mapping[str, Any], copies: dict[int, torch.Tensor], only_written: set[str]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return arguments with copies of known values in place of tensors, which are kept by the id of the tensor."""
+    positional = [_read(each, copies) for each in args]  # first: an argument may be the result, too
+    return positional, {name: _read(each, copies, empty=name in only_written) for name, each in keywords.items()}
+
+
+def _read(argument: Any, copies: dict[int, torch.Tensor], *, empty: bool = False) -> Any:
+    if isinstance(argument, torch.Tensor):
+        if id(argument) not in copies:
+            copies[id(argument)] = _copy_known(argument, empty=empty)
+        return copies[id(argument)]
+    if isinstance(argument, (list, tuple)):
+        return [_read(each, copies, empty=empty) for each in argument]
+    if isinstance(argument, torch.device):
+        return torch.device("cpu")
+    if isinstance(argument, torch.Generator):
+        raise _Unknown
+    return argument
+
+
+def _copy_known(tensor: torch.Tensor, *, empty: bool) -> torch.Tensor:
+    if tensor.layout is not torch.strided or tensor.numel() * tensor.itemsize > _KNOWN_BYTES:
+        raise _Unknown
+    if empty:
+        return torch.empty_like(tensor, device="cpu")
+    found = known_values(tensor) if tensor.is_cuda else tensor if tensor.device.type == "cpu" else None
+    if found is None:
+        raise _Unknown
+    return found.detach().clone()
+
+
+def _tensors(argument: Any) -> list[torch.Tensor]:
+    """Return the tensors of an argument, also those in lists and dicts."""
+    if isinstance(argument, torch.Tensor):
+        return [argument]
+    if isinstance(argument, dict):
+        argument = list(argument.values())
+    if isinstance(argument, (list, tuple)):
+        return [tensor for each in argument for tensor in _tensors(each)]
+    return []
+
+
+def _device_of(arguments: Any) -> torch.device:
+    return next(each.device for each in _tensors(list(arguments)) if each.is_cuda)
+
+
+def _adopt(found: Any, device: torch.device, originals: dict[int, torch.Tensor]) -> Any:
+    """Return tensors of the device for results whose size depends on values, or the originals of those written."""
+    if isinstance(found, torch.Tensor):
+        original = originals.get(id(found))
+        if original is not None and original.shape == found.shape:
+            return original
+        shape = torch.empty_strided(found.shape, found.stride(), dtype=found.dtype, device="meta")
+        if original is None:
+            return adopt(shape, open_torch_device(device))
+        replace_values(original, shape)
+        return original
+    if isinstance(found, (list, tuple)):
+        return type(found)(_adopt(each, device, originals) for each in found)
+    return found
+
+
+def _keep_results(result: Any, found: Any, noted: set[int]) -> None:
+    if isinstance(result, torch.Tensor):
+        if isinstance(found, torch.Tensor) and result.is_cuda and id(result) not in noted:
+            keep_known(result, found if found.shape == result.shape else None)
+    elif isinstance(result, (list, tuple)) and isinstance(found, (list, tuple)) and len(result) == len(found):
+        for one, other in zip(result, found, strict=True):
+            _keep_results(one, other, noted)

@@ -1,0 +1,108 @@
+"""Values that are known although none are computed: constants, and what is computed from them."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="runs PyTorch on emulated devices")
+
+from forebay.interop.torch.devices.values import DataDependent  # noqa: E402 -- needs torch
+
+CONSTANTS = {
+    "from the host": (lambda: torch.tensor([[1, 2], [3, 4]]).cuda(), [[1, 2], [3, 4]]),
+    "of a factory": (lambda: torch.full((2,), 7.0, device="cuda"), [7, 7]),
+    "a range": (lambda: torch.arange(6, device="cuda").view(2, 3)[1], [3, 4, 5]),
+    "of another device": (lambda: torch.ones(2, device="cuda:1").to("cuda:0"), [1, 1]),
+    "of another type": (lambda: (torch.ones(2, device="cuda").bfloat16() + 1).view(torch.int16), [16384] * 2),
+    "conjugated": (lambda: torch.tensor([1 + 2j], device="cuda").conj(), [1 - 2j]),
+    "a mask": (lambda: torch.ones(2, 2, device="cuda").tril().bool(), [[True, False], [True, True]]),
+    "compared": (lambda: torch.tensor([5, 0, 7]).cuda() != 0, [True, False, True]),
+    "of a remainder": (lambda: torch.arange(5, device="cuda") % 3, [0, 1, 2, 0, 1]),
+    "sorted": (lambda: torch.tensor([3, 1, 2], device="cuda").sort().indices, [1, 2, 0]),
+    "found": (lambda: torch.tensor([0, 3, 0, 4], device="cuda").nonzero(), [[1], [3]]),
+    "selected": (lambda: (x := torch.arange(4, device="cuda"))[x > 1], [2, 3]),
+    "distinct": (lambda: torch.unique(torch.tensor([2, 1, 2]).cuda()), [1, 2]),
+    "repeated": (lambda: torch.arange(2, device="cuda").repeat_interleave(torch.tensor([1, 2]).cuda()), [0, 1, 1]),
+    "of an optimizer": (lambda: torch._foreach_add([torch.zeros(2, device="cuda")], 1)[0], [1, 1]),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_what_is_computed_from_constants_is_known(shapes_only, name):
+    make, expected = CONSTANTS[name]
+    assert make().tolist() == expected
+
+
+def changed(write):
+    x = torch.tensor([1, 2, 3, 4]).cuda()
+    write(x)
+    return x.tolist()
+
+
+def test_known_values_are_written(shapes_only):
+    assert changed(lambda x: x.add_(1)) == [2, 3, 4, 5]
+    assert changed(lambda x: x[1:3].zero_()) == [1, 0, 0, 4]
+    assert changed(lambda x: x[1:].copy_(x[:-1].clone())) == [1, 1, 2, 3]
+    assert changed(lambda x: torch.mul(x, 2, out=x)) == [2, 4, 6, 8]
+    assert changed(lambda x: torch._foreach_add_([x], 1)) == [2, 3, 4, 5]
+    assert changed(lambda x: x.index_put_((x == 2,), torch.tensor(9).cuda())) == [1, 9, 3, 4]
+    out = torch.empty(0, dtype=torch.int64, device="cuda")
+    torch.add(torch.ones(2, dtype=torch.int64, device="cuda"), 1, out=out)
+    assert out.tolist() == [2, 2]
+
+
+WRITES = {
+    "random numbers": lambda x: x.random_(0, 3),
+    "a part": lambda x: x[1:2].random_(0, 3),
+    "unknown values": lambda x: x.add_(torch.randint(0, 3, (4,), device="cuda")),
+    "a copy": lambda x: x[:2].copy_(torch.randint(0, 3, (2,), device="cuda")),
+    "a result": lambda x: torch.mul(torch.randint(0, 3, (4,), device="cuda"), 2, out=x),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_unknown_values_are_not_taken_for_known_ones(shapes_only, name):
+    with pytest.raises(DataDependent):
+        changed(WRITES[name])
+
+
+@pytest.mark.parametrize("make", [
+    lambda: torch.empty(2, device="cuda"),
+    lambda: torch.randn(2, device="cuda"),
+    lambda: torch.nn.functional.dropout(torch.ones(2, device="cuda")),
+    lambda: torch.ones(1 << 20, device="cuda")[:2],
+    lambda: torch.randn(2, 3, device="cuda").argmax(1),
+])  # fmt: skip
+def test_other_values_are_unknown(shapes_only, make):
+    with pytest.raises(DataDependent):
+        make().tolist()
+
+
+def test_known_masks_select_unknown_values(shapes_only):
+    hidden, mask = torch.randn(2, 3, 5, device="cuda"), torch.tensor([[True, False, True], [False, True, False]])
+    assert hidden[mask.cuda()].shape == (3, 5)
+    assert hidden[:, torch.tensor([True, False, True]).cuda(), 1:].shape == (2, 2, 4)
+
+
+def test_large_results_of_constants_are_not_computed(shapes_only):
+    large = torch.ones(1, device="cuda").repeat(1 << 34)  # 64 GiB
+    assert large.shape == (1 << 34,)
+
+
+def test_gradients_of_constants_are_known(shapes_only):
+    x = torch.full((2,), 3.0, device="cuda", requires_grad=True)
+    x.square().sum().backward()
+    assert x.grad.tolist() == [6, 6]
+
+
+def test_gradients_of_constants_are_scaled(shapes_only):
+    x, found = torch.tensor([1.0, float("inf")]).cuda(), torch.zeros((), device="cuda")
+    torch._amp_foreach_non_finite_check_and_unscale_([x], found, torch.full((), 0.5, device="cuda"))
+    assert (x.tolist(), found.item()) == ([0.5, float("inf")], 1)
+
+
+def test_errors_of_operators_leave_known_values(shapes_only):
+    x = torch.ones(3, device="cuda")
+    with pytest.raises(RuntimeError, match="broadcast"):
+        x.add_(torch.ones(2, device="cuda"))
+    assert x.tolist() == [1, 1, 1]
