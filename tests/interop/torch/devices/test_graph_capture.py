@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with_torch.py runs this file")
 
 from torch import nn  # noqa: E402 -- as above
+
+import forebay  # noqa: E402 -- as above
+from forebay.interop.torch import patch  # noqa: E402 -- as above
 
 
 def test_captured_work_runs_at_replay(emulated):
@@ -95,3 +99,81 @@ def test_graphed_callables(emulated):
     graphed(x.requires_grad_()).sum().backward()
     twin(x).sum().backward()
     torch.testing.assert_close(module.weight.grad, twin.weight.grad)
+
+
+WAITING = {
+    "item": lambda x: x[0].item(),
+    "a copy to the CPU": lambda x: x.cpu(),
+    "a copy from the CPU": lambda x: x.copy_(torch.zeros(4)),
+    "a copy from memory that is not pinned": lambda x: x.copy_(torch.zeros(4), non_blocking=True),
+    "nonzero": lambda x: x.nonzero(),
+    "a mask": lambda x: x[x > 0],
+    "values at a mask": lambda x: x.index_put_((x > 0,), torch.ones(4, device="cuda")),
+    "equal": lambda x: torch.equal(x, x),
+    "repeat_interleave": lambda x: x.repeat_interleave(x.long()),
+}
+MODES = ["emulated", "shapes_only"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", WAITING)
+def test_what_waits_for_the_device_cannot_be_captured(request, mode, name):
+    request.getfixturevalue(mode)
+    x = torch.ones(4, device="cuda")
+    with (
+        pytest.raises(torch.AcceleratorError, match="during capture") as caught,
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+    ):
+        WAITING[name](x)
+    assert "operation not permitted when stream is capturing" in str(caught.value.__context__)
+    assert (x + 1).sum() is not None
+
+
+CAPTURED = {
+    "indices": lambda x, pinned: x[torch.arange(2, device="cuda")],
+    "a number at a mask": lambda x, pinned: x.index_put_((x > 0,), torch.tensor(3.0)),
+    "a filled mask": lambda x, pinned: x.masked_fill(x > 0, 1),
+    "a copy from pinned memory": lambda x, pinned: x.copy_(pinned, non_blocking=True),
+    "repeats of a known number": lambda x, pinned: x.repeat_interleave(2),
+    "random numbers": lambda x, pinned: torch.rand(4, device="cuda"),
+    "a range": lambda x, pinned: torch.arange(3, device="cuda"),
+    "a result that is resized": lambda x, pinned: torch.add(x, 1, out=torch.empty(0, device="cuda")),
+}
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("name", CAPTURED)
+def test_captures_take_the_same_memory_without_values(name):
+    peaks = []
+    for mode in ("compute", "shapes"):
+        with forebay.emulate("cuda", profile="h100"), patch(mode):
+            x, pinned = torch.ones(4, device="cuda"), torch.zeros(4).pin_memory()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                kept = CAPTURED[name](x, pinned)
+            for _ in range(2):
+                graph.replay()
+            peaks.append((kept.shape, torch.cuda.max_memory_allocated()))
+    assert peaks[0] == peaks[1]
+
+
+def test_a_captured_range_is_replayed(emulated):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        numbers = torch.arange(3, device="cuda")
+    graph.replay()
+    assert numbers.tolist() == [0, 1, 2]
+
+
+def test_waits_are_detected_in_the_debug_mode(emulated):
+    x, pinned = torch.ones(2, device="cuda"), torch.ones(2).pin_memory()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        for wait in (lambda: x.sum().item(), x.nonzero, lambda: x.copy_(pinned)):
+            with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
+                wait()
+        x.copy_(pinned, non_blocking=True).mul_(2)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

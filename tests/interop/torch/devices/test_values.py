@@ -108,3 +108,29 @@ def test_results_that_fit_the_device_but_not_the_host_name_the_other_mode(emulat
         explain_host_error(RuntimeError(text), torch.device("cuda:1"))
     explain_host_error(RuntimeError("another error"), torch.device("cuda:1"))
     assert torch.cuda.memory_allocated(1) == 0
+
+
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, fused=True),
+    "adagrad": lambda parameters: torch.optim.Adagrad(parameters, fused=True),
+    "adam": lambda parameters: torch.optim.Adam(parameters, fused=True),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=torch.tensor(0.1), fused=True),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_fused_optimizers_need_no_values(name):
+    peaks = []
+    for mode in ("compute", "shapes"):
+        with forebay.emulate("cuda", profile="h100"), patch(mode):
+            parameter = nn.Parameter(torch.randn(1000, device="cuda"))
+            optimizer = OPTIMIZERS[name]([parameter])
+            for _ in range(2):
+                parameter.sum().backward()
+                optimizer.step()
+            peaks.append(torch.cuda.max_memory_allocated())
+    assert peaks[0] == peaks[1]
+
+
+def test_lazy_modules_are_moved(shapes_only):
+    assert nn.LazyLinear(4).to("cuda")(torch.ones(2, 3, device="cuda")).shape == (2, 4)

@@ -227,7 +227,8 @@ def adopt(values: torch.Tensor, opened: OpenDevice, block: AnyBlock | None = Non
     nbytes: int = storage.nbytes()
     if _thread.results is not None:
         kept = next(_thread.results)
-        kept.copy_(storage)
+        if kept.nbytes() == nbytes:  # else a later operator of the graph has resized it, and writes it
+            kept.copy_(storage)
         return _tensor_over(over_storage(values, kept), EmulatedMemory(kept, None, opened, nbytes))
     known = _by_values.get(storage._cdata)
     if known is not None and known.nbytes == nbytes:  # an operator returned a view of an argument

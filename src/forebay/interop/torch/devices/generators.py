@@ -83,12 +83,36 @@ class EmulatedGenerator(_HostGenerator):  # type: ignore[misc, valid-type]  # it
     emulated: Generator
 
     def __new__(cls, device: Any = "cuda") -> Self:
-        made: Self = super().__new__(cls)  # a generator of the CPU, whose numbers are not used
         spec = torch.device(device)
         index = current.current_index("cuda") if spec.index is None else spec.index
-        made.emulated = Generator(Device("cuda", index))
+        return cls.of(Generator(Device("cuda", index)))
+
+    @classmethod
+    def of(cls, emulated: Generator) -> Self:
+        """Return PyTorch's generator for one of forebay's."""
+        made: Self = super().__new__(cls)  # a generator of the CPU, whose numbers are not used
+        made.emulated = emulated
         _by_address[made._cdata] = made
         return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EmulatedGenerator, (str(self.device),), self.get_state()
+
+    def __setstate__(self, state: torch.Tensor) -> None:
+        self.set_state(state)
+
+    def clone_state(self) -> EmulatedGenerator:
+        """Return a generator with the same state."""
+        return self.of(self.emulated.clone_state())
+
+    def graphsafe_get_state(self) -> EmulatedGenerator:
+        """Return a generator that shares this one's state."""
+        return self.of(self.emulated.graphsafe_get_state())
+
+    def graphsafe_set_state(self, state: EmulatedGenerator) -> EmulatedGenerator:
+        """Share the state of another generator."""
+        self.emulated.graphsafe_set_state(state.emulated)
+        return self
 
     @property
     def device(self) -> torch.device:

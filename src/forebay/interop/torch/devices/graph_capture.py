@@ -52,7 +52,9 @@ class TorchGraph(forebay.cuda.CUDAGraph):
         forebay.cuda.current_stream().synchronize()
 
 
-def capturable(kernel: Callable[..., Any], written: Mapping[int, str]) -> Callable[..., Any]:
+def capturable(
+    kernel: Callable[..., Any], written: Mapping[int, str], waits: Callable[..., bool] | None = None
+) -> Callable[..., Any]:
     """Return a kernel that records its calls in a graph while one is captured.
 
     Parameters
@@ -61,16 +63,25 @@ def capturable(kernel: Callable[..., Any], written: Mapping[int, str]) -> Callab
         The kernel.
     written : dict of int to str
         Positions and names of the arguments that it writes.
+    waits : callable, optional
+        Return True for arguments with which the operator waits for the current stream. A capture then fails.
 
     Returns
     -------
     callable
-        The kernel with recording. Without values there is nothing to record.
+        The kernel with recording. Without values, an empty function is recorded.
     """
 
     def run(*args: Any, **keywords: Any) -> Any:
+        if waits is not None and waits(*args, **keywords):
+            current_stream_for(open_torch_device(_device_of(args, keywords))).synchronize()
         if not values.is_computed():
-            return kernel(*args, **keywords)
+            result = kernel(*args, **keywords)
+            if capture_state.active:
+                queue = current_stream_for(open_torch_device(_device_of(args, keywords))).queue
+                if capture_state.capture_of(queue) is not None and can_launch(queue):
+                    queue.call(_do_nothing)
+            return result
         if not capture_state.active or _thread.inside:
             try:
                 return kernel(*args, **keywords)
@@ -83,6 +94,10 @@ def capturable(kernel: Callable[..., Any], written: Mapping[int, str]) -> Callab
         return _capture(kernel, args, keywords, written, queue.call)
 
     return run
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _capture(

@@ -27,11 +27,12 @@ import forebay.cuda.nvtx
 import forebay.cuda.profiler
 import forebay.cuda.streams
 import forebay.cuda.tunable
+from forebay.device_spec import Device
 from forebay.errors import WrongState
 from forebay.interop.torch.devices import compilation, values
 from forebay.interop.torch.devices.cudnn import replace_cudnn
 from forebay.interop.torch.devices.device_communication import replace_communication
-from forebay.interop.torch.devices.generators import GeneratorFactory, to_bytes, to_tensor
+from forebay.interop.torch.devices.generators import EmulatedGenerator, GeneratorFactory, to_bytes, to_tensor
 from forebay.interop.torch.devices.graph_capture import TorchGraph
 from forebay.interop.torch.devices.legacy_types import replace_legacy_types
 from forebay.interop.torch.devices.pinned_memory import replace_pinned_memory
@@ -48,6 +49,7 @@ from forebay.interop.torch.kernels.collectives import replace_process_groups
 from forebay.interop.torch.kernels.registration import Kernels
 from forebay.interop.torch.kernels.special import COMPOSITES, special_kernels
 from forebay.interop.torch.kernels.synchronized_normalization import replace_synchronization
+from forebay.runtime.random.generator import default_generator
 
 __all__ = ["Patch", "is_patched", "patch"]
 
@@ -197,7 +199,11 @@ def _replace_names(names: NameReplacements) -> None:
         for name, function in _random_functions().items():
             names.replace(module, name, function)
     names.replace(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))  # noqa: ARG005 -- PyTorch's signature
+    names.replace(torch, "AcceleratorError", forebay.AcceleratorError)
     names.replace(torch, "Generator", GeneratorFactory)
+    devices = (Device("cuda", index) for index in range(forebay.cuda.device_count()))
+    generators = tuple(EmulatedGenerator.of(default_generator(device)) for device in devices)
+    names.replace(torch.cuda, "default_generators", generators)
     names.replace(torch.cuda.graphs.graph, "default_capture_stream", None)  # of an emulation before
     names.replace(torch.cuda, "_initialized", True)  # torch.utils.checkpoint reads it, for instance
     for module in (torch.cuda, torch.cuda.graphs):

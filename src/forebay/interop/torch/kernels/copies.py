@@ -25,7 +25,7 @@ def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
             raise values.needs_values("a copy to the CPU")
         target.copy_(known)
         return target
-    torch.broadcast_shapes(target.shape, source.shape)
+    torch.broadcast_shapes(target.size(), source.size())  # parameters of lazy modules have no `shape`
     if source.is_cuda:
         keep_known(target, known_values(source))
     else:

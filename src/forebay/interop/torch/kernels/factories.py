@@ -8,7 +8,13 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.devices import values
-from forebay.interop.torch.devices.emulated_memory import adopt, allocate_bytes, open_torch_device, without_block
+from forebay.interop.torch.devices.emulated_memory import (
+    adopt,
+    allocate_bytes,
+    is_replaying,
+    open_torch_device,
+    without_block,
+)  # fmt: skip
 from forebay.interop.torch.kernels.generic import view_kernel
 
 __all__ = ["FACTORY_KERNELS"]
@@ -42,7 +48,7 @@ def _new(shape: torch.Tensor, device: Any) -> torch.Tensor:
     opened = open_torch_device(device)
     if not values.is_computed():
         return adopt(shape, opened)
-    block = allocate_bytes(opened, shape.untyped_storage().nbytes())
+    block = None if is_replaying() else allocate_bytes(opened, shape.untyped_storage().nbytes())
     return adopt(torch.empty_strided(shape.shape, shape.stride(), dtype=shape.dtype), opened, block)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from forebay.errors import Unsupported
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, alias, memory_of, mixed_devices, open_torch_device
 from forebay.interop.torch.devices.generators import host_generator
@@ -169,6 +170,8 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
         except RuntimeError as error:  # of the meta device, if the size of the result depends on values
             if values.is_computed() or not (isinstance(error, NotImplementedError) or "meta tensor" in str(error)):
                 raise
+            if not returns_written:  # it changes only values
+                return None
             raise values.needs_values(f"{name}()") from None
         if written:
             reader.write_back()
@@ -185,6 +188,11 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
 
 def _wrap(result: Any, reader: ArgumentReader, opened: OpenDevice) -> Any:
     if isinstance(result, torch.Tensor):
+        if result.is_nested:
+            raise Unsupported(
+                "nested tensors with strides are not supported on emulated devices: create them with "
+                "layout=torch.jagged"
+            )
         if result.layout is not torch.strided:
             return sparse_on_device(result, opened)
         original = reader.originals.get(id(result))

@@ -33,10 +33,12 @@ _NUMPY = {
 
 def _draw(target: torch.Tensor, generator: object, function: Callable[..., None], *arguments: Any) -> torch.Tensor:
     """Draw into the values of a tensor."""
+    opened = open_torch_device(target.device)
     if not values.is_computed():
         forget_values(target)
+        if current_stream_for(opened).is_capturing():
+            generator_of(opened, generator).advance_on(opened, 4)  # the graph takes memory for the state
         return target
-    opened = open_torch_device(target.device)
     elements = alias(target)
     if (dtype := _NUMPY.get(target.dtype)) is None:  # bfloat16, for instance: the GPU computes float32, and rounds
         elements = torch.empty_strided(target.shape, target.stride(), dtype=torch.float32)

@@ -18,6 +18,7 @@ from forebay.interop.torch.kernels.known_values import with_known_values
 from forebay.interop.torch.kernels.random_draws import RANDOM_KERNELS
 from forebay.interop.torch.kernels.schemas import written_arguments
 from forebay.interop.torch.kernels.sparse import SPARSE_KEYS, sparse_kernel
+from forebay.interop.torch.kernels.stream_waits import waits_for_stream
 
 __all__ = ["Kernels"]
 
@@ -135,7 +136,7 @@ def _recorded(name: str, operator: Any, kernel: Callable[..., Any]) -> Callable[
         return kernel
     if name not in COPY_KERNELS and name not in FACTORY_KERNELS:  # which note known values, or have none
         kernel = with_known_values(operator, kernel)
-    return capturable(kernel, written_arguments(operator))
+    return capturable(kernel, written_arguments(operator), waits_for_stream(operator))
 
 
 def _needs_kernel(name: str) -> bool:

@@ -18,6 +18,7 @@ from forebay.interop.torch.kernels.grouped_products import GROUPED_KERNELS
 from forebay.interop.torch.kernels.indexing import INDEXING_KERNELS
 from forebay.interop.torch.kernels.losses import LOSS_KERNELS
 from forebay.interop.torch.kernels.matrices import MATRIX_KERNELS
+from forebay.interop.torch.kernels.nested import NESTED_KERNELS
 from forebay.interop.torch.kernels.normalization import NORMALIZATION_KERNELS
 from forebay.interop.torch.kernels.random_draws import DROPOUT_KERNELS, RANDOM_KERNELS
 from forebay.interop.torch.kernels.recurrent_cells import RNN_KERNELS
@@ -47,6 +48,7 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
         **INDEXING_KERNELS,
         **LOSS_KERNELS,
         **MATRIX_KERNELS,
+        **NESTED_KERNELS,
         **NORMALIZATION_KERNELS,
         **RANDOM_KERNELS,
         **REDUCTION_KERNELS,
