@@ -170,3 +170,43 @@ def encoder_layer(torch):
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, device="cuda")
     layer(torch.ones(2, 10, 64, device="cuda")).sum().backward()
     return layer
+
+
+def _packed(torch, heads_of_keys, dtype):
+    starts = torch.tensor([0, 30, 80], dtype=torch.int32).cuda()
+    query, gradient = (torch.ones(80, 4, 64, device="cuda", dtype=dtype) for _ in range(2))
+    key, value = (torch.ones(80, heads_of_keys, 64, device="cuda", dtype=dtype) for _ in range(2))
+    return starts, query, key, value, gradient
+
+
+def packed_flash_attention(torch):
+    aten, found = torch.ops.aten, []
+    for heads in (4, 2):
+        for dropout in (0.0, 0.1):
+            starts, query, key, value, gradient = _packed(torch, heads, torch.bfloat16)
+            options = (starts, starts, 50, 50, dropout, True)
+            result = aten._flash_attention_forward(query, key, value, *options, False)
+            given = (gradient, query, key, value, *result[:2])
+            found += [result, aten._flash_attention_backward(*given, *options, *result[2:4])]
+    return found
+
+
+def packed_efficient_attention(torch):
+    aten, found = torch.ops.aten, []
+    for dtype in (torch.float32, torch.bfloat16):
+        for dropout in (0.0, 0.1):
+            starts, *tensors = _packed(torch, 4, dtype)
+            query, key, value, gradient = (each[None] for each in tensors)
+            result = aten._efficient_attention_forward(
+                query, key, value, None, starts, starts, 50, 50, dropout, 1, True
+            )
+            gradients = aten._efficient_attention_backward(
+                gradient, query, key, value, None, result[0], starts, starts, 50, 50, *result[1:2], dropout,
+                *result[2:4], 1, False,
+            )  # fmt: skip
+            dense = query.view(2, 40, 4, 64)
+            found += [
+                result, gradients,
+                aten._efficient_attention_forward(dense, dense, dense, None, None, None, 40, 40, 0.0, 0, False),
+            ]  # fmt: skip
+    return found

@@ -3,7 +3,6 @@
 As observed of PyTorch 2.15: statistics and gradients, the accumulators of Flash Attention's splits and of its backward
 pass, and the workspace of the memory-efficient backward pass on devices of capability 8.0 and later. The workspace
 that cuDNN asks for is not documented: the accumulator of its backward pass is an estimate.
-Over 400 lines because three implementations have a forward and a backward pass each.
 """
 
 from __future__ import annotations
@@ -16,9 +15,15 @@ import torch
 
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, alias, open_torch_device
-from forebay.interop.torch.devices.generators import host_generator
 from forebay.interop.torch.kernels import attention_values
 from forebay.interop.torch.kernels.attention_choice import Implementation, choose, needs_logsumexp
+from forebay.interop.torch.kernels.attention_memory import (
+    efficient_workspace,
+    flash_size,
+    numbers,
+    round_up,
+    seed_of,
+)  # fmt: skip
 from forebay.interop.torch.kernels.attention_values import Attention
 from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of
 from forebay.runtime.devices.open_device import OpenDevice
@@ -27,10 +32,6 @@ __all__ = ["ATTENTION_COMPOSITES", "ATTENTION_KERNELS"]
 
 _aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
-
-
-def _round_up(number: int, unit: int) -> int:
-    return -(-number // unit) * unit
 
 
 def _attention(
@@ -123,10 +124,6 @@ def _choice(
     return int(choose(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa))
 
 
-def _seed(device: torch.device, dropout: float) -> int:
-    return host_generator(device).initial_seed() if dropout and values.is_computed() else 0
-
-
 def _compute(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, dropout: float,
     is_causal: bool, scale: float | None, seed: int,
@@ -165,7 +162,7 @@ def _flash(
     return_debug_mask: bool = False, *, scale: float | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     opened = open_torch_device(query.device)
-    seed = _seed(query.device, dropout_p)
+    seed = seed_of(query.device, dropout_p)
     computed = _compute(query, key, value, None, dropout_p, is_causal, scale, seed)
     batch, heads, time, size = query.shape
     result = _new(query, query.shape, opened, computed and computed[0])
@@ -173,28 +170,17 @@ def _flash(
     with Scratch(opened) as scratch:
         splits = 1 if dropout_p else _flash_splits(opened, query, key)
         if splits > 1:
-            buffers = (4, _flash_size(size) * 4)
+            buffers = (4, flash_size(size) * 4)
             taken = [scratch.take(splits * batch * heads * time * each) for each in buffers]
-        state = _numbers(opened, 2, torch.uint64, seed)
-        unused = _numbers(opened, None, torch.int64, 0)
+        state = numbers(opened, 2, torch.uint64, seed)
+        unused = numbers(opened, None, torch.int64, 0)
         if dropout_p:
-            state = _numbers(opened, 2, torch.uint64, seed)
+            state = numbers(opened, 2, torch.uint64, seed)
         debug = torch.empty(0, dtype=query.dtype, device=query.device)
         if splits > 1:
             for each in taken:
                 scratch.free(each)
     return result, sums, None, None, time, key.shape[2], state, unused, debug
-
-
-def _numbers(opened: OpenDevice, length: int | None, dtype: torch.dtype, first: int) -> torch.Tensor:
-    made = torch.empty([] if length is None else [length], dtype=dtype, device=values.device())
-    if values.is_computed():
-        made.view(-1).view(torch.int64)[0] = first
-    return adopt(made, opened)
-
-
-def _flash_size(size: int) -> int:
-    return _round_up(size, 32 if size <= 128 else 64)
 
 
 def _flash_splits(opened: OpenDevice, query: torch.Tensor, key: torch.Tensor) -> int:
@@ -247,13 +233,13 @@ def _flash_backward(
         of_query = _new(query, query.shape, opened, computed and computed[0])
         of_key = _new(key, key.shape, opened, computed and computed[1])
         of_value = _new(value, value.shape, opened, computed and computed[2])
-        rows = _round_up(time, 128)
+        rows = round_up(time, 128)
         with Scratch(opened) as scratch:
             scratch.take(batch * heads * rows * 4)
             splits = 1
             if torch.are_deterministic_algorithms_enabled():
                 splits = -(-opened.port.props.multi_processor_count // (batch * heads))
-            scratch.take(splits * batch * heads * rows * _flash_size(size) * 4)
+            scratch.take(splits * batch * heads * rows * flash_size(size) * 4)
             if key.shape[1] != heads:  # gradients of each head, which are then summed
                 scratch.take(nbytes_of(key) // key.shape[1] * heads)
                 scratch.take(nbytes_of(value) // value.shape[1] * heads)
@@ -265,17 +251,17 @@ def _efficient(
     compute_log_sumexp: bool, dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     opened = open_torch_device(query.device)
-    seed = _seed(query.device, dropout_p)
+    seed = seed_of(query.device, dropout_p)
     computed = _compute(query, key, value, attn_bias, dropout_p, is_causal, scale, seed)
     batch, heads, time, _ = query.shape
     if dropout_p:
         first, second = torch.tensor(seed), torch.tensor(0)
     else:
-        first, second = _numbers(opened, None, torch.int64, 0), _numbers(opened, None, torch.int64, 0)
+        first, second = numbers(opened, None, torch.int64, 0), numbers(opened, None, torch.int64, 0)
     layout = torch.empty(batch, time, heads, value.shape[3], dtype=query.dtype, device="meta").transpose(1, 2)
     result = _new(layout, layout.shape, opened, computed and computed[0])
     if compute_log_sumexp:
-        sums = _new(query, (batch, heads, _round_up(time, 32)), opened, computed and computed[1], torch.float32)
+        sums = _new(query, (batch, heads, round_up(time, 32)), opened, computed and computed[1], torch.float32)
     else:
         sums = torch.empty(batch, heads, 0, dtype=torch.float32, device=query.device)
     if query.dtype in _HALVES and value.shape[3] > 128:
@@ -318,7 +304,7 @@ def _efficient_backward(
                 scratch.free(total)
                 scratch.free(product)
             workspace = Scratch(opened)
-            workspace.take(_efficient_workspace(query, key, value))
+            workspace.take(efficient_workspace(query.dtype, (*query.shape,), key.shape[2], value.shape[3]))
             scratch.close()
             workspace.close()
     return (*gradients, of_mask)
@@ -330,25 +316,11 @@ def _mask_gradient(
 ) -> torch.Tensor:  # fmt: skip
     batch, heads, time, _ = query.shape
     length = key.shape[2]
-    made = torch.empty(batch, heads, time, _round_up(length, 16), dtype=query.dtype, device=values.device())
+    made = torch.empty(batch, heads, time, round_up(length, 16), dtype=query.dtype, device=values.device())
     if values.is_computed():
         given = Attention(alias(query), alias(key), alias(value), alias(mask), dropout, is_causal, scale, seed)
         made[..., :length].copy_(attention_values.score_gradient(given, alias(gradient)))
     return adopt(made, opened)[..., :length]
-
-
-def _efficient_workspace(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> int:
-    """Return the bytes of the accumulators of the backward pass, whose tiles depend on the sizes of the heads."""
-    batch, heads, time, size = query.shape
-    widest = max(size, value.shape[3])
-    is_half = query.dtype in _HALVES
-    rows, columns = (64, 64) if widest <= 64 else (128, 128) if is_half and 96 < widest <= 128 else (128, 64)
-    width = 128 if is_half and 64 < widest <= 128 else 64  # of the product that accumulates the queries' gradient
-    elements = -(-time // rows) * -(-size // width) * (rows * width + 4)
-    if is_half and widest > 128:
-        elements += _round_up(key.shape[2], columns) * (_round_up(size, rows) + _round_up(value.shape[3], rows))
-    size_of_all: int = batch * heads * _round_up(elements, 4) * 4
-    return size_of_all
 
 
 def _cudnn(
@@ -357,10 +329,10 @@ def _cudnn(
     scale: float | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     opened = open_torch_device(query.device)
-    seed = _seed(query.device, dropout_p)
+    seed = seed_of(query.device, dropout_p)
     computed = _compute(query, key, value, attn_bias, dropout_p, is_causal, scale, seed)
     batch, heads, time, _ = query.shape
-    first, second = _numbers(opened, None, torch.int64, seed), _numbers(opened, None, torch.int64, 0)
+    first, second = numbers(opened, None, torch.int64, seed), numbers(opened, None, torch.int64, 0)
     result = _new(query, (batch, heads, time, value.shape[3]), opened, computed and computed[0])
     sums = None
     if compute_log_sumexp:
@@ -387,7 +359,7 @@ def _cudnn_backward(
     with Scratch(opened) as scratch:
         if grad_out.stride() != out.stride():
             scratch.take(nbytes_of(grad_out))
-        rows = batch * heads * _round_up(time, 128)
+        rows = batch * heads * round_up(time, 128)
         scratch.take(rows * size * 4 + rows * 8)  # an estimate
     return gradients
 

@@ -20,6 +20,7 @@ from forebay.interop.torch.kernels.losses import LOSS_KERNELS
 from forebay.interop.torch.kernels.matrices import MATRIX_KERNELS
 from forebay.interop.torch.kernels.nested import NESTED_KERNELS
 from forebay.interop.torch.kernels.normalization import NORMALIZATION_KERNELS
+from forebay.interop.torch.kernels.packed_attention import PACKED_KERNELS
 from forebay.interop.torch.kernels.random_draws import DROPOUT_KERNELS, RANDOM_KERNELS
 from forebay.interop.torch.kernels.recurrent_cells import RNN_KERNELS
 from forebay.interop.torch.kernels.reductions import REDUCTION_KERNELS
@@ -50,6 +51,7 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
         **MATRIX_KERNELS,
         **NESTED_KERNELS,
         **NORMALIZATION_KERNELS,
+        **PACKED_KERNELS,
         **RANDOM_KERNELS,
         **REDUCTION_KERNELS,
         **RNN_KERNELS,
