@@ -6,6 +6,8 @@ import pytest
 
 import forebay
 
+collect_ignore = ["distributed_programs/training.py"]  # needs PyTorch; the ranks of test_distributed_training.py run it
+
 
 @pytest.fixture
 def emulated():

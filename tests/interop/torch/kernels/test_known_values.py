@@ -71,6 +71,7 @@ def test_unknown_values_are_not_taken_for_known_ones(shapes_only, name):
     lambda: torch.randn(2, device="cuda"),
     lambda: torch.nn.functional.dropout(torch.ones(2, device="cuda")),
     lambda: torch.ones(1 << 20, device="cuda")[:2],
+    lambda: torch.ones(2, device="cuda").resize_(4),
     lambda: torch.randn(2, 3, device="cuda").argmax(1),
 ])  # fmt: skip
 def test_other_values_are_unknown(shapes_only, make):

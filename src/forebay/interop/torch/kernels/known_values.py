@@ -21,7 +21,7 @@ __all__ = ["forget_values", "keep_known", "known_values", "with_known_values"]
 
 _KNOWN_BYTES = 32 << 10  # of a memory whose values are kept
 _FAILED = object()
-_RANDOM = torch.Tag.nondeterministic_seeded
+_UNKNOWN = (torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view)  # random results, and elements that are added
 _Kernel = Callable[..., Any]
 
 
@@ -89,7 +89,7 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
     written = written_arguments(operator)
     only_written = {argument.name for argument in operator._schema.arguments if argument.is_out}
     call = caller_of(operator)
-    if _RANDOM in operator.tags:
+    if any(tag in operator.tags for tag in _UNKNOWN):
         return _forgetting(kernel, written)
 
     def run(*args: Any, **keywords: Any) -> Any:
