@@ -107,6 +107,7 @@ WAITING = {
     "a copy from the CPU": lambda x: x.copy_(torch.zeros(4)),
     "a copy from memory that is not pinned": lambda x: x.copy_(torch.zeros(4), non_blocking=True),
     "nonzero": lambda x: x.nonzero(),
+    "indices of the host": lambda x: x[torch.tensor([0, 1])],
     "a mask": lambda x: x[x > 0],
     "values at a mask": lambda x: x.index_put_((x > 0,), torch.ones(4, device="cuda")),
     "equal": lambda x: torch.equal(x, x),
@@ -177,3 +178,14 @@ def test_waits_are_detected_in_the_debug_mode(emulated):
         x.copy_(pinned, non_blocking=True).mul_(2)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_running_statistics_change_at_the_replay(emulated):
+    layer = nn.BatchNorm2d(3, device="cuda")
+    x = torch.full((2, 3, 4, 4), 10.0, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        layer(x)
+    assert layer.running_mean.tolist() == [0] * 3
+    graph.replay()
+    assert layer.running_mean.tolist() == [1] * 3

@@ -14,6 +14,7 @@ from support.ranks import free_ports, run_ranks  # noqa: E402 -- of tests that n
 import forebay  # noqa: E402 -- after PyTorch, without which the file is skipped
 from forebay.interop.torch import patch  # noqa: E402 -- as above
 from forebay.interop.torch.devices.values import DataDependent  # noqa: E402 -- as above
+from forebay.interop.torch.kernels import collectives  # noqa: E402 -- as above
 
 
 def train(model, x):
@@ -238,3 +239,9 @@ def test_gathered_results_have_any_shape(one_rank):
     result = torch.empty(1, 1, 6, device="cuda")
     torch.distributed.all_gather_into_tensor(result, torch.arange(6.0, device="cuda").view(2, 3))
     assert result.flatten().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_futures_of_the_cpu_are_not_awaited(one_rank):
+    work = torch.distributed.all_reduce(torch.ones(2), async_op=True)
+    assert work not in collectives._of_device
+    assert not work.get_future().wait()[0].is_cuda

@@ -54,3 +54,15 @@ def test_errors_of_histograms_are_pytorchs(emulated):
         torch.histc(numbers.int(), 0)
     with pytest.raises(RuntimeError, match="max must be larger than min"):
         torch.histc(numbers.int(), 4, 3, 1)
+
+
+@pytest.mark.parametrize("mode", ["emulated", "shapes_only"])
+def test_arguments_of_products_are_checked(request, mode):
+    request.getfixturevalue(mode)
+    rows, ends = torch.ones(16, 16, device="cuda"), torch.tensor([16], dtype=torch.int32)
+    with pytest.raises(RuntimeError, match="Have to provide offsets if there is a 2d matrix"):
+        torch._grouped_mm(rows, rows)
+    with pytest.raises(RuntimeError, match="contraction dimension"):
+        torch._grouped_mm(rows, rows[:8], ends.cuda())
+    with pytest.raises(RuntimeError, match="two devices, cuda:0 and cpu"):
+        torch._grouped_mm(rows, rows, ends)

@@ -107,3 +107,29 @@ def test_errors_of_operators_leave_known_values(shapes_only):
     with pytest.raises(RuntimeError, match="broadcast"):
         x.add_(torch.ones(2, device="cuda"))
     assert x.tolist() == [1, 1, 1]
+
+
+def test_conjugated_values_are_written(shapes_only):
+    x = torch.zeros(2, dtype=torch.complex64, device="cuda")
+    x.conj().copy_(torch.tensor([1j, 2j]))
+    assert x.tolist() == [-1j, -2j]
+    x.conj().imag.fill_(3)
+    assert x.tolist() == [-3j, -3j]
+
+
+def test_masks_of_the_host_and_of_bytes_are_known(shapes_only):
+    values, mask = torch.randn(3, 5, device="cuda"), torch.tensor([True, False, True])
+    assert values[mask].shape == (2, 5)
+    assert values[mask.to(torch.uint8).cuda()].shape == (2, 5)
+
+
+def test_a_mask_of_another_shape_is_refused(shapes_only):
+    with pytest.raises(IndexError, match=r"The shape of the mask \[3\] at index 0 does not match"):
+        torch.randn(4, 5, device="cuda")[torch.tensor([True, False, True]).cuda()]
+
+
+def test_errors_of_known_values_are_the_operators(shapes_only):
+    with pytest.raises(RuntimeError, match="non-negative"):
+        torch.bincount(torch.tensor([-1], device="cuda"))
+    with pytest.raises(DataDependent):  # 16 GiB of the host
+        torch.repeat_interleave(torch.tensor([1 << 31], device="cuda"))

@@ -47,3 +47,14 @@ def test_statistics_of_halves_have_single_precision(emulated):
     assert [each.dtype for each in torch.native_layer_norm(given, (8,), None, None, 1e-5)] == [
         torch.bfloat16, torch.float32, torch.float32,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("mode", ["compute", "shapes"])
+def test_forgotten_copies_to_the_device_are_refused(name, mode):
+    with forebay.emulate("cuda", count=2, profile="h100"), patch(mode):
+        if not [*LAYERS[name]().parameters()]:
+            pytest.skip("the layer has no weights")
+        for place in ("cpu", "cuda:1"):
+            with pytest.raises(RuntimeError, match=f"two devices, cuda:0 and {place}"):
+                LAYERS[name]().to(place)(torch.randn(4, 6, 8, device="cuda"))

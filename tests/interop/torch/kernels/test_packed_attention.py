@@ -98,3 +98,24 @@ def test_other_arguments_are_refused(emulated):
     query = torch.ones(1, 2, 1, 8, device="cuda")
     with pytest.raises(Unsupported, match="does not support the argument 'bias'"):
         torch.ops.aten._efficient_attention_forward(query, query, query, query, None, None, 2, 2, 0.0, 0)
+
+
+@pytest.mark.parametrize("ends", [(0, 4, 4, 8), (0, 8, 8, 8)])
+def test_empty_sequences_have_no_result(emulated, ends):
+    query = torch.randn(8, 2, 8, device="cuda", requires_grad=True)
+    starts, keys = (torch.tensor(each, dtype=torch.int32, device="cuda") for each in ((0, 4, 6, 8), ends))
+    options = (starts, keys, 8, 8, 0.0, False)
+    found = torch.ops.aten._flash_attention_forward(query, query, query, *options, False)
+    gradients = torch.ops.aten._flash_attention_backward(
+        found[0], query, query, query, *found[:2], *options, *found[2:4]
+    )
+    assert all(each.isfinite().all() for each in (found[0], *gradients))
+    without = [number for number in range(3) if ends[number] == ends[number + 1]]
+    assert all(not found[0][slice(*starts.tolist()[number : number + 2])].any() for number in without)
+
+
+def test_all_tensors_are_on_the_device(emulated):
+    query = torch.randn(4, 2, 8, device="cuda")
+    starts = torch.tensor([0, 4], dtype=torch.int32)
+    with pytest.raises(RuntimeError, match="two devices, cuda:0 and cpu"):
+        torch.ops.aten._flash_attention_forward(query, query, query, starts, starts, 4, 4, 0.0, False, False)

@@ -69,7 +69,7 @@ def capturable(
     Returns
     -------
     callable
-        The kernel with recording. Without values, an empty function is recorded.
+        The kernel with recording. Without values, an empty function is recorded, so that the graph has work.
     """
 
     def run(*args: Any, **keywords: Any) -> Any:

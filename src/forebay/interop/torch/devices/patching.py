@@ -199,7 +199,8 @@ def _replace_names(names: NameReplacements) -> None:
         for name, function in _random_functions().items():
             names.replace(module, name, function)
     names.replace(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))  # noqa: ARG005 -- PyTorch's signature
-    names.replace(torch, "AcceleratorError", forebay.AcceleratorError)
+    for module in (torch, torch.cuda):
+        names.replace(module, "AcceleratorError", forebay.AcceleratorError)
     names.replace(torch, "Generator", GeneratorFactory)
     devices = (Device("cuda", index) for index in range(forebay.cuda.device_count()))
     generators = tuple(EmulatedGenerator.of(default_generator(device)) for device in devices)

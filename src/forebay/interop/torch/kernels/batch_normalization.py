@@ -13,7 +13,7 @@ import torch
 from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_device
 from forebay.interop.torch.kernels.known_values import forget_values
 from forebay.interop.torch.kernels.normalization import statistics_for, wide_type
-from forebay.interop.torch.kernels.scratch_memory import Scratch, give, values_of
+from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, give, values_of
 
 __all__ = ["BATCH_NORM_KERNELS", "has_channels_last", "take_absent_weights", "take_staging"]
 
@@ -73,6 +73,7 @@ def _batch_norm(operator: Any) -> Callable[..., Any]:
     training_at = [argument.name for argument in operator._schema.arguments].index("training") - 1
 
     def kernel(given: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
+        check_devices(given, *(each for each in args if isinstance(each, torch.Tensor)))
         opened = open_torch_device(given.device)
         training = args[training_at]
         running = args[2:training_at]
@@ -100,6 +101,7 @@ def _batch_norm_backward(
     gradient: torch.Tensor, given: torch.Tensor, weight: _Optional, running_mean: _Optional, running_var: _Optional,
     save_mean: _Optional, save_invstd: _Optional, train: bool, eps: float, output_mask: Sequence[bool],
 ) -> tuple[_Optional, ...]:  # fmt: skip
+    check_devices(gradient, given, weight)
     opened = open_torch_device(given.device)
     statistics = [  # the CPU has none in evaluation
         statistics_for(given, weight, each) if train and each is not None else None for each in (save_mean, save_invstd)

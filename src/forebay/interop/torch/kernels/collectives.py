@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from functools import wraps
@@ -55,6 +56,7 @@ def _kernel(operator: Any) -> Callable[..., Any]:
             given = [_on_host(each, flat=flat) for each in args]
             result = operator(*given, **{name: _on_host(each) for name, each in keywords.items()})
             work = result if len(returned) == 1 else result[-1]
+            _note_work(work)
         elif receives and torch._C._current_graph_task_id() == -1:
             forget_values(args[0])
         if work is None or _is_fake(args[group_at]):
@@ -62,6 +64,21 @@ def _kernel(operator: Any) -> Callable[..., Any]:
         return work if len(returned) == 1 else (args[0], work)
 
     return run
+
+
+_of_device: weakref.WeakSet[Any] = weakref.WeakSet()  # work whose tensors are on emulated devices
+
+
+class _Thread(threading.local):
+    work: Any = None  # kept until the program has it: C++ code returns the same object of Python
+
+
+_thread = _Thread()
+
+
+def _note_work(work: Any) -> None:
+    _thread.work = torch.distributed.Work.unbox(work)
+    _of_device.add(_thread.work)
 
 
 def _is_fake(group: Any) -> bool:
@@ -117,9 +134,12 @@ def _with_tensors_of_device(names: NameReplacements) -> None:
     get_future, get_result = work.get_future, work.result
 
     def future(self: Any) -> Any:
+        found = get_future(self)
+        if self not in _of_device:
+            return found
         completed: torch.futures.Future[Any] = torch.futures.Future()
         try:
-            completed.set_result(_on_device(get_future(self).wait()))
+            completed.set_result(_on_device(found.wait()))
         except RuntimeError as error:  # of the transfer
             completed.set_exception(RuntimeError(str(error)))
         return completed

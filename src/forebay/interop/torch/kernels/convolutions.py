@@ -13,7 +13,7 @@ from torch._prims_common import suggest_memory_format
 
 from forebay.interop.torch.devices.emulated_memory import adopt, mixed_devices, open_torch_device
 from forebay.interop.torch.kernels.reductions import take_reduction
-from forebay.interop.torch.kernels.scratch_memory import Scratch, give, nbytes_of, values_of
+from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, give, nbytes_of, values_of
 
 __all__ = ["CONVOLUTION_KERNELS"]
 
@@ -35,8 +35,9 @@ def _check_types(given: torch.Tensor, weight: torch.Tensor, bias: _Optional) -> 
         elsewhere = weight if weight.is_cuda or bias is None else bias
         raise mixed_devices(elsewhere.device, given.device)
     for name, other in (("weight", weight), ("bias", bias)):
-        if other is not None and (other.dtype != given.dtype or other.device != given.device):
+        if other is not None and (other.dtype != given.dtype or not other.is_cuda):
             raise RuntimeError(f"Input type ({given.type()}) and {name} type ({other.type()}) should be the same")
+    check_devices(given, weight, bias)
 
 
 def _copy(scratch: Scratch, tensor: torch.Tensor, layout: torch.memory_format) -> None:

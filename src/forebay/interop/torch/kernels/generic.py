@@ -170,7 +170,7 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
         except RuntimeError as error:  # of the meta device, if the size of the result depends on values
             if values.is_computed() or not (isinstance(error, NotImplementedError) or "meta tensor" in str(error)):
                 raise
-            if not returns_written:  # it changes only values
+            if not returns_written:  # it returns nothing, and changes no shape
                 return None
             raise values.needs_values(f"{name}()") from None
         if written:

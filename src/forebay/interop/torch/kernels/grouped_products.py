@@ -9,7 +9,7 @@ import torch
 
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_device
-from forebay.interop.torch.kernels.scratch_memory import Scratch, capability, give, type_name, values_of
+from forebay.interop.torch.kernels.scratch_memory import Scratch, capability, check_devices, give, type_name, values_of
 from forebay.interop.torch.kernels.workspaces import blas_workspace
 
 __all__ = ["GROUPED_KERNELS"]
@@ -26,6 +26,11 @@ def _grouped_product(
 
     The rows of the result begin at multiples of 16 bytes.
     """
+    check_devices(one, other, offs, bias)
+    if one.shape[-1] != other.shape[-2]:
+        raise RuntimeError("contraction dimension of mat_a and mat_b must match")
+    if (one.dim() == 2 or other.dim() == 2) != (offs is not None):
+        raise RuntimeError("Have to provide offsets if there is a 2d matrix, or no offset if both matrices are 3d")
     if out_dtype not in (None, one.dtype):
         raise RuntimeError("Grouped gemm output dtype must match `mat_a` dtype")
     opened = open_torch_device(one.device)

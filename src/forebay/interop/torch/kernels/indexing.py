@@ -92,18 +92,34 @@ def _index(given: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch
             if each is not None and not each.is_cuda and each.dtype != torch.bool:
                 scratch.take(nbytes_of(each))
         if not values.is_computed():
-            indices = [part for each in indices for part in _indices_of(each)]
+            indices = _without_known_masks(given, indices)
         result: torch.Tensor = _compute_index(given, indices)
     return result
 
 
-def _indices_of(mask: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
-    """Return the indices of the elements of a known mask, one for each dimension, in place of it."""
-    if mask is None or mask.dtype != torch.bool or not mask.is_cuda:
-        return [mask]
-    if (known := known_values(mask)) is not None:
-        return list(known.nonzero().unbind(1))
-    return [torch.arange(mask.shape[0])] if _masks_select_all.get() and mask.dim() == 1 else [mask]
+def _without_known_masks(
+    given: torch.Tensor, indices: Sequence[torch.Tensor | None]
+) -> Sequence[torch.Tensor | None]:  # fmt: skip
+    """Return the indices of the elements of known masks, one for each dimension, in place of the masks."""
+    found: list[torch.Tensor | None] = []
+    for each in indices:
+        if each is None or each.dtype not in (torch.bool, torch.uint8):
+            found.append(each)
+            continue
+        at = len(found)
+        if each.shape != given.shape[at : at + each.dim()]:
+            raise IndexError(
+                f"The shape of the mask {list(each.shape)} at index {at} does not match the shape of the indexed "
+                f"tensor {list(given.shape)} at index {at}"
+            )
+        known = known_values(each) if each.is_cuda else each
+        if known is not None:
+            found += known.nonzero().unbind(1)
+        elif _masks_select_all.get() and each.dim() == 1:
+            found.append(torch.arange(each.shape[0]))
+        else:
+            found.append(each)
+    return found
 
 
 INDEXING_KERNELS: dict[str, Callable[..., Any]] = {

@@ -21,19 +21,19 @@ __all__ = ["forget_values", "keep_known", "known_values", "with_known_values"]
 
 _KNOWN_BYTES = 32 << 10  # of a memory whose values are kept
 _FAILED = object()
-_UNKNOWN = (torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view)  # random results, and elements that are added
+_NEVER_KNOWN = (torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view)  # random or resized
+_MOST_REPEATS = 1 << 16  # elements of a result whose size depends on values
 _Kernel = Callable[..., Any]
-
-
-class _Unknown(Exception):
-    """An argument whose values are unknown."""
 
 
 def known_values(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the values of a tensor of the device, which share its known memory, or None if they are unknown."""
     known = memory_of(tensor).known
-    if known is None:
-        return None
+    return None if known is None else _over_known(tensor, known)
+
+
+def _over_known(tensor: torch.Tensor, known: torch.UntypedStorage) -> torch.Tensor:
+    """Return a tensor over known values, conjugated or negated as that of the device."""
     found = over_storage(tensor, known)
     if tensor.is_conj():
         found = found.conj()
@@ -58,7 +58,7 @@ def keep_known(tensor: torch.Tensor, source: torch.Tensor | None) -> None:
         if not tensor.numel() or tensor.numel() * tensor.itemsize != memory.nbytes:
             return
         memory.known = torch.UntypedStorage(memory.nbytes)
-    over_storage(tensor, memory.known).copy_(source)
+    _over_known(tensor, memory.known).copy_(source)
 
 
 def forget_values(argument: Any) -> None:
@@ -89,7 +89,8 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
     written = written_arguments(operator)
     only_written = {argument.name for argument in operator._schema.arguments if argument.is_out}
     call = caller_of(operator)
-    if any(tag in operator.tags for tag in _UNKNOWN):
+    name = operator._schema.name.partition("::")[2]
+    if any(tag in operator.tags for tag in _NEVER_KNOWN) or name.startswith(("empty", "new_empty")):
         return _forgetting(kernel, written)
 
     def run(*args: Any, **keywords: Any) -> Any:
@@ -97,15 +98,19 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
             return kernel(*args, **keywords)
         given = _given(args, keywords, written)
         copies: dict[int, torch.Tensor] = {}
-        try:
-            known = _read_all(args, keywords, copies, only_written)
-        except _Unknown:
+        if not _are_known(args, keywords, only_written):
             forget_values(given)
             return kernel(*args, **keywords)
+        known = _read_all(args, keywords, copies, only_written)
         try:
             result = kernel(*args, **keywords)
         except values.DataDependent:
-            found = _compute(call, *known)
+            if name == "repeat_interleave" and int(known[0][0].sum()) > _MOST_REPEATS:
+                raise
+            try:
+                found = call(*known)
+            except NotImplementedError:
+                found = _FAILED
             if found is _FAILED or any(each.layout is not torch.strided for each in _tensors(found)):
                 raise
             originals = {id(copies[id(each)]): each for each in _tensors(given)}
@@ -153,6 +158,23 @@ def _read_all(
     return positional, {name: _read(each, copies, empty=name in only_written) for name, each in keywords.items()}
 
 
+def _are_known(args: tuple[Any, ...], keywords: Mapping[str, Any], only_written: set[str]) -> bool:
+    """Return True if the values of all arguments are known, apart from those that are only written."""
+    return _is_known(args) and all(_is_known(each, empty=name in only_written) for name, each in keywords.items())
+
+
+def _is_known(argument: Any, *, empty: bool = False) -> bool:
+    if isinstance(argument, torch.Tensor):
+        if argument.layout is not torch.strided or argument.numel() * argument.itemsize > _KNOWN_BYTES:
+            return False
+        if argument.is_cuda:
+            return empty or memory_of(argument).known is not None
+        return bool(argument.device.type == "cpu")
+    if isinstance(argument, (list, tuple)):
+        return all(_is_known(each, empty=empty) for each in argument)
+    return not isinstance(argument, torch.Generator)
+
+
 def _read(argument: Any, copies: dict[int, torch.Tensor], *, empty: bool = False) -> Any:
     if isinstance(argument, torch.Tensor):
         if id(argument) not in copies:
@@ -160,22 +182,12 @@ def _read(argument: Any, copies: dict[int, torch.Tensor], *, empty: bool = False
         return copies[id(argument)]
     if isinstance(argument, (list, tuple)):
         return [_read(each, copies, empty=empty) for each in argument]
-    if isinstance(argument, torch.device):
-        return torch.device("cpu")
-    if isinstance(argument, torch.Generator):
-        raise _Unknown
-    return argument
+    return torch.device("cpu") if isinstance(argument, torch.device) else argument
 
 
 def _copy_known(tensor: torch.Tensor, *, empty: bool) -> torch.Tensor:
-    if tensor.layout is not torch.strided or tensor.numel() * tensor.itemsize > _KNOWN_BYTES:
-        raise _Unknown
-    if empty:
-        return torch.empty_like(tensor, device="cpu")
-    found = known_values(tensor) if tensor.is_cuda else tensor if tensor.device.type == "cpu" else None
-    if found is None:
-        raise _Unknown
-    return found.detach().clone()
+    found = known_values(tensor) if tensor.is_cuda else tensor
+    return torch.empty_like(tensor, device="cpu") if empty or found is None else found.detach().clone()
 
 
 def _tensors(argument: Any) -> list[torch.Tensor]:

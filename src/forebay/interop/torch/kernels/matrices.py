@@ -14,7 +14,15 @@ from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import open_torch_device
 from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.known_values import forget_values
-from forebay.interop.torch.kernels.scratch_memory import Scratch, give, is_dense, nbytes_of, type_name, values_of
+from forebay.interop.torch.kernels.scratch_memory import (
+    Scratch,
+    check_devices,
+    give,
+    is_dense,
+    nbytes_of,
+    type_name,
+    values_of,
+)
 from forebay.interop.torch.kernels.workspaces import blas_workspace, lt_workspace
 
 __all__ = ["MATRIX_KERNELS"]
@@ -95,12 +103,14 @@ def _typed_product(name: str, at: int) -> Callable[..., Any]:
     def kernel(*args: Any, out: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
         *tensors, kind = args
         one, other = tensors[at], tensors[at + 1]
+        check_devices(*tensors)
         if one.dtype != other.dtype:
             raise RuntimeError("input dtypes must be the same")
         if kind != one.dtype and not (kind == torch.float32 and one.dtype in (torch.float16, torch.bfloat16)):
             raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
         if out is not None and out.dtype != kind:
             raise RuntimeError("out_dtype must be the same as the dtype of the provided out tensor")
+        _refuse_integers(one, "addmm_cuda" if one.dim() == 2 else "baddbmm_cuda")
         found = compute(*(values_of(each).to(kind) for each in tensors), **kwargs)
         if out is None:
             result = give(found, open_torch_device(one.device))

@@ -12,7 +12,7 @@ import torch
 
 from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_device
 from forebay.interop.torch.kernels.reductions import take_reduction
-from forebay.interop.torch.kernels.scratch_memory import Scratch, give, values_of
+from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, give, values_of
 
 __all__ = ["NORMALIZATION_KERNELS", "statistics_for", "wide_type"]
 
@@ -35,6 +35,7 @@ def statistics_for(given: torch.Tensor, weight: _Optional, statistics: torch.Ten
 def _layer_norm(
     given: torch.Tensor, normalized_shape: Sequence[int], weight: _Optional, bias: _Optional, eps: float
 ) -> tuple[torch.Tensor, ...]:
+    check_devices(given, weight, bias)
     opened = open_torch_device(given.device)
     result, mean, scale = _aten.native_layer_norm(
         values_of(given), normalized_shape, values_of(weight), values_of(bias), eps
@@ -92,6 +93,7 @@ def _itemsize(tensor: _Optional) -> int:
 def _rms_norm(
     given: torch.Tensor, normalized_shape: Sequence[int], weight: _Optional, eps: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    check_devices(given, weight)
     opened = open_torch_device(given.device)
     if eps is None:
         eps = torch.finfo(wide_type(given.dtype)).eps
@@ -130,6 +132,7 @@ def _group_norm(
     given: torch.Tensor, weight: _Optional, bias: _Optional, batch: int, channels: int, size: int, groups: int,
     eps: float,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    check_devices(given, weight, bias)
     opened = open_torch_device(given.device)
     found = _aten.native_group_norm(
         values_of(given), values_of(weight), values_of(bias), batch, channels, size, groups, eps

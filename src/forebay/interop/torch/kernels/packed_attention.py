@@ -24,7 +24,7 @@ from forebay.interop.torch.kernels.attention_memory import (
     seed_of,
 )  # fmt: skip
 from forebay.interop.torch.kernels.attention_values import Attention
-from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of
+from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, nbytes_of
 
 __all__ = ["PACKED_KERNELS"]
 
@@ -92,6 +92,10 @@ def _forward(
     if values.is_computed():
         tensors = (alias(query), alias(key), alias(value), result)
         for number, parts in enumerate(_sequences(tensors, *starts, (True, False, False, True))):
+            queries, keys = parts[0].shape[0], parts[1].shape[0]
+            if not queries or not keys:
+                keep(number, torch.full((query.shape[-2], queries), math.inf))
+                continue
             made, sums = attention_values.forward(options.attention(parts[0], parts[1], parts[2], number))
             parts[3].copy_(made[0].transpose(0, 1))
             keep(number, sums[0])
@@ -108,6 +112,8 @@ def _backward(
         tensors = (*map(alias, (gradient, query, key, value, result)), *made)
         of_queries = (True, True, False, False, True, True, False, False)
         for number, parts in enumerate(_sequences(tensors, *starts, of_queries)):
+            if not parts[1].shape[0] or not parts[2].shape[0]:
+                continue
             given = options.attention(parts[1], parts[2], parts[3], number)
             sums = sums_of(number, parts[1].shape[0])[None]
             outer, inner = (each.transpose(0, 1)[None] for each in (parts[0], parts[4]))
@@ -133,6 +139,7 @@ def _flash(
     scale: float | None = None, window_size_left: int | None = None, window_size_right: int | None = None,
     seqused_k: Any = None, alibi_slopes: Any = None, block_table: Any = None, num_splits: int | None = None,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    check_devices(query, key, value, cum_seq_q, cum_seq_k)
     _refuse(seqused_k=seqused_k, alibi_slopes=alibi_slopes, block_table=block_table)
     opened = open_torch_device(query.device)
     seed = seed_of(query.device, dropout_p)
@@ -195,6 +202,7 @@ def _efficient(
     custom_mask_type: int, compute_log_sumexp: bool = False, *, scale: float | None = None, seqlen_k: Any = None,
     window_size: int | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
+    check_devices(query, key, value, cu_seqlens_q, cu_seqlens_k)
     _refuse(bias=bias, seqlen_k=seqlen_k, window_size=window_size)
     opened = open_torch_device(query.device)
     seed = seed_of(query.device, dropout_p)

@@ -6,10 +6,18 @@ from typing import Any
 
 __all__ = ["written_arguments"]
 
+_RUNNING = ("running_mean", "running_var")
+# Operators that write arguments which their schemas do not mark.
+_UNMARKED = {
+    "aten::native_batch_norm": _RUNNING, "aten::batch_norm_gather_stats": _RUNNING,
+    "aten::batch_norm_gather_stats_with_counts": _RUNNING, "aten::batch_norm_update_stats": _RUNNING,
+}  # fmt: skip
+
 
 def written_arguments(operator: Any) -> dict[int, str]:
     """Return the positions and names of the arguments that an operator writes."""
+    unmarked = _UNMARKED.get(operator._schema.name, ())
     return {
         at: argument.name for at, argument in enumerate(operator._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
+        if (argument.alias_info is not None and argument.alias_info.is_write) or argument.name in unmarked
     }  # fmt: skip

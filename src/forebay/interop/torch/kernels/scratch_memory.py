@@ -7,11 +7,28 @@ from typing import Any, Self
 
 import torch
 
-from forebay.interop.torch.devices.emulated_memory import adopt, alias, allocate_bytes, is_replaying, open_torch_device
+from forebay.interop.torch.devices.emulated_memory import (
+    adopt,
+    alias,
+    allocate_bytes,
+    is_replaying,
+    mixed_devices,
+    open_torch_device,
+)  # fmt: skip
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.storage import AnyBlock
 
-__all__ = ["Scratch", "capability", "contiguous_bytes", "give", "is_dense", "nbytes_of", "type_name", "values_of"]
+__all__ = [
+    "Scratch",
+    "capability",
+    "check_devices",
+    "contiguous_bytes",
+    "give",
+    "is_dense",
+    "nbytes_of",
+    "type_name",
+    "values_of",
+]
 
 
 class Scratch:
@@ -61,6 +78,14 @@ def capability(opened: OpenDevice) -> tuple[int, int]:
     """Return the major and the minor version of the compute capability."""
     details = opened.port.props.details
     return int(details.get("major", 9)), int(details.get("minor", 0))
+
+
+def check_devices(*tensors: torch.Tensor | None) -> None:
+    """Raise PyTorch's error unless all tensors are on one device."""
+    devices = {each.device for each in tensors if each is not None}
+    if len(devices) > 1:
+        one, other = sorted(devices, key=lambda device: (device.type != "cuda", device.index or 0))[:2]
+        raise mixed_devices(one, other)
 
 
 def nbytes_of(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> int:

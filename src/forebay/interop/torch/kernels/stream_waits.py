@@ -36,7 +36,7 @@ def waits_for_stream(operator: Any) -> Callable[..., bool] | None:
     if name == "copy_":
         return _copies_pageable
     if name == "index":
-        return _has_mask
+        return _reads_indices
     if name == "_index_put_impl_":
         return _puts_at_mask
     if name == "repeat_interleave":
@@ -60,8 +60,9 @@ def _copies_pageable(target: torch.Tensor, source: torch.Tensor, non_blocking: b
     return stream.is_capturing() and not host.is_pinned()
 
 
-def _has_mask(given: torch.Tensor, indices: Sequence[torch.Tensor | None], *_: Any, **__: Any) -> bool:
-    return any(each is not None and each.dtype in _MASKS for each in indices)
+def _reads_indices(given: torch.Tensor, indices: Sequence[torch.Tensor | None], *_: Any, **__: Any) -> bool:
+    """Return True if an index is a mask, whose elements are counted, or is copied from the host."""
+    return any(each is not None and (each.dtype in _MASKS or not each.is_cuda) for each in indices)
 
 
 def _puts_at_mask(
@@ -70,7 +71,8 @@ def _puts_at_mask(
 ) -> bool:  # fmt: skip
     """Return True unless a number of the host is written at a mask, for which no indices are needed."""
     is_number = source.numel() == 1 and not source.is_cuda and sum(each is not None for each in indices) == 1
-    return _has_mask(given, indices) and (accumulate or not is_number)
+    is_mask = is_number and any(each is not None and each.dtype in _MASKS for each in indices)
+    return _reads_indices(given, indices) and (accumulate or not is_mask)
 
 
 def _has_no_size(repeats: torch.Tensor, *_: Any, output_size: int | None = None, **__: Any) -> bool:

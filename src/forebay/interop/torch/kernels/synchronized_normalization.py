@@ -19,7 +19,7 @@ from forebay.interop.torch.kernels.batch_normalization import has_channels_last,
 from forebay.interop.torch.kernels.indexing import masks_select_all
 from forebay.interop.torch.kernels.known_values import forget_values
 from forebay.interop.torch.kernels.normalization import wide_type
-from forebay.interop.torch.kernels.scratch_memory import Scratch, give, type_name, values_of
+from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, give, type_name, values_of
 
 __all__ = ["SYNCHRONIZED_KERNELS", "replace_synchronization"]
 
@@ -66,10 +66,19 @@ def _gather_stats_with_counts(
     given: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, running_mean: _Optional, running_var: _Optional,
     momentum: float, eps: float, counts: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    check_devices(given, mean, scale, running_mean, running_var, counts)
+    return _join(mean, scale, running_mean, running_var, momentum, eps, values_of(counts))
+
+
+def _join(
+    mean: torch.Tensor, scale: torch.Tensor, running_mean: _Optional, running_var: _Optional, momentum: float,
+    eps: float, counts: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return the mean and the scale of parts, whose numbers of elements are over values."""
     opened = open_torch_device(mean.device)
     kind = wide_type(mean.dtype)
-    means, scales, numbers = (values_of(each).to(kind) for each in (mean, scale, counts))
-    numbers = numbers.view(-1, 1)
+    means, scales = (values_of(each).to(kind) for each in (mean, scale))
+    numbers = counts.to(kind).view(-1, 1)
     total = numbers.sum()
     joint = (means * numbers).sum(0) / total
     squares = ((scales.pow(-2) - eps + (means - joint).square()) * numbers).sum(0)
@@ -85,9 +94,14 @@ def _gather_stats(
     given: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, running_mean: _Optional, running_var: _Optional,
     momentum: float, eps: float, count: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    check_devices(given, mean, scale, running_mean, running_var)
     kind = given.dtype if running_mean is None else running_mean.dtype
-    counts = torch.full((mean.shape[0],), count, dtype=torch.int64).to(mean.device).to(kind)
-    return _gather_stats_with_counts(given, mean, scale, running_mean, running_var, momentum, eps, counts)
+    counts = torch.full((mean.shape[0],), count, dtype=kind, device=values.device())
+    with Scratch(mean.device) as scratch:  # the numbers, as integers and in their type
+        integers = scratch.take(8 * mean.shape[0])
+        scratch.take(mean.shape[0] * kind.itemsize)
+        scratch.free(integers)
+        return _join(mean, scale, running_mean, running_var, momentum, eps, counts)
 
 
 def _normalized(
@@ -109,6 +123,7 @@ def _like(given: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
 def _elemt(
     given: torch.Tensor, weight: _Optional, bias: _Optional, mean: torch.Tensor, scale: torch.Tensor, eps: float
 ) -> torch.Tensor:
+    check_devices(given, weight, bias, mean, scale)
     result = _like(given, _normalized(given, weight, bias, mean, scale))
     with Scratch(given.device) as scratch:
         take_absent_weights(scratch, given, weight, bias)
@@ -129,6 +144,7 @@ def _backward_reduce(
     gradient: torch.Tensor, given: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, weight: _Optional,
     input_g: bool, weight_g: bool, bias_g: bool,
 ) -> tuple[_Optional, ...]:  # fmt: skip
+    check_devices(gradient, given, mean, scale, weight)
     opened = open_torch_device(given.device)
     transposed = has_channels_last(gradient) and has_channels_last(given)
     if weight is None and (weight_g or bias_g) and not transposed:
