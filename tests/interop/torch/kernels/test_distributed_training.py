@@ -20,7 +20,7 @@ PROGRAMS = {  # relative difference from one process, by name
 
 @pytest.fixture(scope="module")
 def ranks():
-    """What both ranks print, and a process alone."""
+    """The results of both ranks, and of a single process."""
     return run_ranks(FILE, *free_ports(2 * len(PROGRAMS))), run_ranks(FILE, count=1)[0]
 
 

@@ -18,6 +18,7 @@ from forebay.interop.torch.devices.emulated_memory import adopt, alias, open_tor
 from forebay.interop.torch.kernels import attention_values
 from forebay.interop.torch.kernels.attention_choice import Implementation, choose, needs_logsumexp
 from forebay.interop.torch.kernels.attention_memory import (
+    HALVES,
     efficient_workspace,
     flash_size,
     numbers,
@@ -31,7 +32,6 @@ from forebay.runtime.devices.open_device import OpenDevice
 __all__ = ["ATTENTION_COMPOSITES", "ATTENTION_KERNELS"]
 
 _aten = torch.ops.aten
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 def _attention(
@@ -264,7 +264,7 @@ def _efficient(
         sums = _new(query, (batch, heads, round_up(time, 32)), opened, computed and computed[1], torch.float32)
     else:
         sums = torch.empty(batch, heads, 0, dtype=torch.float32, device=query.device)
-    if query.dtype in _HALVES and value.shape[3] > 128:
+    if query.dtype in HALVES and value.shape[3] > 128:
         with Scratch(opened) as scratch:
             scratch.take(result.numel() * 4)
     return result, sums, first, second
@@ -295,7 +295,7 @@ def _efficient_backward(
             of_mask = _mask_gradient(attn_bias, grad_out_, query, key, value, dropout_p, is_causal, scale, seed, opened)
         with Scratch(opened) as scratch:
             rows = batch * heads * time * 4
-            if query.dtype in _HALVES and of_mask is None:
+            if query.dtype in HALVES and of_mask is None:
                 scratch.take(rows)
             else:
                 product = scratch.take(batch * heads * time * value.shape[3] * 4)

@@ -9,9 +9,9 @@ from forebay.interop.torch.devices.emulated_memory import adopt
 from forebay.interop.torch.devices.generators import host_generator
 from forebay.runtime.devices.open_device import OpenDevice
 
-__all__ = ["efficient_workspace", "flash_size", "numbers", "round_up", "seed_of"]
+__all__ = ["HALVES", "efficient_workspace", "flash_size", "numbers", "round_up", "seed_of"]
 
-_HALVES = (torch.float16, torch.bfloat16)
+HALVES = (torch.float16, torch.bfloat16)
 
 
 def round_up(number: int, unit: int) -> int:
@@ -55,7 +55,7 @@ def efficient_workspace(dtype: torch.dtype, queries: tuple[int, int, int, int], 
     """
     batch, heads, time, size = queries
     widest = max(size, value_size)
-    is_half = dtype in _HALVES
+    is_half = dtype in HALVES
     rows, columns = (64, 64) if widest <= 64 else (128, 128) if is_half and 96 < widest <= 128 else (128, 64)
     width = 128 if is_half and 64 < widest <= 128 else 64  # of the product that accumulates the queries' gradient
     elements = -(-time // rows) * -(-size // width) * (rows * width + 4)

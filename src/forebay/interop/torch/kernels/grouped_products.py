@@ -65,7 +65,7 @@ def _histogram(
     if given.dtype in (torch.float16, torch.bfloat16):
         raise RuntimeError(f"{type_name(given.dtype)}Tensor is not supported")
     if given.dtype == torch.bool:
-        raise NotImplementedError("\"histc\" not implemented for 'Bool'")
+        raise NotImplementedError("\"histc\" not implemented for 'Bool'")  # PyTorch's error on a GPU, as below
     if bins <= 0:
         raise RuntimeError("bins must be > 0")
     opened = open_torch_device(given.device)

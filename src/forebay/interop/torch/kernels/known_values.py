@@ -109,7 +109,7 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
                 raise
             try:
                 found = call(*known)
-            except NotImplementedError:
+            except NotImplementedError:  # the CPU has no kernel for these types
                 found = _FAILED
             if found is _FAILED or any(each.layout is not torch.strided for each in _tensors(found)):
                 raise

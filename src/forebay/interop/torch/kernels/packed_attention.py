@@ -17,6 +17,7 @@ from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, alias, open_torch_device
 from forebay.interop.torch.kernels import attention_values
 from forebay.interop.torch.kernels.attention_memory import (
+    HALVES,
     efficient_workspace,
     flash_size,
     numbers,
@@ -28,13 +29,12 @@ from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices,
 
 __all__ = ["PACKED_KERNELS"]
 
-_HALVES = (torch.float16, torch.bfloat16)
 _TOP_LEFT, _BOTTOM_RIGHT = 1, 2  # of `custom_mask_type`: where the diagonal of a causal mask begins
 _Optional: TypeAlias = torch.Tensor | None
 
 
 class _Options(NamedTuple):
-    """What all sequences of a call have in common."""
+    """Options that all sequences of a call share."""
 
     dropout: float
     diagonal: int  # 0 without a causal mask, _TOP_LEFT or _BOTTOM_RIGHT
@@ -225,7 +225,7 @@ def _efficient(
     made = _forward(tensors[0], tensors[1], tensors[2], (cu_seqlens_q, cu_seqlens_k), options, keep)
     result = adopt(made[None] if packed else made, opened)
     of_sums = adopt(sums, opened)
-    if query.dtype in _HALVES and value.shape[3] > 128:
+    if query.dtype in HALVES and value.shape[3] > 128:
         with Scratch(opened) as scratch:
             scratch.take(result.numel() * 4)
     return result, of_sums, *state, longest, of_keys
@@ -257,7 +257,7 @@ def _efficient_backward(
         gradients = [adopt(each[None] if packed else each, opened) for each in found]
         with Scratch(opened) as scratch:
             rows = math.prod(query.shape[:3]) * 4
-            if query.dtype in _HALVES:
+            if query.dtype in HALVES:
                 scratch.take(rows)
             else:
                 product = scratch.take(rows * value.shape[3])

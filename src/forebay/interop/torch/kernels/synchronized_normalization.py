@@ -51,7 +51,7 @@ def _other_dimensions(given: torch.Tensor) -> list[int]:
 
 
 def _stats(given: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    if not given.is_floating_point():
+    if not given.is_floating_point():  # PyTorch's error on a GPU
         raise NotImplementedError(f"\"batch_norm_stats_cuda\" not implemented for '{type_name(given.dtype)}'")
     opened = open_torch_device(given.device)
     wide = values_of(given).to(wide_type(given.dtype))
