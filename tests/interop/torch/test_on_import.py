@@ -83,7 +83,7 @@ def test_missing_pytorch_raises_its_own_error(tmp_path):
 
 STARTED = """
     import sys
-    hooks = [each for each in sys.meta_path if type(each).__name__ == "_Finder"]
+    hooks = [each for each in sys.meta_path if type(each).__name__ == "ImportHook"]
     print(len(hooks), "forebay" in sys.modules, [each for each in sys.path if each.endswith("startup")])
 """
 

@@ -1,11 +1,12 @@
 """Training steps that other people recorded on real GPUs, rehearsed on emulated devices: memory as recorded.
 
-The histories are in ../shared/data/gpu-snapshots; support/recorded_language_model.py has the layers and sizes that they
-show.
+The histories are in ../shared/data/gpu-snapshots; support/recorded_language_model.py and
+support/recorded_quantized_model.py have the layers and sizes that they show.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,24 +20,55 @@ import forebay  # noqa: E402 -- as above
 from forebay import snapshot  # noqa: E402 -- as above
 from forebay.interop.torch import patch  # noqa: E402 -- as above
 from forebay.interop.torch.kernels import workspaces  # noqa: E402 -- as above
-from forebay.snapshot.model import Action, State  # noqa: E402 -- as above
+from forebay.snapshot.model import Action  # noqa: E402 -- as above
+from forebay.snapshot.replay.memory_state import memory_state  # noqa: E402 -- as above
 
 FOLDER = Path(__file__).parents[4] / "shared" / "data" / "gpu-snapshots"
 GRANULE = 512  # bytes of the smallest block
+DROPOUT_STATE = 8  # bytes of each of the two numbers that fused attention allocates since PyTorch 2.5
 
 
 class Program(NamedTuple):
-    """What a recorded program did."""
+    """What a recorded program did: on which card, before the history began, and in the history."""
 
-    times: int  # length of the sequences
-    only_forward: bool
-    used_before: tuple[str, ...]  # where cuBLAS had its workspace before the history begins
+    card: str
+    used_before: tuple[str, ...]  # the passes for which cuBLAS has a workspace before the history begins
+    prepare: Callable[[], Callable[[], object]]  # loads the model, and returns the step
+
+
+def language_model(times, only_forward=False):
+    """Return a function that prepares a step of the language model."""
+
+    def prepare():
+        model = recorded.LanguageModel(times, device="cuda")
+        optimizer = recorded.AdamW(model.parameters())
+        tokens = torch.zeros(recorded.BATCH, times, dtype=torch.long, device="cuda")
+        torch.cuda.empty_cache()
+
+        def forward():
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                return model(tokens)
+
+        return forward if only_forward else lambda: recorded.training_step(model, optimizer, tokens)
+
+    return prepare
+
+
+def quantized_model():
+    """Prepare a step of the quantized model."""
+    pytest.importorskip("bitsandbytes", reason="the recorded program uses its 4-bit weights")
+    from support import recorded_quantized_model as quantized
+
+    model = quantized.LanguageModel()
+    tokens = torch.zeros(1, quantized.TIMES, dtype=torch.long, device="cuda")
+    return lambda: quantized.forward_and_backward(model, tokens)
 
 
 PROGRAMS = {
-    "train_step_cold": Program(128, False, ()),
-    "train_step_warm": Program(256, False, ("forward", "backward")),
-    "forward_mixed_precision": Program(512, True, ("forward",)),
+    "train_step_cold": Program("h100", (), language_model(128)),
+    "train_step_warm": Program("h100", ("forward", "backward"), language_model(256)),
+    "forward_mixed_precision": Program("h100", ("forward",), language_model(512, only_forward=True)),
+    "train_older_format": Program("t4", ("forward", "backward"), quantized_model),
 }
 
 
@@ -56,13 +88,13 @@ def kept_workspaces():
 
 
 def read(name):
-    """Return the memory of a recorded history. What lived before is known from the blocks at the end."""
+    """Return the memory of a recorded history. The state at its peak is reconstructed from the state at its end."""
     path = FOLDER / f"{name}.pickle"
     if not path.exists():
         pytest.skip(f"there is no recorded history at {path}")
     (found,) = (each for each in snapshot.load(path) if len(each.trace))
     trace = found.trace
-    change, changes, sizes, live = 0, [0], [], {}
+    change, changes, sizes, live = 0, [], [], {}
     for action, size, address in zip(*(trace[each].tolist() for each in ("action", "nbytes", "address")), strict=True):
         rounded = -(-size // GRANULE) * GRANULE
         if action == Action.ALLOC:
@@ -72,26 +104,18 @@ def read(name):
         elif action == Action.FREE_COMPLETED:
             change -= live.pop(address, rounded)
         changes.append(change)
-    blocks = found.blocks
-    at_end = int(blocks["nbytes"][blocks["state"] == State.LIVE].sum())
-    return Memory(sizes, at_end - change + max(changes), int(found.segments["nbytes"].sum()))
+    peak = memory_state(found, changes.index(max(changes)) + 1)
+    return Memory(sizes, peak.requested + peak.rounding, int(found.segments["nbytes"].sum()))
 
 
 def rehearse(program):
-    """Return the memory of the program on an emulated H100, without values."""
-    with forebay.emulate("cuda", profile="h100"), patch("shapes"):
-        model = recorded.LanguageModel(program.times, device="cuda")
-        optimizer = recorded.AdamW(model.parameters())
-        tokens = torch.zeros(recorded.BATCH, program.times, dtype=torch.long, device="cuda")
+    """Return the memory of the program on an emulated device, without values."""
+    with forebay.emulate("cuda", profile=program.card), patch("shapes"):
+        step = program.prepare()
         use_cublas(program.used_before)
-        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.memory._record_memory_history("all", stacks="python", max_entries=1_000_000)
-        if program.only_forward:
-            with torch.autocast("cuda", dtype=torch.bfloat16):
-                results = model(tokens)
-        else:
-            results = recorded.training_step(model, optimizer, tokens)
+        results = step()
         trace = torch.cuda.memory._snapshot()["device_traces"][0]
         statistics = torch.cuda.memory_stats()
         del results
@@ -110,6 +134,6 @@ def use_cublas(passes):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_memory_is_that_of_the_recorded_gpu(name):
     expected, found = read(name), rehearse(PROGRAMS[name])
-    assert found.sizes == expected.sizes
-    assert abs(found.allocated / expected.allocated - 1) < 0.0001
-    assert abs(found.reserved / expected.reserved - 1) < 0.002
+    assert [each for each in found.sizes if each != DROPOUT_STATE] == expected.sizes
+    assert abs(found.allocated / expected.allocated - 1) < 0.0005
+    assert abs(found.reserved / expected.reserved - 1) < 0.005

@@ -28,8 +28,8 @@ from forebay.runtime.streams.stream import current_stream_for
 
 __all__ = [
     "EmulatedMemory", "adopt", "alias", "allocate_bytes", "explain_host_error", "find_memory", "is_replaying", "logged",
-    "memory_at", "memory_of", "mixed_devices", "open_torch_device", "over_storage", "replace_block", "replaying",
-    "set_observer", "shadow", "without_block",
+    "memory_around", "memory_at", "memory_of", "mixed_devices", "open_torch_device", "over_storage", "replace_block",
+    "replaying", "set_observer", "shadow", "without_block",
 ]  # fmt: skip
 
 _CUDA = 2  # kDLCUDA
@@ -296,6 +296,17 @@ def memory_of(tensor: torch.Tensor) -> EmulatedMemory:
 def memory_at(address: int) -> EmulatedMemory | None:
     """Return the memory whose block begins at an address, or None."""
     return _by_address.get(address)
+
+
+def memory_around(address: int) -> tuple[EmulatedMemory, int] | None:
+    """Return the memory that an address belongs to, and the offset in bytes from its begin, or None."""
+    memory = _by_address.get(address)
+    if memory is not None:
+        return memory, 0
+    for begin, each in [*_by_address.items()]:  # of a view: few libraries use addresses, so nothing sorts them
+        if begin <= address < begin + each.nbytes:
+            return each, address - begin
+    return None
 
 
 def find_memory(storage: torch.UntypedStorage) -> EmulatedMemory | None:

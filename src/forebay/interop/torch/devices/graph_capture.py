@@ -8,7 +8,7 @@ over the same values, and copies new results into the values of the captured one
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from forebay.runtime.base import capture_state
 from forebay.runtime.base.queue_capabilities import can_launch
 from forebay.runtime.streams.stream import current_stream_for
 
-__all__ = ["TorchGraph", "capturable"]
+__all__ = ["TorchGraph", "capturable", "run_or_capture"]
 
 
 class _Thread(threading.local):
@@ -96,6 +96,25 @@ def capturable(
     return run
 
 
+def run_or_capture(function: Callable[[], object], written: Iterable[torch.UntypedStorage]) -> None:
+    """Run a function that allocates nothing, and record it in the graph that the current stream captures, if any.
+
+    Parameters
+    ----------
+    function : callable
+        The function, which runs again in each replay.
+    written : iterable of torch.UntypedStorage
+        The values that it writes.
+    """
+    if capture_state.active and not _thread.inside:
+        queue = current_stream_for(open_torch_device(None)).queue
+        if capture_state.capture_of(queue) is not None and can_launch(queue):
+            for each in written:
+                _keep_storage(each)
+            queue.call(function)
+    function()
+
+
 def _do_nothing() -> None:
     pass
 
@@ -126,11 +145,16 @@ def _capture(
 
 def _keep_values(argument: Any) -> None:
     if isinstance(argument, torch.Tensor):
-        if argument.is_cuda and (older := memory_of(argument).values)._cdata not in _written:
-            _written[older._cdata] = older, older.clone()
+        if argument.is_cuda:
+            _keep_storage(memory_of(argument).values)
     elif isinstance(argument, (list, tuple)):
         for each in argument:
             _keep_values(each)
+
+
+def _keep_storage(older: torch.UntypedStorage) -> None:
+    if older._cdata not in _written:
+        _written[older._cdata] = older, older.clone()
 
 
 def _shadows(argument: Any) -> Any:

@@ -43,6 +43,7 @@ from forebay.interop.torch.devices.stream_types import replace_stream_types
 from forebay.interop.torch.devices.streams_of_engine import connect_streams
 from forebay.interop.torch.devices.tensor_methods import replace_methods
 from forebay.interop.torch.devices.torch_internals import CudaInterfaces
+from forebay.interop.torch.extensions.bitsandbytes_library import replace_bitsandbytes
 from forebay.interop.torch.kernels import workspaces
 from forebay.interop.torch.kernels.attention_choice import replace_questions
 from forebay.interop.torch.kernels.collectives import replace_process_groups
@@ -123,6 +124,7 @@ class Patch:
                 _replace_names(names)
                 replace_cudnn(names, undo)
                 replace_reducer_timers(undo)
+                replace_bitsandbytes(undo)
                 compilation.forget_functions()
             except BaseException:
                 undo.close()

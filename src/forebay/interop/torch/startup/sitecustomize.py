@@ -13,11 +13,17 @@ __all__: list[str] = []
 
 def _install_hook(folder: str) -> None:
     """Load the hook by its path: most processes never import PyTorch, and need not import forebay."""
-    file = os.path.join(os.path.dirname(folder), "on_import.py")  # noqa: PTH118, PTH120 -- pathlib is slow to import
-    spec = spec_from_file_location("_forebay_on_import", file)
+    file = os.path.join(os.path.dirname(folder), "import_hook.py")  # noqa: PTH118, PTH120 -- pathlib is slow to import
+    spec = spec_from_file_location("_forebay_import_hook", file)
     hook = module_from_spec(spec)  # type: ignore[arg-type]  # the file exists
     spec.loader.exec_module(hook)  # type: ignore[union-attr]  # as above
-    hook.install()
+    hook.ImportHook("torch", lambda _: _patch()).install()
+
+
+def _patch() -> None:
+    from forebay.interop.torch import on_import
+
+    on_import.install()
 
 
 if __name__ == "sitecustomize":

@@ -1,0 +1,1 @@
+"""Native libraries of packages that extend PyTorch, for emulated devices."""
