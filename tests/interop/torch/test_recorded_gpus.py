@@ -25,7 +25,7 @@ from forebay.snapshot.replay.memory_state import memory_state  # noqa: E402 -- a
 
 FOLDER = Path(__file__).parents[4] / "shared" / "data" / "gpu-snapshots"
 GRANULE = 512  # bytes of the smallest block
-DROPOUT_STATE = 8  # bytes of each of the two numbers that fused attention allocates since PyTorch 2.5
+DROPOUT_STATE = 8  # bytes of each of the two numbers that fused attention allocates in newer versions of PyTorch
 
 
 class Program(NamedTuple):
@@ -34,6 +34,9 @@ class Program(NamedTuple):
     card: str
     used_before: tuple[str, ...]  # the passes for which cuBLAS has a workspace before the history begins
     prepare: Callable[[], Callable[[], object]]  # loads the model, and returns the step
+    most_allocated: float  # relative difference of the peaks
+    most_reserved: float
+    dropout_states: int = 0  # numbers that only newer versions allocate
 
 
 def language_model(times, only_forward=False):
@@ -65,10 +68,10 @@ def quantized_model():
 
 
 PROGRAMS = {
-    "train_step_cold": Program("h100", (), language_model(128)),
-    "train_step_warm": Program("h100", ("forward", "backward"), language_model(256)),
-    "forward_mixed_precision": Program("h100", ("forward",), language_model(512, only_forward=True)),
-    "train_older_format": Program("t4", ("forward", "backward"), quantized_model),
+    "train_step_cold": Program("h100", (), language_model(128), 0, 0.0002),
+    "train_step_warm": Program("h100", ("forward", "backward"), language_model(256), 0.00001, 0.0016),
+    "forward_mixed_precision": Program("h100", ("forward",), language_model(512, only_forward=True), 0, 0),
+    "train_older_format": Program("t4", ("forward", "backward"), quantized_model, 0.00025, 0.0025, 2 * 22),
 }
 
 
@@ -133,7 +136,10 @@ def use_cublas(passes):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_memory_is_that_of_the_recorded_gpu(name):
-    expected, found = read(name), rehearse(PROGRAMS[name])
+    program = PROGRAMS[name]
+    expected, found = read(name), rehearse(program)
+    assert DROPOUT_STATE not in expected.sizes
+    assert found.sizes.count(DROPOUT_STATE) == program.dropout_states
     assert [each for each in found.sizes if each != DROPOUT_STATE] == expected.sizes
-    assert abs(found.allocated / expected.allocated - 1) < 0.0005
-    assert abs(found.reserved / expected.reserved - 1) < 0.005
+    assert abs(found.allocated / expected.allocated - 1) <= program.most_allocated
+    assert abs(found.reserved / expected.reserved - 1) <= program.most_reserved

@@ -56,6 +56,24 @@ READS = {
 }
 
 
+def test_read_by_a_package_names_the_line_of_the_program_too(shapes_only, tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "reads_a_value.py").write_text(
+        "def read(x):\n    return helper(x)\ndef helper(x):\n    return x.item()\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    import reads_a_value
+
+    with pytest.raises(DataDependent) as caught:
+        reads_a_value.read(torch.ones(1, device="cuda") * torch.randn(1, device="cuda"))  # the line
+    inner, outer = str(caught.value).split(", called by ")
+    assert inner.endswith("reads_a_value.py:4: return x.item()")
+    assert "test_values.py:" in outer
+    assert ": reads_a_value.read(" in outer
+    assert "# the line. Skip this line" in outer
+
+
 @pytest.mark.parametrize("what", READS)
 def test_read_of_a_value_names_the_line(shapes_only, what):
     x = torch.randn(3, device="cuda")

@@ -30,7 +30,7 @@ OPTIMIZERS = {
     "RMSprop": {},
     "SGD": {"lr": 0.1, "momentum": 0.9},
 }
-PAGED = ("PagedAdam8bit", "PagedAdamW32bit", "PagedAdEMAMix8bit", "PagedLion8bit")
+ROWS = 400  # of a parameter of more than 100,000 elements: bitsandbytes pages the states of such only
 
 
 def layer_of_4_bits(place, kind="nf4", dtype=torch.float32, nested=False, rows=192, columns=128):
@@ -50,6 +50,27 @@ def forward_and_backward(layer, place, rows):
     return result.detach(), given.grad
 
 
+def with_the_same_codes(layer):
+    """Return what the CPU computes with the weight of a layer, dequantized by bitsandbytes' operators for it."""
+    state = layer.weight.quant_state
+    largest = state.absmax.cpu()
+    if state.nested:
+        nested = state.state2
+        largest = torch.ops.bitsandbytes.dequantize_blockwise(
+            largest, nested.absmax.cpu(), nested.code.cpu(), nested.blocksize, torch.float32
+        )
+        largest = largest + state.offset.cpu()
+    weight = torch.ops.bitsandbytes.dequantize_4bit(
+        layer.weight.data.cpu(), largest, state.blocksize, state.quant_type, state.shape, layer.compute_dtype
+    )
+
+    def forward(given):
+        cast = given.to(layer.compute_dtype)
+        return nn.functional.linear(cast, weight, layer.bias.detach().cpu().to(layer.compute_dtype)).to(given.dtype)
+
+    return forward
+
+
 def memory():
     statistics = torch.cuda.memory_stats()
     return statistics["allocated_bytes.all.peak"], statistics["allocation.all.allocated"]
@@ -60,21 +81,36 @@ def memory():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])
 def test_layers_of_4_bits_are_those_of_the_cpu(emulated, kind, dtype, nested, rows):
-    expected = forward_and_backward(layer_of_4_bits("cpu", kind, dtype, nested), "cpu", rows)
-    found = forward_and_backward(layer_of_4_bits("cuda", kind, dtype, nested), "cuda", rows)
+    layer = layer_of_4_bits("cuda", kind, dtype, nested)
+    found = forward_and_backward(layer, "cuda", rows)
+    expected = forward_and_backward(with_the_same_codes(layer), "cpu", rows)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.cpu(), other)
 
 
-def test_products_with_one_row_are_those_of_the_cpu(emulated):
-    given = torch.randn(1, 128)
-    with torch.no_grad():
-        expected, found = layer_of_4_bits("cpu")(given), layer_of_4_bits("cuda")(given.cuda())
-        layer = layer_of_4_bits("cuda")
-        state = layer.weight.quant_state
-        vector = bitsandbytes.functional.gemv_4bit(given.cuda(), layer.weight.t(), state=state) + layer.bias
-    torch.testing.assert_close(found.cpu(), expected)
-    torch.testing.assert_close(vector.cpu(), expected)
+def test_weights_are_quantized_as_on_the_cpu(emulated):
+    host, device = layer_of_4_bits("cpu"), layer_of_4_bits("cuda")
+    assert torch.equal(device.weight.data.cpu(), host.weight.data)
+    assert torch.equal(device.weight.quant_state.absmax.cpu(), host.weight.quant_state.absmax)
+
+
+def test_product_with_a_vector(emulated):
+    layer, given = layer_of_4_bits("cuda"), torch.randn(1, 128)
+    state = layer.weight.quant_state
+    found = bitsandbytes.functional.gemv_4bit(given.cuda(), layer.weight.t(), state=state) + layer.bias
+    torch.testing.assert_close(found.cpu(), with_the_same_codes(layer)(given))
+
+
+@pytest.mark.parametrize(
+    ("shape", "storage"),
+    [((3, 5), torch.uint8), ((33, 70), torch.uint8), ((64, 64), torch.bfloat16), ((64, 64), torch.float32)],
+    ids=str,
+)
+def test_tensors_are_restored_from_4_bits(emulated, shape, storage):
+    given = torch.randn(shape, device="cuda")
+    codes, state = bitsandbytes.functional.quantize_4bit(given, quant_type="nf4", quant_storage=storage)
+    restored = bitsandbytes.functional.dequantize_4bit(codes, state)
+    assert (restored - given).abs().max() <= 0.16 * given.abs().max()  # half of the largest distance of levels
 
 
 @pytest.mark.parametrize("threshold", [0.0, 2.0])
@@ -83,46 +119,70 @@ def test_layers_of_8_bits_are_those_of_the_cpu(emulated, threshold):
     device = copy.deepcopy(host).to("cuda")
     host = host.to("cpu")
     given = torch.randn(7, 128).half()
+    before = given.clone()
     with torch.no_grad():
         expected, found = host(given), device(given.cuda())
-    assert (found.cpu() - expected).abs().max() < 0.02 * expected.abs().max()  # the products are rounded elsewhere
+    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=0.002)
+    assert torch.equal(given, before)
 
 
-def test_blocks_are_quantized_as_on_the_cpu(emulated):
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        given = torch.randn(33, 70).to(dtype)
-        codes, state = bitsandbytes.functional.quantize_blockwise(given, blocksize=256)
-        on_device, of_device = bitsandbytes.functional.quantize_blockwise(given.cuda(), blocksize=256)
-        assert torch.equal(on_device.cpu(), codes)
-        expected = bitsandbytes.functional.dequantize_blockwise(codes, state)
-        assert torch.equal(bitsandbytes.functional.dequantize_blockwise(on_device, of_device).cpu(), expected)
+def test_layer_of_8_bits_is_trained(emulated):
+    torch.manual_seed(0)
+    layer = bitsandbytes.nn.Linear8bitLt(64, 64, bias=False, has_fp16_weights=False)
+    weight = layer.weight.data.clone()
+    given = torch.randn(9, 64, dtype=torch.float16)
+    on_device = given.cuda().requires_grad_()
+    layer.to("cuda")(on_device).float().sum().backward()
+    expected = weight.sum(dim=0).expand(9, 64)
+    torch.testing.assert_close(on_device.grad.float().cpu(), expected, rtol=0.02, atol=0.02)
 
 
 def train(place, name, **options):
     torch.manual_seed(3)
-    parameter = nn.Parameter(torch.randn(96, 64).to(place))  # more than 4096 elements, else the states have 32 bits
+    parameter = nn.Parameter(torch.randn(ROWS, 256).to(place))
     optimizer = getattr(bitsandbytes.optim, name)([parameter], **options)
     for _ in range(3):
-        parameter.grad = torch.randn(96, 64).to(place)
+        parameter.grad = torch.randn(ROWS, 256).to(place)
         optimizer.step()
-    return parameter.detach().cpu()
+    return parameter, optimizer.state[parameter]
+
+
+def compare(found, expected, bits, most):
+    """Compare parameters. bitsandbytes' CPU library does not find the nearest level for one of 600 numbers."""
+    difference = (found.detach().cpu() - expected.detach()).abs()
+    if bits == 8:
+        assert (difference > 1e-5).float().mean() < 0.05
+        assert difference.max() < most
+    else:
+        assert difference.max() < 2e-6
 
 
 @pytest.mark.parametrize("bits", [8, 32])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_are_those_of_the_cpu(emulated, name, bits):
     options = {**OPTIMIZERS[name], "optim_bits": bits}
-    torch.testing.assert_close(train("cuda", name, **options), train("cpu", name, **options))
+    (found, states), (expected, _) = train("cuda", name, **options), train("cpu", name, **options)
+    compare(found, expected, bits, 0.1 if name in ("SGD", "RMSprop") else 0.01)
+    assert states["state1"].dtype == (torch.uint8 if bits == 8 else torch.float32)
+    assert states["state1"].is_cuda
 
 
-@pytest.mark.parametrize("name", PAGED)
-def test_paged_states_are_in_managed_memory(emulated, name):
+def train_on_new_device(name, **options):
+    """Return the parameter, a state, and the peak of a training."""
+    with forebay.emulate("cuda", profile="h100"), patch():
+        parameter, states = train("cuda", name, **options)
+        return parameter.detach().cpu(), states["state1"].is_cuda, torch.cuda.max_memory_allocated()
+
+
+@pytest.mark.parametrize("name", ["PagedAdam8bit", "PagedAdamW32bit", "PagedAdEMAMix8bit", "PagedLion8bit"])
+def test_paged_states_are_in_managed_memory(name):
     plain = name.removeprefix("Paged").removesuffix("8bit").removesuffix("32bit")
-    expected = train("cpu", plain, optim_bits=8 if "8bit" in name else 32)
-    torch.cuda.reset_peak_memory_stats()
-    torch.testing.assert_close(train("cuda", name), expected)
-    few = 4 * (96 * 64 * 4 + 24 * 512)  # the parameter, gradients, maxima of blocks and the codes
-    assert torch.cuda.max_memory_allocated() < few
+    bits = 8 if "8bit" in name else 32
+    expected, _, peak_of_plain = train_on_new_device(plain, optim_bits=bits)
+    found, is_on_device, peak = train_on_new_device(name)
+    assert torch.equal(found, expected)
+    assert not is_on_device
+    assert peak_of_plain - peak > ROWS * 256 * bits // 8 * 0.9
 
 
 def program():
@@ -132,8 +192,9 @@ def program():
         bitsandbytes.nn.Linear8bitLt(128, 192, has_fp16_weights=False).to("cuda")(
             torch.ones(3, 128, device="cuda").half()
         )
-    parameter = nn.Parameter(torch.ones(96, 64, device="cuda"))
-    optimizers = [getattr(bitsandbytes.optim, name)([parameter]) for name in ("Adam8bit", "AdamW", "AdEMAMix8bit")]
+    parameter = nn.Parameter(torch.ones(ROWS, 256, device="cuda"))
+    names = ("Adam8bit", "AdamW", "AdEMAMix8bit", "PagedLion8bit", "PagedAdamW")
+    optimizers = [getattr(bitsandbytes.optim, name)([parameter]) for name in names]
     for optimizer in optimizers:
         parameter.grad = torch.ones_like(parameter)
         optimizer.step()
@@ -184,34 +245,59 @@ def test_kernels_are_chosen_for_the_card():
     assert h100 - rtx_4090 >= dequantized
 
 
-def update_with_lion(parameter, gradient, state):
-    torch.ops.bitsandbytes.optimizer_update_32bit(
-        "lion", gradient, parameter, state, None, None, 0.0, 0.0, 0.9, 0.99, 0.0, 0.0, 1e-8, 0.0, 1, 1.0, 1.0, False
-    )
-
-
-def test_captured_calls_run_at_replay(emulated):
+def test_products_are_captured(emulated):
     layer = layer_of_4_bits("cuda")
     given = torch.randn(300, 128, device="cuda")
-    parameter, state = torch.ones(8, device="cuda"), torch.zeros(8, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.cuda.graph(graph):
         doubled = layer(given) * 2
-        update_with_lion(parameter, torch.ones_like(parameter), state)
-    assert parameter.tolist() == [1] * 8  # the captured update was undone
     given.copy_(torch.randn(300, 128))
-    for value in (0, -1):
-        graph.replay()
-        assert parameter.tolist() == [value] * 8
+    graph.replay()
     with torch.no_grad():
         torch.testing.assert_close(doubled, layer(given) * 2)
 
 
-def test_memory_of_the_host_is_refused(emulated):
-    codes, state = bitsandbytes.functional.quantize_4bit(torch.ones(64, 64, device="cuda"))
-    state.absmax = state.absmax.cpu()
-    with pytest.raises(forebay.AcceleratorError, match="an illegal memory access was encountered"):
-        bitsandbytes.functional.dequantize_4bit(codes, state)
+def test_functions_without_a_stream_are_not_captured(emulated):
+    """They run once, on CUDA's default stream, which does not wait for PyTorch's streams of captures."""
+    parameter, gradient, state = (torch.ones(8, device="cuda") for _ in range(3))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.ops.bitsandbytes.optimizer_update_32bit(
+            "lion", gradient, parameter, state, None, None, 0.0, 0.0, 0.9, 0.99, 0.0, 0.0, 1e-8, 0.0, 1, 1.0, 1.0, False
+        )
+        gradient.add_(1)
+    assert parameter.tolist() == [0] * 8
+    graph.replay()
+    assert (parameter.tolist(), gradient.tolist()) == ([0] * 8, [2] * 8)
+
+
+@pytest.mark.parametrize("mode", ["compute", "shapes"])
+def test_wrong_addresses_are_refused(mode):
+    with forebay.emulate("cuda", profile="a100"), patch(mode):
+        codes, state = bitsandbytes.functional.quantize_4bit(torch.ones(64, 64, device="cuda"))
+        whole = state.absmax
+        for state.absmax in (torch.ones(64), whole[:10].clone()):  # on the host, and too short
+            with pytest.raises(forebay.AcceleratorError, match="an illegal memory access was encountered"):
+                bitsandbytes.functional.dequantize_4bit(codes, state)
+
+
+def test_other_functions_are_refused_with_their_name(emulated):
+    one = torch.ones(8, 8, dtype=torch.int8, device="cuda")
+    with pytest.warns(FutureWarning), pytest.raises(forebay.Unsupported, match="cigemm of bitsandbytes' CUDA library"):
+        bitsandbytes.functional.igemm(one, one)
+
+
+def test_views_are_found_while_tensors_are_freed(emulated):
+    """Cycles with tensors of the device are collected while a library looks for the tensor of an address."""
+    kept = [torch.zeros(1, device="cuda") for _ in range(3000)]
+    values = torch.arange(4096.0, device="cuda")
+    for _ in range(100):
+        cycle = [torch.zeros(1, device="cuda")]
+        cycle.append(cycle)
+        part = values[64:128]
+        _, state = bitsandbytes.functional.quantize_blockwise(part, blocksize=64)
+    assert state.absmax.item() == 127
+    assert len(kept) == 3000
 
 
 PROGRAM = """
@@ -223,30 +309,31 @@ PROGRAM = """
         layer = bnb.nn.Linear4bit(64, 64, quant_type="nf4").to("cuda")
         loss = layer(torch.ones(2, 64, device="cuda", requires_grad=True)).sum()
         loss.backward()
-        print(torch.isfinite(loss).item(), torch.cuda.max_memory_allocated())
+        print(torch.isfinite(loss).item(), torch.cuda.max_memory_allocated(), bnb.functional.lib.compiled_with_cuda)
 
     for _ in range(2):
         with forebay.emulate("cuda", profile="a100"), patch():
             step()
     import bitsandbytes as bnb
-    print(bnb.functional.quantize_4bit(torch.ones(64, 64))[0].shape)
-    print(type(bnb.functional.lib).__name__, bnb.functional.lib.is_emulating)
-    bnb.functional.lib.cquantize_blockwise_fp32_nf4(None, None, None, None, 64, 0)
+    library, called = bnb.functional.lib, []
+    print(bnb.functional.quantize_4bit(torch.ones(64, 64))[0].shape, type(library).__name__, library.is_emulating)
+    library.cquantize_blockwise_fp32_nf4._own = lambda *args: called.append(args)
+    library.cquantize_blockwise_fp32_nf4(1, 2)
+    print(called)
 """
 
 
 @pytest.mark.parametrize("first", ["import bitsandbytes", ""], ids=["imported before", "imported while emulated"])
 def test_library_is_replaced_whenever_it_is_imported(first):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-u", "-c", f"{first}\n{dedent(PROGRAM)}"]
+    command = [sys.executable, "-c", f"{first}\n{dedent(PROGRAM)}"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    one, other, shape, state, *_ = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    one, other, state, called = done.stdout.splitlines()
     assert one == other
-    assert one.startswith("True ")
-    assert (shape, state) == ("torch.Size([2048, 1])", "BitsandbytesLibrary False")
+    assert (one[:5], one[-5:]) == ("True ", " True")
+    assert (state, called) == ("torch.Size([2048, 1]) BitsandbytesLibrary False", "[(1, 2)]")
     assert "library load error" not in done.stderr
-    assert done.returncode != 0  # the last call is one of bitsandbytes' own library, which has no device
-    assert "DeviceError" not in done.stderr
 
 
 def test_messages_are_shown_again_after_the_emulation(caplog):

@@ -299,13 +299,14 @@ def memory_at(address: int) -> EmulatedMemory | None:
 
 
 def memory_around(address: int) -> tuple[EmulatedMemory, int] | None:
-    """Return the memory that an address belongs to, and the offset in bytes from its begin, or None."""
+    """Return the memory that an address belongs to, and the offset in bytes from its start, or None."""
     memory = _by_address.get(address)
     if memory is not None:
         return memory, 0
-    for begin, each in [*_by_address.items()]:  # of a view: few libraries use addresses, so nothing sorts them
-        if begin <= address < begin + each.nbytes:
-            return each, address - begin
+    for start in [*_by_address]:  # of a view: few libraries use addresses, so nothing sorts them
+        memory = _by_address.get(start)
+        if memory is not None and start < address < start + memory.nbytes:
+            return memory, address - start
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+import sysconfig
 from pathlib import Path
 from types import FrameType
 from typing import Literal
@@ -12,12 +13,13 @@ import torch
 
 from forebay.errors import ForebayError
 
-__all__ = ["DataDependent", "Mode", "device", "is_computed", "needs_values", "set_mode", "user_line"]
+__all__ = ["DataDependent", "Mode", "device", "is_computed", "needs_values", "set_mode"]
 
 Mode = Literal["compute", "shapes"]
 _device = "cpu"
-_TORCH = str(Path(torch.__file__).parent)
-_FOREBAY = str(Path(__file__).parents[3])
+_HIDDEN = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[3]}/", "<frozen")
+_STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}/"
+_PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
 class DataDependent(ForebayError):
@@ -44,18 +46,25 @@ def is_computed() -> bool:
 
 def needs_values(what: str) -> DataDependent:
     """Return the error for an operator that needs the values of tensors that have none."""
-    place, line = user_line()
-    text = f"{what} needs the values of a tensor, which are not computed with shapes only"
-    text += f": {place}" + (f": {line}" if line else "")
+    text = (
+        f"{what} needs the values of a tensor, which are not computed with shapes only: {', called by '.join(_lines())}"
+    )
     return DataDependent(f"{text}. Skip this line, or run with --compute (mode='compute')")
 
 
-def user_line() -> tuple[str, str]:
-    """Return the place of the calling line outside PyTorch and forebay as "file:line", and its text."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((_TORCH, _FOREBAY, "<frozen")):
+def _lines() -> list[str]:
+    """Return the calling line outside PyTorch and forebay and, if a package has it, the line of the program."""
+    lines: list[str] = []
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        is_of_package = any(folder in name for folder in _PACKAGES)
+        if not name.startswith(_HIDDEN if not lines else (*_HIDDEN, _STANDARD_LIBRARY)) and not (
+            lines and is_of_package
+        ):
+            line = linecache.getline(name, frame.f_lineno).strip()
+            lines.append(f"{name}:{frame.f_lineno}" + (f": {line}" if line else ""))
+            if not is_of_package:
+                break
         frame = frame.f_back
-    if frame is None:
-        return "unknown line", ""
-    name, number = frame.f_code.co_filename, frame.f_lineno
-    return f"{name}:{number}", linecache.getline(name, number).strip()
+    return lines or ["unknown line"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import mmap
 import sys
@@ -9,16 +10,18 @@ import sys
 import torch
 
 from forebay.errors import DeviceError
+from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import EmulatedMemory, memory_around
 
 __all__ = ["allocate_managed", "memory_of_address", "values_at"]
 
 _NO_RESERVATION = 0x4000  # MAP_NORESERVE, which Python names since 3.13
+_begins: list[int] = []  # addresses of managed memory, in order
 _managed: dict[int, mmap.mmap] = {}  # by the address
 
 
 def values_at(address: int | None, dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    """Return a tensor on the CPU over the values at an address of an emulated device or of managed memory.
+    """Return a tensor over the values at an address of an emulated device or of managed memory.
 
     Parameters
     ----------
@@ -32,34 +35,38 @@ def values_at(address: int | None, dtype: torch.dtype, *shape: int) -> torch.Ten
     Returns
     -------
     torch.Tensor
-        The contiguous tensor.
+        The contiguous tensor, on the CPU or, if no values are computed, on the meta device.
 
     Raises
     ------
     DeviceError
-        If the address, or the last element, is outside the memory of the devices.
+        If an element is outside the memory of the devices.
     """
-    made = torch.empty(0, dtype=dtype)
+    device = values.device()
     nbytes = torch.Size(shape).numel() * dtype.itemsize
     if not nbytes:
-        return made.reshape(shape)
+        return torch.empty(shape, dtype=dtype, device=device)
     first = address or 0
-    found = memory_around(first)
-    if found is not None and found[1] + nbytes <= found[0].nbytes:
-        return made.set_(found[0].values, found[1] // dtype.itemsize, shape)
-    for begin, buffer in _managed.items():
-        if begin <= first <= begin + len(buffer) - nbytes:
-            return torch.frombuffer(buffer, dtype=torch.uint8)[first - begin :][:nbytes].view(dtype).view(shape)
-    raise DeviceError(
-        f"CUDA error: an illegal memory access was encountered: {nbytes} bytes at {first:#x} are not memory of "
-        "an emulated device",
-        code=700,
-    )
+    buffer = _managed_around(first, nbytes)
+    if buffer is not None:
+        if device == "meta":
+            return torch.empty(shape, dtype=dtype, device=device)
+        return torch.frombuffer(buffer, dtype=torch.uint8)[:nbytes].view(dtype).view(shape)
+    memory, offset = memory_around(first) or (None, 0)
+    if memory is None or offset + nbytes > memory.nbytes:
+        raise DeviceError(
+            f"CUDA error: an illegal memory access was encountered: {nbytes} bytes at {first:#x} are not memory of an "
+            "emulated device",
+            code=700,
+        )
+    return torch.empty(0, dtype=dtype, device=device).set_(memory.values, offset // dtype.itemsize, shape)
 
 
 def memory_of_address(address: int | None) -> EmulatedMemory | None:
     """Return the memory of an emulated device at an address; None for null and for managed memory."""
-    found = memory_around(address) if address else None
+    if not address or _managed_around(address, 1) is not None:
+        return None
+    found = memory_around(address)
     return None if found is None else found[0]
 
 
@@ -84,4 +91,14 @@ def allocate_managed(nbytes: int) -> int:
     buffer = mmap.mmap(-1, max(1, nbytes), flags=flags)
     address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
     _managed[address] = buffer
+    bisect.insort(_begins, address)
     return address
+
+
+def _managed_around(address: int, nbytes: int) -> memoryview | None:
+    """Return the managed memory from an address on, or None if it has not that many bytes there."""
+    at = bisect.bisect_right(_begins, address) - 1
+    if at < 0:
+        return None
+    offset, buffer = address - _begins[at], _managed[_begins[at]]
+    return memoryview(buffer)[offset:] if offset + nbytes <= len(buffer) else None

@@ -1,25 +1,32 @@
-"""Functions of bitsandbytes' CUDA library, computed by bitsandbytes' operators for the CPU."""
+"""Functions of bitsandbytes' CUDA library, on the values at the addresses that they receive."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from forebay.interop.torch.extensions.addressed_values import allocate_managed, values_at
+from forebay.interop.torch.extensions.blockwise_quantization import BLOCK_OF_STATES, dequantize, quantize, unpack
+from forebay.interop.torch.extensions.optimizer_updates import (
+    OPTIMIZERS,
+    TWO_STATES,
+    Numbers,
+    QuantizedState,
+    update,
+    update_quantized,
+)
 
 __all__ = ["FUNCTIONS", "HOST_FUNCTIONS", "LibraryFunction"]
 
 _Run = Callable[[], object]
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-_CODES = ("fp4", "nf4")
 _TYPES_OF_GRADIENTS = {**_TYPES, "32": torch.float32, "16": torch.float16}
-_TWO_STATES = ("adam", "ademamix")
-_OPTIMIZERS = ("adam", "momentum", "rmsprop", "lion", "adagrad", "ademamix")
-_BLOCK = 256  # elements of a block of an optimizer's state, and of the absolute maxima of nested quantization
+_KINDS = ("fp4", "nf4")
 _FLOAT, _BYTE = torch.float32, torch.uint8
+_ONE_BY_SQUARE = 1 / 127**2  # of two products' largest values
 
 
 class LibraryFunction(NamedTuple):
@@ -30,15 +37,14 @@ class LibraryFunction(NamedTuple):
     written : tuple of int
         Positions of the arguments that are addresses of what it writes.
     prepare : callable
-        Return, for the arguments, the function that computes the values.
+        Return, for the arguments, the function that computes the values. Raises DeviceError for wrong addresses.
+    has_stream : bool, optional
+        Whether it receives a stream; True by default. Others use CUDA's default stream, which no graph captures.
     """
 
     written: tuple[int, ...]
     prepare: Callable[..., _Run]
-
-
-def _operator(name: str) -> Any:
-    return getattr(torch.ops.bitsandbytes, name)
+    has_stream: bool = True
 
 
 def _blocks(count: int, size: int) -> int:
@@ -46,55 +52,51 @@ def _blocks(count: int, size: int) -> int:
 
 
 def _quantize(
-    dtype: torch.dtype, code: str, table: int, given: int, absmax: int, out: int, block: int, count: int
+    dtype: torch.dtype, kind: str, table: int, given: int, absmax: int, out: int, block: int, count: int
 ) -> _Run:
-    source, maxima = values_at(given, dtype, count), values_at(absmax, _FLOAT, _blocks(count, block))
-    result = values_at(out, _BYTE, _blocks(count, 2) if code else count)
-    levels = None if code else values_at(table, _FLOAT, 256)
+    source, largest = values_at(given, dtype, count), values_at(absmax, _FLOAT, _blocks(count, block))
+    codes = values_at(out, _BYTE, _blocks(count, 2) if kind else count)
+    levels = None if kind else values_at(table, _FLOAT, 256)
 
     def run() -> None:
-        if code:
-            found, largest = _operator("quantize_4bit")(source, block, code, _BYTE)
-        else:
-            found, largest = _operator("quantize_blockwise")(source, levels, block)
-        result.copy_(found.view(-1))
-        maxima.copy_(largest)
+        found, maxima = quantize(source, kind, levels, block)
+        codes.copy_(found)
+        largest.copy_(maxima)
 
     return run
 
 
 def _dequantize(
-    dtype: torch.dtype, code: str, table: int, given: int, absmax: int, out: int, block: int, count: int, _stream: int
+    dtype: torch.dtype, kind: str, table: int, given: int, absmax: int, out: int, block: int, count: int, _stream: int
 ) -> _Run:
-    source = values_at(given, _BYTE, _blocks(count, 2) if code else count)
-    maxima, result = values_at(absmax, _FLOAT, _blocks(count, block)), values_at(out, dtype, count)
-    if code:
-        return lambda: result.copy_(_operator("dequantize_4bit")(source, maxima, block, code, [count], dtype).view(-1))
+    codes = values_at(given, _BYTE, _blocks(count, 2) if kind else count)
+    largest, result = values_at(absmax, _FLOAT, _blocks(count, block)), values_at(out, dtype, count)
+    if kind:
+        return lambda: result.copy_(dequantize(unpack(codes, count), largest, kind, block, dtype))
     levels = values_at(table, _FLOAT, 256)
-    return lambda: result.copy_(_operator("dequantize_blockwise")(source, maxima, levels, block, dtype))
+    return lambda: result.copy_(dequantize(codes, largest, levels, block, dtype))
 
 
 def _multiply_4bit(
     dtype: torch.dtype, given: int, packed: int, absmax: int, absmax_8bit: int, absmax_code: int, absmax_offset: int,
-    out: int, bias: int, rows: int, columns: int, inner: int, block: int, code: int, _stream: int,
+    out: int, bias: int, rows: int, columns: int, inner: int, block: int, kind: int, _stream: int,
 ) -> _Run:  # fmt: skip
-    factor, weights = values_at(given, dtype, rows, inner), values_at(packed, _BYTE, _blocks(columns * inner, 2), 1)
-    blocks = _blocks(columns * inner, block)
-    nested = None, None, None
-    if absmax_8bit:
-        nested = (
-            values_at(absmax_8bit, _BYTE, blocks),
-            values_at(absmax_code, _FLOAT, 256),
-            values_at(absmax_offset, _FLOAT),
-        )
-        blocks = _blocks(blocks, _BLOCK)
-    maxima = values_at(absmax, _FLOAT, blocks)
+    count = columns * inner
+    factor, codes = values_at(given, dtype, rows, inner), values_at(packed, _BYTE, _blocks(count, 2))
     added = values_at(bias, dtype, columns) if bias else None
-    result = values_at(out, dtype, rows, columns)
-    name = _CODES[code - 1]
-    return lambda: result.copy_(
-        _operator("gemm_4bit")(factor, weights, [columns, inner], maxima, block, name, added, *nested)
-    )
+    result, blocks = values_at(out, dtype, rows, columns), _blocks(count, block)
+    if absmax_8bit:
+        nested, levels = values_at(absmax_8bit, _BYTE, blocks), values_at(absmax_code, _FLOAT, 256)
+        offset, maxima = values_at(absmax_offset, _FLOAT), values_at(absmax, _FLOAT, _blocks(blocks, BLOCK_OF_STATES))
+    else:
+        maxima = values_at(absmax, _FLOAT, blocks)
+
+    def run() -> None:
+        largest = dequantize(nested, maxima, levels, BLOCK_OF_STATES, _FLOAT) + offset if absmax_8bit else maxima
+        weights = dequantize(unpack(codes, count), largest, _KINDS[kind - 1], block, dtype).view(columns, inner)
+        result.copy_(torch.nn.functional.linear(factor, weights, added))
+
+    return run
 
 
 def _multiply_vector_4bit(
@@ -102,15 +104,13 @@ def _multiply_vector_4bit(
     out: int, _lda: int, _ldb: int, _ldc: int, block: int, _stream: int,
 ) -> _Run:  # fmt: skip
     count = columns * inner
-    factor, weights = values_at(given, dtype, 1, inner), values_at(packed, _BYTE, _blocks(count, 2))
-    maxima, levels = values_at(absmax, _FLOAT, _blocks(count, block)), values_at(table, _FLOAT, 16)
+    factor, codes = values_at(given, dtype, 1, inner), values_at(packed, _BYTE, _blocks(count, 2))
+    largest, levels = values_at(absmax, _FLOAT, _blocks(count, block)), values_at(table, _FLOAT, 16)
     result = values_at(out, dtype, 1, columns)
 
-    def run() -> None:  # bitsandbytes' operator for the CPU reads another layout where the processor has AVX-512
-        codes = torch.stack((weights >> 4, weights & 15), dim=-1).flatten()[:count]
-        scales = maxima.repeat_interleave(block)[:count]
-        dequantized = (levels[codes.long()] * scales).to(dtype).view(columns, inner)
-        result.copy_(torch.nn.functional.linear(factor, dequantized))
+    def run() -> None:
+        weights = dequantize(unpack(codes, count), largest, levels, block, dtype).view(columns, inner)
+        result.copy_(torch.nn.functional.linear(factor, weights))
 
     return run
 
@@ -120,16 +120,16 @@ def _multiply_int8(
 ) -> _Run:
     left, right = values_at(given, torch.int8, rows, inner), values_at(weights, torch.int8, columns, inner)
     result = values_at(out, torch.int32, rows, columns)
-    return lambda: result.copy_(_operator("int8_linear_matmul")(left, right))
+    return lambda: result.copy_(left.double() @ right.double().t())
 
 
 def _dequantize_product(
     given: int, row_stats: int, column_stats: int, out: int, bias: int, rows: int, columns: int, _stream: int
 ) -> _Run:
     source, result = values_at(given, torch.int32, rows, columns), values_at(out, torch.float16, rows, columns)
-    of_rows, of_columns = values_at(row_stats, _FLOAT, rows), values_at(column_stats, _FLOAT, columns)
-    added = values_at(bias, torch.float16, columns) if bias else None
-    return lambda: result.copy_(_operator("int8_mm_dequant")(source, of_rows, of_columns, torch.float16, added))
+    of_rows, of_columns = values_at(row_stats, _FLOAT, rows, 1), values_at(column_stats, _FLOAT, columns)
+    added = values_at(bias, torch.float16, columns).float if bias else lambda: 0
+    return lambda: result.copy_(source * of_rows * of_columns * _ONE_BY_SQUARE + added())
 
 
 def _quantize_rows(
@@ -139,24 +139,29 @@ def _quantize_rows(
     of_rows = values_at(row_stats, _FLOAT, rows)
 
     def run() -> None:
-        found, largest, _ = _operator("int8_vectorwise_quant")(source, threshold)
-        result.copy_(found)
+        numbers = source.float()
+        if threshold > 0:
+            numbers = torch.where(numbers.abs() < threshold, numbers, 0.0)  # outliers are multiplied elsewhere
+        largest = numbers.abs().amax(dim=1)
         of_rows.copy_(largest)
+        result.copy_((numbers * (127 / largest).unsqueeze(1)).nan_to_num(0.0).round())
 
     return run
 
 
 def _update_32bit(
     name: str, dtype: torch.dtype, gradient: int, parameter: int, state1: int, state2: int, norm: int,
-    most_norm: float, *numbers: Any,
+    most_norm: float, parameter_norm: float, beta1: float, beta2: float, beta3: float, alpha: float, eps: float,
+    decay: float, step: int, rate: float, scale: float, skip_zeros: bool, count: int,
 ) -> _Run:  # fmt: skip
-    *rest, count = numbers
-    tensors = (
-        values_at(gradient, dtype, count), values_at(parameter, dtype, count),
-        values_at(state1, _FLOAT, *_shape_of_state(name, count)), values_at(state2, _FLOAT, count) if state2 else None,
-        values_at(norm, _FLOAT, 1) if norm else None,
+    states = [*values_at(state1, _FLOAT, 2 if name == "ademamix" else 1, count)]
+    if name in TWO_STATES:
+        states.insert(1, values_at(state2, _FLOAT, count))
+    numbers = Numbers(beta1, beta2, beta3, alpha, eps, decay, step, rate, scale, skip_zeros)
+    return partial(
+        update, name, values_at(parameter, dtype, count), values_at(gradient, dtype, count), states, numbers,
+        values_at(norm, _FLOAT, 1) if norm else None, most_norm, parameter_norm,
     )  # fmt: skip
-    return lambda: _operator("optimizer_update_32bit")(name, *tensors, most_norm, *rest)
 
 
 def _update_8bit(
@@ -164,24 +169,20 @@ def _update_8bit(
     beta3: float, alpha: float, eps: float, step: int, rate: float, levels1: int, levels2: int, absmax1: int,
     absmax2: int, decay: float, scale: float, skip_zeros: bool, count: int,
 ) -> _Run:  # fmt: skip
-    has_second, blocks = name in _TWO_STATES, _blocks(count, _BLOCK)
-    tensors = (
-        values_at(gradient, dtype, count), values_at(parameter, dtype, count),
-        values_at(state1, _BYTE, *_shape_of_state(name, count)),
-        values_at(state2, _BYTE, count) if has_second else None,
-    )  # fmt: skip
-    quantization = (
-        values_at(levels1, _FLOAT, 256), values_at(levels2, _FLOAT, 256) if has_second else None,
-        values_at(absmax1, _FLOAT, *_shape_of_state(name, blocks)),
-        values_at(absmax2, _FLOAT, blocks) if has_second else None,
-    )  # fmt: skip
-    return lambda: _operator("optimizer_update_8bit_blockwise")(
-        name, *tensors, beta1, beta2, beta3, alpha, eps, step, rate, *quantization, decay, scale, skip_zeros
+    many, blocks, levels = (
+        2 if name == "ademamix" else 1,
+        _blocks(count, BLOCK_OF_STATES),
+        values_at(levels1, _FLOAT, 256),
     )
-
-
-def _shape_of_state(name: str, count: int) -> tuple[int, ...]:
-    return (2, count) if name == "ademamix" else (count,)
+    codes, maxima = values_at(state1, _BYTE, many, count), values_at(absmax1, _FLOAT, many, blocks)
+    states = [QuantizedState(each, levels, largest) for each, largest in zip(codes, maxima, strict=True)]
+    if name in TWO_STATES:
+        second = values_at(state2, _BYTE, count), values_at(levels2, _FLOAT, 256), values_at(absmax2, _FLOAT, blocks)
+        states.insert(1, QuantizedState(*second))
+    numbers = Numbers(beta1, beta2, beta3, alpha, eps, decay, step, rate, scale, skip_zeros)
+    return partial(
+        update_quantized, name, values_at(parameter, dtype, count), values_at(gradient, dtype, count), states, numbers
+    )
 
 
 def _fill(dtype: torch.dtype, out: int, _other: int, value: float, count: int) -> _Run:
@@ -193,21 +194,21 @@ def _functions() -> dict[str, LibraryFunction]:
         "cigemmlt_32": LibraryFunction((6,), _multiply_int8),
         "cdequant_mm_int32_fp16": LibraryFunction((3,), _dequantize_product),
         "cint8_vector_quant": LibraryFunction((1, 2), _quantize_rows),
-        "cfill_fp32": LibraryFunction((0,), partial(_fill, _FLOAT)),
-        "cfill_uint8": LibraryFunction((0,), partial(_fill, _BYTE)),
+        "cfill_fp32": LibraryFunction((0,), partial(_fill, _FLOAT), has_stream=False),
+        "cfill_uint8": LibraryFunction((0,), partial(_fill, _BYTE), has_stream=False),
     }
     for short, dtype in _TYPES.items():
-        for code in ("", *_CODES):
-            name = f"blockwise_{short}" + (f"_{code}" if code else "")
-            made[f"cquantize_{name}"] = LibraryFunction((2, 3), partial(_quantize, dtype, code))
-            made[f"cdequantize_{name}"] = LibraryFunction((3,), partial(_dequantize, dtype, code))
+        for kind in ("", *_KINDS):
+            name = f"blockwise_{short}" + (f"_{kind}" if kind else "")
+            made[f"cquantize_{name}"] = LibraryFunction((2, 3), partial(_quantize, dtype, kind), has_stream=False)
+            made[f"cdequantize_{name}"] = LibraryFunction((3,), partial(_dequantize, dtype, kind))
         made[f"cgemm_4bit_{short}"] = LibraryFunction((6,), partial(_multiply_4bit, dtype))
         made[f"cgemm_4bit_inference_naive_{short}"] = LibraryFunction((7,), partial(_multiply_vector_4bit, dtype))
-    for name in _OPTIMIZERS:
+    for name in OPTIMIZERS:
         for short, dtype in _TYPES_OF_GRADIENTS.items():
-            made[f"c{name}32bit_grad_{short}"] = LibraryFunction((1, 2, 3, 4), partial(_update_32bit, name, dtype))
-            update = partial(_update_8bit, name, dtype)
-            made[f"c{name}_8bit_blockwise_grad_{short}"] = LibraryFunction((0, 2, 3, 13, 14), update)
+            with_32, with_8 = partial(_update_32bit, name, dtype), partial(_update_8bit, name, dtype)
+            made[f"c{name}32bit_grad_{short}"] = LibraryFunction((1, 2, 3, 4), with_32, has_stream=False)
+            made[f"c{name}_8bit_blockwise_grad_{short}"] = LibraryFunction((0, 2, 3, 13, 14), with_8, has_stream=False)
     return made
 
 

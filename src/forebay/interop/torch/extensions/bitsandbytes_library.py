@@ -1,14 +1,15 @@
 """The CUDA library of bitsandbytes on emulated devices.
 
 bitsandbytes computes with a library of C functions, which receive the addresses of tensors. Its Python code allocates
-all memory, so it runs as on a GPU, and only the functions of the library are replaced: they compute the values with
-bitsandbytes' operators for the CPU. Without values they compute nothing.
+all memory, so it runs as on a GPU, and only the functions of the library are replaced
+(`bitsandbytes_functions.py`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib
+import importlib.util
 import logging
 import sys
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 
+from forebay.errors import Unsupported
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.graph_capture import run_or_capture
 from forebay.interop.torch.extensions.addressed_values import memory_of_address
@@ -30,8 +32,8 @@ _LOADER = "bitsandbytes.cextension"
 _FUNCTIONAL = "bitsandbytes.functional"
 _UTILITIES = "bitsandbytes.backends.utils"
 _OPERATORS = "bitsandbytes.backends.cuda.ops"
-_HOLDERS = (_LOADER, _FUNCTIONAL, "bitsandbytes.backends.cpu.ops", _OPERATORS)  # of the library, in the name `lib`
-_TABLES = ("str2optimizer32bit", "str2optimizer8bit_blockwise")  # of the library's functions
+_WITH_LIBRARY = (_LOADER, _FUNCTIONAL, "bitsandbytes.backends.cpu.ops", _OPERATORS)  # modules that keep it as `lib`
+_TABLES = ("str2optimizer32bit", "str2optimizer8bit", "str2optimizer8bit_blockwise")  # with functions of the library
 _CachedFunction = type(cache(len))
 
 
@@ -49,20 +51,24 @@ class BitsandbytesLibrary:
     ----------
     is_emulating : bool
         Whether the functions are those for emulated devices.
+    compiled_with_cuda : bool
+        Whether there are functions for CUDA, as bitsandbytes asks.
     """
-
-    compiled_with_cuda = True
 
     def __init__(self, own: Any, host: Any) -> None:
         self._own, self._host = own, host
         self.is_emulating = False
 
+    @property
+    def compiled_with_cuda(self) -> bool:
+        return self.is_emulating or bool(getattr(self._own, "compiled_with_cuda", False))
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if name not in FUNCTIONS and name not in HOST_FUNCTIONS:
+        if "cpu" in name or name.startswith("_"):
             return getattr(self._host, name)
-        function = _ReplacedFunction(self, name, getattr(self._own, name))
+        function = _ReplacedFunction(self, name, getattr(self._own, name, None))
         setattr(self, name, function)
         return function
 
@@ -77,33 +83,41 @@ class _ReplacedFunction:
         self._library, self._own, self.__name__ = library, own, name
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name in ("argtypes", "restype"):
+        if name in ("argtypes", "restype") and self._own is not None:
             setattr(self._own, name, value)
         super().__setattr__(name, value)
 
     def __call__(self, *args: Any) -> Any:
+        name = self.__name__
         if not self._library.is_emulating:
+            if self._own is None:
+                raise AttributeError(f"the library of bitsandbytes has no function {name}")
             return self._own(*args)
         plain = [each.value if isinstance(each, ctypes._SimpleCData) else each for each in args]
-        if self.__name__ in HOST_FUNCTIONS:
-            return HOST_FUNCTIONS[self.__name__](*plain)
-        _compute(FUNCTIONS[self.__name__], plain)
+        if name in HOST_FUNCTIONS:
+            return HOST_FUNCTIONS[name](*plain)
+        if name not in FUNCTIONS:
+            raise Unsupported(f"the function {name} of bitsandbytes' CUDA library is not emulated")
+        _compute(FUNCTIONS[name], plain)
         return 0  # no error, from the functions that return a code
 
 
 def _compute(function: LibraryFunction, args: list[Any]) -> None:
+    run = function.prepare(*args)
     written = [each for at in function.written if (each := memory_of_address(args[at])) is not None]
     if not values.is_computed():
         for memory in written:
             memory.known = None
         return
-    run = function.prepare(*args)
 
     def run_without_gradients() -> None:
         with torch.no_grad():
             run()
 
-    run_or_capture(run_without_gradients, [memory.values for memory in written])
+    if function.has_stream:
+        run_or_capture(run_without_gradients, [memory.values for memory in written])
+    else:
+        run_without_gradients()
 
 
 def replace_bitsandbytes(undo: ExitStack) -> None:
@@ -120,11 +134,36 @@ def replace_bitsandbytes(undo: ExitStack) -> None:
     undo.callback(_stop)
     if _LOADER in sys.modules:
         _replace_library(sys.modules[_LOADER])
-        importlib.import_module(_OPERATORS)  # bitsandbytes itself imports it only if there is a CUDA device
+        if _is_found(_OPERATORS):  # bitsandbytes itself imports it only if there is a CUDA device
+            _bind_late(importlib.import_module(_OPERATORS))
     else:
-        hook = ImportHook(_LOADER, _replace_library)
-        hook.install()
-        undo.callback(hook.remove)
+        for name, after in ((_LOADER, _replace_library), (_OPERATORS, _bind_late)):
+            hook = ImportHook(name, after)
+            hook.install()
+            undo.callback(hook.remove)
+
+
+def _is_found(module: str) -> bool:
+    """Return True if a module exists. Older versions of bitsandbytes have their operators elsewhere."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _bind_late(operators: ModuleType) -> None:
+    """Let the operators find PyTorch's functions when they are called: those of their import may be replaced."""
+    replacements = {"_get_raw_stream": _current_raw_stream, "_cuda_device_of": _device_of}
+    for module in (vars(operators), _names(_FUNCTIONAL)):
+        module.update({name: late for name, late in replacements.items() if name in module})
+
+
+def _current_raw_stream(index: int) -> int:
+    return int(torch._C._cuda_getCurrentRawStream(index))
+
+
+def _device_of(tensor: torch.Tensor) -> Any:
+    return torch.cuda.device_of(tensor)
 
 
 def _is_no_load_error(record: logging.LogRecord) -> bool:
@@ -136,13 +175,17 @@ def _replace_library(loader: ModuleType) -> None:
     library = vars(loader)["lib"]
     if not isinstance(library, BitsandbytesLibrary):
         library = BitsandbytesLibrary(library, _host_library(loader))
-        for name in _HOLDERS:
-            if name in sys.modules:
-                vars(sys.modules[name])["lib"] = library
-        for name in _TABLES:
-            table = _names(_OPERATORS).get(name, {})
-            table.update({key: tuple(library[each.__name__] for each in table[key]) for key in table})
+        for name in _WITH_LIBRARY:
+            if "lib" in _names(name):
+                _names(name)["lib"] = library
+        for module in (_FUNCTIONAL, _OPERATORS):
+            for table in (_names(module).get(name, {}) for name in _TABLES):
+                table.update({key: tuple(_replaced(library, each) for each in table[key]) for key in table})
     library.is_emulating = True
+
+
+def _replaced(library: BitsandbytesLibrary, function: Any) -> Any:
+    return library[function.__name__] if function.__name__ in FUNCTIONS else function
 
 
 def _host_library(loader: Any) -> Any:

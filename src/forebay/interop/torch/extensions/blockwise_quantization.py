@@ -1,0 +1,103 @@
+"""Quantization in blocks, each with its largest absolute value, as bitsandbytes' kernels compute it."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["BLOCK_OF_STATES", "dequantize", "quantize", "unpack"]
+
+BLOCK_OF_STATES = 256  # elements of a block of an optimizer's state, and of the largest values of other blocks
+# The levels of 4 bits: normal floats of "QLoRA: Efficient Finetuning of Quantized LLMs", and floats with two bits of
+# exponent and one of mantissa, whose eight others are negative.
+_NORMAL_FLOATS = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+_FLOATS = (0.0, 0.0625 / 12, 8 / 12, 1.0, 4 / 12, 6 / 12, 2 / 12, 3 / 12)
+_NEGATIVE = 8  # the bit of the sign
+
+
+def quantize(source: torch.Tensor, kind: str, levels: torch.Tensor | None, block: int) -> tuple[torch.Tensor, ...]:
+    """Quantize numbers.
+
+    Parameters
+    ----------
+    source : torch.Tensor, shape (n,)
+        The numbers.
+    kind : str
+        "nf4" or "fp4"; "" for 8 bits.
+    levels : torch.Tensor, shape (256,), or None
+        The levels of 8 bits, in order.
+    block : int
+        Elements of a block.
+
+    Returns
+    -------
+    codes : torch.Tensor
+        Bytes of codes, two to a byte if they have 4 bits.
+    largest : torch.Tensor
+        The largest absolute value of each block.
+    """
+    blocks = _in_blocks(source.float(), block)
+    largest = blocks.abs().amax(dim=1)
+    scaled = (blocks * (1 / largest).unsqueeze(1)).flatten()[: source.numel()]
+    if kind == "fp4":
+        codes = _nearest(scaled.abs(), _table("fp4")[:_NEGATIVE]) + _NEGATIVE * (scaled < 0)
+    else:
+        codes = _nearest(scaled, _table(kind) if levels is None else levels)
+    codes = torch.where(scaled.isnan(), 0, codes).to(torch.uint8)  # of a block of zeros
+    return (_pack(codes) if kind else codes), largest
+
+
+def dequantize(
+    codes: torch.Tensor, largest: torch.Tensor, levels: torch.Tensor | str, block: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """Dequantize codes.
+
+    Parameters
+    ----------
+    codes : torch.Tensor, shape (n,)
+        The codes, one to a byte.
+    largest : torch.Tensor
+        The largest absolute value of each block.
+    levels : torch.Tensor or str
+        The levels, or the kind of codes of 4 bits.
+    block : int
+        Elements of a block.
+    dtype : torch.dtype
+        Type of the result.
+
+    Returns
+    -------
+    torch.Tensor, shape (n,)
+        The numbers.
+    """
+    table = _table(levels) if isinstance(levels, str) else levels
+    scales = largest.repeat_interleave(block)[: codes.numel()]
+    return table[codes.int()].mul_(scales).to(dtype)
+
+
+def unpack(packed: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the first codes of 4 bits, one to a byte."""
+    return torch.stack((packed >> 4, packed & 15), dim=-1).flatten()[:count]
+
+
+def _table(kind: str) -> torch.Tensor:
+    levels = _NORMAL_FLOATS if kind == "nf4" else (*_FLOATS, *(-each for each in _FLOATS))
+    return torch.tensor(levels, dtype=torch.float32)
+
+
+def _nearest(scaled: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
+    """Return the positions of the nearest levels, the lower one in the middle of two."""
+    ordered, positions = levels.sort()
+    return positions[torch.bucketize(scaled, (ordered[1:] + ordered[:-1]) * 0.5)]
+
+
+def _in_blocks(source: torch.Tensor, block: int) -> torch.Tensor:
+    return torch.nn.functional.pad(source, (0, -source.numel() % block)).view(-1, block)
+
+
+def _pack(codes: torch.Tensor) -> torch.Tensor:
+    even = torch.nn.functional.pad(codes, (0, codes.numel() % 2)).view(-1, 2)
+    return even[:, 0] << 4 | even[:, 1]
