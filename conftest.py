@@ -1,6 +1,8 @@
-"""Collection of doctests: modules over PyTorch are left out where it is not installed.
+"""Collection of tests and doctests.
 
-pytest imports each module to look for doctests, and leaves an incomplete module behind where the import fails.
+Modules over PyTorch are left out where it is not installed: pytest imports each module to look for doctests, and leaves
+an incomplete module behind where the import fails. Tests with a longer limit than the others run first, so that no
+process waits at the end for one of them.
 """
 
 from __future__ import annotations
@@ -8,6 +10,8 @@ from __future__ import annotations
 import re
 from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 _ROOT = Path(__file__).parent
 _IMPORT = re.compile(r"^(?:from|import) +([\w.]+)", re.MULTILINE)
@@ -31,3 +35,13 @@ def _over_torch() -> list[str]:
 
 
 collect_ignore = _over_torch() if find_spec("torch") is None else []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_own_limit, reverse=True)
+
+
+def _own_limit(item: pytest.Item) -> float:
+    """Return the limit in seconds that a test has set itself, or 0."""
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0]) if marker is not None and marker.args else 0.0

@@ -14,6 +14,7 @@
     golden   replay golden traces of PyTorch's allocator: golden [--model] FILE...
     gpu      run everything that needs an NVIDIA GPU, and write docs/benchmarks-gpu.md: gpu [--quick] [--output FOLDER]
     mac      run everything that needs Apple's GPU, and write a file for an issue: mac [--quick] [--output FILE]
+    packages run programs over packages of PyPI on emulated GPUs, and compare with the CPU: packages [NAME ...]
     message  check the commit message in a file: message FILE
 
 A task creates .venv (or $FOREBAY_VENV) if it is missing, installs what the task needs, and rebuilds the compiled core
@@ -38,10 +39,11 @@ from typing import NoReturn
 ROOT = Path(__file__).resolve().parent
 VENV = Path(os.environ.get("FOREBAY_VENV") or ROOT / ".venv").absolute()
 PYTHON = str(VENV / "bin/python")
-BESIDE = {  # environments over .venv: by extra, what is installed, and the platforms that have it
+BESIDE = {  # environments over .venv: by extra, what is installed, the platforms that have it, and others below it
     # 458 MB; the start-up file of the first one would delay each start of Python by 25 ms
-    "numba": ("numba-cuda, CuPy and RMM", ("linux",)),
-    "torch": ("PyTorch and JAX", ("linux", "darwin")),  # 1.3 GB
+    "numba": ("numba-cuda, CuPy and RMM", ("linux",), ()),
+    "torch": ("PyTorch and JAX", ("linux", "darwin"), ()),  # 1.4 GB
+    "packages": ("packages that use PyTorch", ("linux", "darwin"), ("torch",)),
 }
 STAMP = VENV / "dev-stamp.json"  # completed steps; each removes its entry when it starts and restores it at its end
 
@@ -234,6 +236,13 @@ def mac(arguments: list[str]) -> int:
     return run(["python", "-m", "mac", *arguments])
 
 
+def packages(arguments: list[str]) -> int:
+    prepare("test")
+    prepare_beside("torch", "packages")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, ["tools", os.environ.get("PYTHONPATH")]))
+    return run([str(VENV / "packages/bin/python"), "-m", "packages", *arguments])
+
+
 def prepare(*extras: str, core: bool = True) -> None:
     """Bring the environment up to date: interpreter, requirements, compiled core."""
     import tomllib
@@ -264,15 +273,15 @@ def prepare(*extras: str, core: bool = True) -> None:
 
 
 def prepare_beside(*extras: str) -> None:
-    """Install extras, by default all of BESIDE, in environments of their own over .venv: .venv/numba and .venv/torch.
+    """Install extras of BESIDE, by default those of the tests, in environments of their own over .venv.
 
     Without one of them, which only skips its tests, dev.py continues.
     """
     import tomllib
 
     requirements = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for extra in extras or BESIDE:
-        title, platforms = BESIDE[extra]
+    for extra in extras or ("numba", "torch"):
+        title, platforms, below = BESIDE[extra]
         folder, wanted = VENV / extra, requirements[extra]
         stamp = json.loads(STAMP.read_text())
         if sys.platform not in platforms or (stamp.get(extra) == wanted and folder.exists()):
@@ -281,7 +290,7 @@ def prepare_beside(*extras: str) -> None:
         save(stamp)
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            make_environment_over(folder)
+            make_environment_over(folder, *(f"../{each}" for each in below), "..")
             pip(f"installing {title}", *wanted, python=str(folder / "bin/python"))
         except SystemExit as error:
             print(f"{error}\ndev.py: the tests of {title} will be skipped", flush=True)
@@ -290,14 +299,14 @@ def prepare_beside(*extras: str) -> None:
             save({**stamp, extra: wanted})
 
 
-def make_environment_over(folder: Path) -> None:
-    """Create an environment in a folder of .venv that finds the packages of .venv, too, after its own."""
+def make_environment_over(folder: Path, *bases: str) -> None:
+    """Create an environment in a folder of .venv that finds the packages of others, too, after its own."""
     if run([PYTHON, "-m", "venv", "--without-pip", str(folder)]):
         fail(f"{folder} could not be created")
     below = sysconfig.get_path("purelib", "venv", {"base": str(folder)})
-    above = sysconfig.get_path("purelib", "venv", {"base": ".."})
-    found = f"import os, site, sys; site.addsitedir(os.path.join(sys.prefix, {above!r}))\n"
-    Path(below, "above.pth").write_text(found)  # the requirements that .venv fulfils are not installed again
+    others = [sysconfig.get_path("purelib", "venv", {"base": base}) for base in bases]
+    found = (f"import os, site, sys; site.addsitedir(os.path.join(sys.prefix, {each!r}))\n" for each in others)
+    Path(below, "others.pth").write_text("".join(found))  # the requirements that they fulfil are not installed again
 
 
 def interpreter() -> str:
@@ -378,6 +387,7 @@ TASKS = {
     "golden": golden,
     "gpu": gpu,
     "mac": mac,
+    "packages": packages,
     "message": message,
 }
 

@@ -15,6 +15,7 @@ from support.on_oracle import ORACLE_HOME, why_no_oracle
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
 NEEDS_TORCH = re.compile(r"importorskip\(\s*\"torch\"|find_spec\(\"torch\"\) is None")
+QUESTIONS = "interop/torch/fit/test_questions.py"  # of processes in which nothing depends on the build
 LONG = ("test_operator_database", "test_collectives", "test_distributed_training", "test_questions")
 PYTEST = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 SOURCES = ["--doctest-modules", "src/forebay/interop/torch", "tests/house/test_public_names.py", "-k=interop.torch"]
@@ -62,7 +63,7 @@ def test_group_passes_with_torch(group):
 @pytest.mark.oracle
 @needs_torch
 @pytest.mark.skipif(bool(why_no_oracle()), reason=why_no_oracle())
-@pytest.mark.parametrize("group", [each for each in GROUPS if each.startswith("interop/torch")])
+@pytest.mark.parametrize("group", [each for each in GROUPS if each.startswith("interop/torch") and each != QUESTIONS])
 @pytest.mark.timeout(600)
 def test_group_passes_with_the_cuda_build_of_pytorch(group):
     """With the PyTorch of the oracle, of another version than that of .venv/torch, and without a driver."""
