@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from measure import in_turns, show, table
+from rich.table import Table
 
 from forebay.byte_sizes import format_bytes
 
@@ -21,7 +22,6 @@ HERE = Path(__file__).parent
 PROGRAM = str(HERE / "torch_programs.py")
 ROUNDS = 7
 GPT2 = ("gpt2", "2", "256", "3", "float32")
-LLAMA = ("llama", "1", "2048", "1", "bfloat16")
 
 
 def run(command: list[str], *arguments: str) -> dict[str, object]:
@@ -58,19 +58,27 @@ def main() -> None:
         rows.add_row("host memory", *map(format_bytes, host), f"{host[1] / host[0]:.2f}")
         show(rows)
 
-        every = [run(emulated(folder, "h100", "--shapes-only"), "cuda", *LLAMA) for _ in range(ROUNDS)]
-        shapes = every[0]  # memory is the same in all of them
-        title = (
-            f"Llama 7B, bfloat16 and AdamW, a step of 2,048 tokens on an H100, --shapes-only, median of {ROUNDS} runs"
-        )
-        rows = table(title, "", "")
-        rows.add_row("step, clock", f"{median(each['seconds'][0] for each in every):.1f} s")
-        rows.add_row("step, processor", f"{median(each['processor'][0] for each in every):.1f} s")
-        rows.add_row("program with its start and the report, clock", f"{median(each['wall'] for each in every):.1f} s")
-        rows.add_row("host memory", format_bytes(shapes["host"]))
-        rows.add_row("peak allocated on the device", format_bytes(shapes["allocated"]))
-        rows.add_row("peak reserved on the device", format_bytes(shapes["reserved"]))
-        show(rows)
+        for name, options in (("7B", ()), ("70B", ("--memory", "2TiB"))):  # which no card has
+            show(without_values(folder, name, *options))
+
+
+def without_values(folder: str, name: str, *options: str) -> Table:
+    """Measure a step of Llama in one of its sizes."""
+    arguments = ("llama" if name == "7B" else "llama-70b", "1", "2048", "1", "bfloat16")
+    every = [run(emulated(folder, "h100", *options, "--shapes-only"), "cuda", *arguments) for _ in range(ROUNDS)]
+    shapes = every[0]  # memory is the same in all of them
+    rows = table(
+        f"Llama {name}, bfloat16 and AdamW, a step of 2,048 tokens on an H100, --shapes-only, median of {ROUNDS} runs",
+        "", "",
+    )  # fmt: skip
+    rows.add_row("parameters", f"{shapes['parameters']:,}")
+    rows.add_row("step, clock", f"{median(each['seconds'][0] for each in every):.1f} s")
+    rows.add_row("step, processor", f"{median(each['processor'][0] for each in every):.1f} s")
+    rows.add_row("program with its start and the report, clock", f"{median(each['wall'] for each in every):.1f} s")
+    rows.add_row("host memory", format_bytes(shapes["host"]))
+    rows.add_row("peak allocated on the device", format_bytes(shapes["allocated"]))
+    rows.add_row("peak reserved on the device", format_bytes(shapes["reserved"]))
+    return rows
 
 
 if __name__ == "__main__":
