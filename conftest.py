@@ -44,4 +44,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _own_limit(item: pytest.Item) -> float:
     """Return the limit in seconds that a test has set itself, or 0."""
     marker = item.get_closest_marker("timeout")
-    return float(marker.args[0]) if marker is not None and marker.args else 0.0
+    if marker is None:
+        return 0.0
+    return float(marker.args[0] if marker.args else marker.kwargs.get("timeout") or 0)

@@ -239,6 +239,8 @@ def mac(arguments: list[str]) -> int:
 def packages(arguments: list[str]) -> int:
     prepare("test")
     prepare_beside("torch", "packages")
+    if not (VENV / "packages").exists():
+        fail("the packages could not be installed")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, ["tools", os.environ.get("PYTHONPATH")]))
     return run([str(VENV / "packages/bin/python"), "-m", "packages", *arguments])
 
@@ -282,7 +284,8 @@ def prepare_beside(*extras: str) -> None:
     requirements = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
     for extra in extras or ("numba", "torch"):
         title, platforms, below = BESIDE[extra]
-        folder, wanted = VENV / extra, requirements[extra]
+        folder = VENV / extra
+        wanted = [*requirements[extra], *(f"over {each}: {stamp_of(each)}" for each in below)]
         stamp = json.loads(STAMP.read_text())
         if sys.platform not in platforms or (stamp.get(extra) == wanted and folder.exists()):
             continue
@@ -291,12 +294,17 @@ def prepare_beside(*extras: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         try:
             make_environment_over(folder, *(f"../{each}" for each in below), "..")
-            pip(f"installing {title}", *wanted, python=str(folder / "bin/python"))
+            pip(f"installing {title}", *requirements[extra], python=str(folder / "bin/python"))
         except SystemExit as error:
             print(f"{error}\ndev.py: the tests of {title} will be skipped", flush=True)
             shutil.rmtree(folder, ignore_errors=True)
         else:
             save({**stamp, extra: wanted})
+
+
+def stamp_of(extra: str) -> object:
+    """Return the requirements with which an environment of BESIDE was made."""
+    return json.loads(STAMP.read_text()).get(extra)
 
 
 def make_environment_over(folder: Path, *bases: str) -> None:

@@ -58,17 +58,17 @@ def main() -> None:
         rows.add_row("host memory", *map(format_bytes, host), f"{host[1] / host[0]:.2f}")
         show(rows)
 
-        for name, options in (("7B", ()), ("70B", ("--memory", "2TiB"))):  # which no card has
+        for name, options in (("Llama 7B", ()), ("80 layers", ("--memory", "2TiB"))):  # which no card has
             show(without_values(folder, name, *options))
 
 
 def without_values(folder: str, name: str, *options: str) -> Table:
-    """Measure a step of Llama in one of its sizes."""
-    arguments = ("llama" if name == "7B" else "llama-70b", "1", "2048", "1", "bfloat16")
+    """Measure a step of a model."""
+    arguments = ("llama" if name == "Llama 7B" else "80-layers", "1", "2048", "1", "bfloat16")
     every = [run(emulated(folder, "h100", *options, "--shapes-only"), "cuda", *arguments) for _ in range(ROUNDS)]
     shapes = every[0]  # memory is the same in all of them
     rows = table(
-        f"Llama {name}, bfloat16 and AdamW, a step of 2,048 tokens on an H100, --shapes-only, median of {ROUNDS} runs",
+        f"{name}, bfloat16 and AdamW, a step of 2,048 tokens on an H100, --shapes-only, median of {ROUNDS} runs",
         "", "",
     )  # fmt: skip
     rows.add_row("parameters", f"{shapes['parameters']:,}")

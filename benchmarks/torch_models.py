@@ -1,4 +1,4 @@
-"""Transformers of the sizes of GPT-2 small and of Llama 7B and 70B, of PyTorch's layers only."""
+"""Transformers of the sizes of GPT-2 small and of Llama 7B, and one of 80 layers, with PyTorch's layers only."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def llama_7b() -> Transformer:
     return Transformer(32, 4096, 32, 32000, inner=11008)
 
 
-def llama_70b() -> Transformer:
+def eighty_layers() -> Transformer:
     return Transformer(80, 8192, 64, 32000, inner=28672)
 
 
@@ -120,4 +120,4 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(784, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 10))
 
 
-MODELS = {"gpt2": gpt2_small, "llama": llama_7b, "llama-70b": llama_70b}
+MODELS = {"gpt2": gpt2_small, "llama": llama_7b, "80-layers": eighty_layers}

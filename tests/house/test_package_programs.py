@@ -42,6 +42,22 @@ def test_other_loss_is_found(compare):
     assert compare(lambda place: square(place) + (place == "cuda"), on_gpu_only=True).problems == []
 
 
+@pytest.mark.parametrize("on_gpu_only", [False, True])
+def test_loss_that_is_no_number_is_found(compare, on_gpu_only):
+    problems, _ = compare(
+        lambda place: square(place) * (float("nan") if place == "cuda" else 1), on_gpu_only=on_gpu_only
+    )
+    assert problems == ["the loss is nan"]
+
+
+def test_two_programs_of_one_name_are_refused(compare):
+    from packages.program import add
+
+    add("a name", square)
+    with pytest.raises(ValueError, match="two programs 'a name'"):
+        add("a name", square)
+
+
 def test_other_peak_is_found(compare):
     def run(place):
         if place == "cuda" and is_without_values():

@@ -36,7 +36,9 @@ PROGRAMS: dict[str, Program] = {}
 
 
 def add(name: str, run: Callable[[str], torch.Tensor], **options: Any) -> None:
-    """Add a program to the list."""
+    """Add a program to the list. Raises ValueError if there is one of that name."""
+    if name in PROGRAMS:
+        raise ValueError(f"there are two programs {name!r}")
     PROGRAMS[name] = Program(name, run, **options)
 
 

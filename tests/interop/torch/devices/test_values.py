@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pprint
+
 import pytest
 
 import forebay
@@ -72,6 +74,14 @@ def test_read_by_a_package_names_the_line_of_the_program_too(shapes_only, tmp_pa
     assert "test_values.py:" in outer
     assert ": reads_a_value.read(" in outer
     assert "# the line. Skip this line" in outer
+
+
+def test_read_by_the_standard_library_names_the_line_of_the_program_too(shapes_only):
+    with pytest.raises(DataDependent) as caught:
+        pprint.pformat([torch.randn(2, device="cuda")])
+    inner, outer = str(caught.value).split(", called by ")
+    assert "pprint.py:" in inner
+    assert "test_values.py:" in outer
 
 
 @pytest.mark.parametrize("what", READS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with_torch.py runs this file")
@@ -34,7 +36,7 @@ def test_no_elements_need_no_address(emulated):
 
 
 @pytest.mark.parametrize(
-    ("offset", "count"), [(0, 11), (40, 1), (-4, 1)], ids=["too many", "behind the end", "before the begin"]
+    ("offset", "count"), [(0, 11), (40, 1), (-4, 1)], ids=["too many", "past the end", "before the start"]
 )
 def test_access_outside_of_a_tensor_is_refused(emulated, offset, count):
     tensor = torch.zeros(10, device="cuda")
@@ -56,7 +58,26 @@ def test_managed_memory_belongs_to_no_device(emulated):
     assert memory_of_address(address) is None
     assert torch.cuda.memory_allocated() == 0
     with pytest.raises(forebay.AcceleratorError, match="illegal memory access"):
-        values_at(address + 4093, torch.float32, 1)
+        values_at(address + 4096, torch.float32, 1)
+
+
+def test_misaligned_address_is_refused(emulated):
+    tensor = torch.zeros(10, device="cuda")
+    with pytest.raises(forebay.AcceleratorError, match="misaligned address") as caught:
+        values_at(tensor.data_ptr() + 2, torch.float32, 3)
+    assert caught.value.error_code == 716
+
+
+def test_managed_memory_is_found_while_another_thread_allocates(emulated):
+    address, stop = allocate_managed(64), threading.Event()
+    thread = threading.Thread(target=lambda: [allocate_managed(64) for _ in range(2000) if not stop.is_set()])
+    thread.start()
+    try:
+        while thread.is_alive():
+            assert values_at(address + 16, torch.float32, 4).tolist() == [0] * 4
+    finally:
+        stop.set()
+        thread.join(60)
 
 
 def test_managed_memory_takes_no_room_until_it_is_written(emulated):

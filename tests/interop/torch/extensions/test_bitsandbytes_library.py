@@ -94,11 +94,15 @@ def test_weights_are_quantized_as_on_the_cpu(emulated):
     assert torch.equal(device.weight.quant_state.absmax.cpu(), host.weight.quant_state.absmax)
 
 
-def test_product_with_a_vector(emulated):
-    layer, given = layer_of_4_bits("cuda"), torch.randn(1, 128)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_product_with_a_vector(emulated, dtype):
+    layer, given = layer_of_4_bits("cuda", dtype=dtype), torch.randn(1, 128).to(dtype)
     state = layer.weight.quant_state
     found = bitsandbytes.functional.gemv_4bit(given.cuda(), layer.weight.t(), state=state) + layer.bias
-    torch.testing.assert_close(found.cpu(), with_the_same_codes(layer)(given))
+    tolerance = {torch.float32: 1e-4, torch.bfloat16: 0.3}[dtype]  # the kernel rounds each product
+    torch.testing.assert_close(
+        found.cpu(), with_the_same_codes(layer)(given), rtol=0, atol=tolerance, check_dtype=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -285,6 +289,14 @@ def test_other_functions_are_refused_with_their_name(emulated):
     one = torch.ones(8, 8, dtype=torch.int8, device="cuda")
     with pytest.warns(FutureWarning), pytest.raises(forebay.Unsupported, match="cigemm of bitsandbytes' CUDA library"):
         bitsandbytes.functional.igemm(one, one)
+
+
+def test_threshold_is_compared_in_half_precision(emulated):
+    given = torch.tensor([[0.1, 0.05]], dtype=torch.float16, device="cuda")  # 0.09997559
+    codes, largest, _ = torch.ops.bitsandbytes.int8_vectorwise_quant(given, 0.1)
+    assert largest.item() == given[0, 1].item()
+    codes, largest, _ = torch.ops.bitsandbytes.int8_vectorwise_quant(given, 0.2)
+    assert (codes.tolist(), largest.item()) == ([[127, 64]], given[0, 0].item())
 
 
 def test_views_are_found_while_tensors_are_freed(emulated):

@@ -79,6 +79,27 @@ def test_zeros_stay_zeros(kind):
     assert dequantize(codes, largest, kind or levels, 64, torch.float32).abs().tolist() == [0] * 100
 
 
+@pytest.mark.parametrize("kind", ["nf4", "fp4", ""])
+def test_element_that_is_no_number_spoils_no_other(kind):
+    source, levels = torch.ones(128), levels_of_8_bits()
+    source[3] = float("nan")
+    codes, largest = quantize(source, kind, None if kind else levels, 64)
+    assert largest.tolist() == [1, 1]
+    restored = dequantize(unpack(codes, 128) if kind else codes, largest, kind or levels, 64, torch.float32)
+    assert restored[:3].tolist() == restored[64:67].tolist() == [1] * 3
+
+
+def test_middles_of_levels_go_where_the_kernels_put_them():
+    levels = levels_of_8_bits()
+    middles = (levels[1:] + levels[:-1]) / 2
+    codes, _ = quantize(torch.cat([middles, torch.ones(1)]), "", levels, 256)
+    exact = (middles - levels[:-1]) == (levels[1:] - middles)
+    assert exact.sum() > 50
+    assert (codes[:255][exact] % 2 == 0).all()
+    codes, _ = quantize(torch.tensor([0.583333, 0.5834, -0.583333, 1.0]), "fp4", None, 64)
+    assert unpack(codes, 4).tolist() == [5, 2, 13, 3]
+
+
 def test_tables_do_not_depend_on_the_default_type():
     before, source = torch.get_default_dtype(), numbers(4096)
     torch.set_default_dtype(torch.bfloat16)

@@ -158,6 +158,23 @@ def test_step_of_roots_has_the_gradient_without_decay(name):
     torch.testing.assert_close(parameter, torch.full((256,), 1 - 0.01 * 0.1 / squares**0.5))
 
 
+def test_gradient_that_is_no_number_spoils_one_element():
+    parameter, gradient, states = draw(1), draw(2), quantized("momentum", states_of("momentum"))
+    gradient[7] = float("nan")
+    update_quantized("momentum", parameter, gradient, states, NUMBERS)
+    update_quantized("momentum", parameter, draw(3), states, NUMBERS)
+    assert parameter.isnan().nonzero().tolist() == [[7]]
+    assert states[0].largest.isfinite().all()
+
+
+def test_step_of_quantized_lion_is_rounded_to_the_type():
+    parameter = draw(1, dtype=torch.bfloat16)
+    expected = (parameter.float() - torch.tensor(0.003, dtype=torch.bfloat16).float()).to(torch.bfloat16)
+    states = quantized("lion", [torch.zeros(COUNT)])
+    update_quantized("lion", parameter, torch.ones(COUNT).bfloat16(), states, NUMBERS._replace(rate=0.003))
+    assert torch.equal(parameter, expected)
+
+
 def test_quantized_elements_without_gradient_are_skipped():
     parameter, gradient = draw(1), draw(2)
     gradient[::2] = 0

@@ -18,7 +18,7 @@ __all__ = ["DataDependent", "Mode", "device", "is_computed", "needs_values", "se
 Mode = Literal["compute", "shapes"]
 _device = "cpu"
 _HIDDEN = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[3]}/", "<frozen")
-_STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}/"
+_LIBRARIES = (f"{sysconfig.get_path('stdlib')}/", "<string>", "<eval_with_key>")  # and code that they generate
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
@@ -53,18 +53,16 @@ def needs_values(what: str) -> DataDependent:
 
 
 def _lines() -> list[str]:
-    """Return the calling line outside PyTorch and forebay and, if a package has it, the line of the program."""
+    """Return the calling line outside PyTorch and forebay and, if a library has it, the line of the program."""
     lines: list[str] = []
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
-        is_of_package = any(folder in name for folder in _PACKAGES)
-        if not name.startswith(_HIDDEN if not lines else (*_HIDDEN, _STANDARD_LIBRARY)) and not (
-            lines and is_of_package
-        ):
+        is_of_library = name.startswith(_LIBRARIES) or any(folder in name for folder in _PACKAGES)
+        if not name.startswith(_HIDDEN) and not (is_of_library and lines):
             line = linecache.getline(name, frame.f_lineno).strip()
             lines.append(f"{name}:{frame.f_lineno}" + (f": {line}" if line else ""))
-            if not is_of_package:
+            if not is_of_library:
                 break
         frame = frame.f_back
     return lines or ["unknown line"]

@@ -6,6 +6,7 @@ import bisect
 import ctypes
 import mmap
 import sys
+import threading
 
 import torch
 
@@ -16,8 +17,9 @@ from forebay.interop.torch.devices.emulated_memory import EmulatedMemory, memory
 __all__ = ["allocate_managed", "memory_of_address", "values_at"]
 
 _NO_RESERVATION = 0x4000  # MAP_NORESERVE, which Python names since 3.13
-_begins: list[int] = []  # addresses of managed memory, in order
-_managed: dict[int, mmap.mmap] = {}  # by the address
+_managed: dict[int, mmap.mmap] = {}  # managed memory, by the address
+_starts: tuple[int, ...] = ()  # the addresses in order, replaced as a whole: other threads read them
+_lock = threading.Lock()
 
 
 def values_at(address: int | None, dtype: torch.dtype, *shape: int) -> torch.Tensor:
@@ -40,13 +42,15 @@ def values_at(address: int | None, dtype: torch.dtype, *shape: int) -> torch.Ten
     Raises
     ------
     DeviceError
-        If an element is outside the memory of the devices.
+        If an element is outside the memory of the devices, or the address is not a multiple of the element's size.
     """
     device = values.device()
     nbytes = torch.Size(shape).numel() * dtype.itemsize
     if not nbytes:
         return torch.empty(shape, dtype=dtype, device=device)
     first = address or 0
+    if first % dtype.itemsize:
+        raise DeviceError(f"CUDA error: misaligned address: {first:#x} is not one of {dtype}", code=716)
     buffer = _managed_around(first, nbytes)
     if buffer is not None:
         if device == "meta":
@@ -90,15 +94,18 @@ def allocate_managed(nbytes: int) -> int:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_NO_RESERVATION if sys.platform == "linux" else 0)
     buffer = mmap.mmap(-1, max(1, nbytes), flags=flags)
     address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-    _managed[address] = buffer
-    bisect.insort(_begins, address)
+    global _starts  # noqa: PLW0603 -- guarded by the lock
+    with _lock:
+        _managed[address] = buffer
+        _starts = tuple(sorted(_managed))
     return address
 
 
 def _managed_around(address: int, nbytes: int) -> memoryview | None:
     """Return the managed memory from an address on, or None if it has not that many bytes there."""
-    at = bisect.bisect_right(_begins, address) - 1
+    starts = _starts
+    at = bisect.bisect_right(starts, address) - 1
     if at < 0:
         return None
-    offset, buffer = address - _begins[at], _managed[_begins[at]]
+    offset, buffer = address - starts[at], _managed[starts[at]]
     return memoryview(buffer)[offset:] if offset + nbytes <= len(buffer) else None

@@ -9,7 +9,13 @@ from typing import NamedTuple
 import torch
 
 from forebay.interop.torch.extensions.addressed_values import allocate_managed, values_at
-from forebay.interop.torch.extensions.blockwise_quantization import BLOCK_OF_STATES, dequantize, quantize, unpack
+from forebay.interop.torch.extensions.blockwise_quantization import (
+    BLOCK_OF_STATES,
+    dequantize,
+    largest_of_rows,
+    quantize,
+    unpack,
+)
 from forebay.interop.torch.extensions.optimizer_updates import (
     OPTIMIZERS,
     TWO_STATES,
@@ -109,8 +115,10 @@ def _multiply_vector_4bit(
     result = values_at(out, dtype, 1, columns)
 
     def run() -> None:
-        weights = dequantize(unpack(codes, count), largest, levels, block, dtype).view(columns, inner)
-        result.copy_(torch.nn.functional.linear(factor, weights))
+        # The kernel rounds levels, scales, weights and products to the type, and adds in single precision.
+        scales = largest.to(dtype).repeat_interleave(block)[:count]
+        weights = (levels.to(dtype)[unpack(codes, count).int()] * scales).view(columns, inner)
+        result.copy_((factor * weights).float().sum(dim=1))
 
     return run
 
@@ -139,10 +147,11 @@ def _quantize_rows(
     of_rows = values_at(row_stats, _FLOAT, rows)
 
     def run() -> None:
-        numbers = source.float()
-        if threshold > 0:
-            numbers = torch.where(numbers.abs() < threshold, numbers, 0.0)  # outliers are multiplied elsewhere
-        largest = numbers.abs().amax(dim=1)
+        numbers = counted = source.float()
+        if threshold > 0:  # outliers are multiplied elsewhere; the largest value is compared in half precision
+            counted = torch.where(source.abs() < torch.tensor(threshold, dtype=torch.float16), numbers, 0.0)
+            numbers = torch.where(numbers.abs() < threshold, numbers, 0.0)
+        largest = largest_of_rows(counted)
         of_rows.copy_(largest)
         result.copy_((numbers * (127 / largest).unsqueeze(1)).nan_to_num(0.0).round())
 
@@ -169,6 +178,8 @@ def _update_8bit(
     beta3: float, alpha: float, eps: float, step: int, rate: float, levels1: int, levels2: int, absmax1: int,
     absmax2: int, decay: float, scale: float, skip_zeros: bool, count: int,
 ) -> _Run:  # fmt: skip
+    # AdEMAMix's slow state has a row of its own, as bitsandbytes allocates it. The kernel itself takes the row from the
+    # element n / 256 on, which is one less unless n is a multiple of 256, and then shares an element with the first.
     many, blocks, levels = (
         2 if name == "ademamix" else 1,
         _blocks(count, BLOCK_OF_STATES),

@@ -33,7 +33,12 @@ _FUNCTIONAL = "bitsandbytes.functional"
 _UTILITIES = "bitsandbytes.backends.utils"
 _OPERATORS = "bitsandbytes.backends.cuda.ops"
 _WITH_LIBRARY = (_LOADER, _FUNCTIONAL, "bitsandbytes.backends.cpu.ops", _OPERATORS)  # modules that keep it as `lib`
-_TABLES = ("str2optimizer32bit", "str2optimizer8bit", "str2optimizer8bit_blockwise")  # with functions of the library
+_TABLES = {  # of functions for optimizers, and the middle of their names
+    "str2optimizer32bit": "32bit_grad_",
+    "str2optimizer8bit": "_static_8bit_grad_",
+    "str2optimizer8bit_blockwise": "_8bit_blockwise_grad_",
+}
+_SUFFIXES = ("fp32", "fp16", "bf16")
 _CachedFunction = type(cache(len))
 
 
@@ -129,8 +134,8 @@ def replace_bitsandbytes(undo: ExitStack) -> None:
         Receives the calls that let it use its own library again.
     """
     log = logging.getLogger(_LOADER)
-    log.addFilter(_is_no_load_error)
-    undo.callback(log.removeFilter, _is_no_load_error)
+    log.addFilter(_keeps_message)
+    undo.callback(log.removeFilter, _keeps_message)
     undo.callback(_stop)
     if _LOADER in sys.modules:
         _replace_library(sys.modules[_LOADER])
@@ -166,7 +171,7 @@ def _device_of(tensor: torch.Tensor) -> Any:
     return torch.cuda.device_of(tensor)
 
 
-def _is_no_load_error(record: logging.LogRecord) -> bool:
+def _keeps_message(record: logging.LogRecord) -> bool:
     return "library load error" not in str(record.msg)
 
 
@@ -179,13 +184,19 @@ def _replace_library(loader: ModuleType) -> None:
             if "lib" in _names(name):
                 _names(name)["lib"] = library
         for module in (_FUNCTIONAL, _OPERATORS):
-            for table in (_names(module).get(name, {}) for name in _TABLES):
-                table.update({key: tuple(_replaced(library, each) for each in table[key]) for key in table})
+            for name, middle in _TABLES.items():
+                _replace_functions(_names(module).get(name, {}), middle, library)
     library.is_emulating = True
 
 
-def _replaced(library: BitsandbytesLibrary, function: Any) -> Any:
-    return library[function.__name__] if function.__name__ in FUNCTIONS else function
+def _replace_functions(table: dict[str, Any], middle: str, library: BitsandbytesLibrary) -> None:
+    """Replace the functions in a table: by optimizer, those for the types of gradients in order."""
+    for key, functions in table.items():
+        optimizer = {"lamb": "adam", "lars": "momentum"}.get(key, key)
+        names = [each.__name__ for each in functions]
+        if not all(each.startswith("c") for each in names):  # they raise an error, and have no names
+            names = [f"c{optimizer}{middle}{suffix}" for suffix in _SUFFIXES[: len(functions)]]
+        table[key] = tuple(library[each] for each in names)
 
 
 def _host_library(loader: Any) -> Any:

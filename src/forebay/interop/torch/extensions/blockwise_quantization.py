@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["BLOCK_OF_STATES", "dequantize", "quantize", "unpack"]
+__all__ = ["BLOCK_OF_STATES", "dequantize", "largest_of_rows", "quantize", "unpack"]
 
 BLOCK_OF_STATES = 256  # elements of a block of an optimizer's state, and of the largest values of other blocks
 # The levels of 4 bits: normal floats of "QLoRA: Efficient Finetuning of Quantized LLMs", and floats with two bits of
@@ -15,6 +15,8 @@ _NORMAL_FLOATS = (
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
 )  # fmt: skip
 _FLOATS = (0.0, 0.0625 / 12, 8 / 12, 1.0, 4 / 12, 6 / 12, 2 / 12, 3 / 12)
+_FLOAT_CODES = (0, 1, 6, 7, 4, 5, 2, 3)  # by size, and the limits between them as the kernel rounds them
+_FLOAT_LIMITS = (0.00260417, 0.0859375, 0.20833333, 0.29166667, 0.4166667, 0.583333, 0.8333333)
 _NEGATIVE = 8  # the bit of the sign
 
 
@@ -40,13 +42,16 @@ def quantize(source: torch.Tensor, kind: str, levels: torch.Tensor | None, block
         The largest absolute value of each block.
     """
     blocks = _in_blocks(source.float(), block)
-    largest = blocks.abs().amax(dim=1)
+    largest = largest_of_rows(blocks)
     scaled = (blocks * (1 / largest).unsqueeze(1)).flatten()[: source.numel()]
     if kind == "fp4":
-        codes = _nearest(scaled.abs(), _table("fp4")[:_NEGATIVE]) + _NEGATIVE * (scaled < 0)
+        codes = torch.tensor(_FLOAT_CODES)[torch.bucketize(scaled.abs(), torch.tensor(_FLOAT_LIMITS))]
+        codes = codes + _NEGATIVE * (scaled < 0)
+    elif kind == "nf4":
+        codes = _nearest(scaled, _table("nf4"))
     else:
-        codes = _nearest(scaled, _table(kind) if levels is None else levels)
-    codes = torch.where(scaled.isnan(), 0, codes).to(torch.uint8)  # of a block of zeros
+        codes = _nearest(scaled, levels)
+    codes = torch.where(scaled.isnan(), 0, codes).to(torch.uint8)
     return (_pack(codes) if kind else codes), largest
 
 
@@ -78,6 +83,11 @@ def dequantize(
     return table[codes.int()].mul_(scales).to(dtype)
 
 
+def largest_of_rows(rows: torch.Tensor) -> torch.Tensor:
+    """Return the largest absolute values of rows. As in the kernels, elements that are not numbers do not count."""
+    return rows.abs().nan_to_num(nan=0.0, posinf=torch.inf).amax(dim=1)
+
+
 def unpack(packed: torch.Tensor, count: int) -> torch.Tensor:
     """Return the first codes of 4 bits, one to a byte."""
     return torch.stack((packed >> 4, packed & 15), dim=-1).flatten()[:count]
@@ -89,9 +99,13 @@ def _table(kind: str) -> torch.Tensor:
 
 
 def _nearest(scaled: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
-    """Return the positions of the nearest levels, the lower one in the middle of two."""
-    ordered, positions = levels.sort()
-    return positions[torch.bucketize(scaled, (ordered[1:] + ordered[:-1]) * 0.5)]
+    """Return the positions of the nearest levels: in the middle of two, the lower one of 16, the even one of 256."""
+    middles = (levels[1:] + levels[:-1]) * 0.5
+    found = torch.bucketize(scaled, middles)
+    if len(levels) == 16:
+        return found
+    is_middle = (found < len(middles)) & (scaled == middles[found.clamp(max=len(middles) - 1)])
+    return torch.where(is_middle & (found % 2 == 1), found + 1, found)
 
 
 def _in_blocks(source: torch.Tensor, block: int) -> torch.Tensor:

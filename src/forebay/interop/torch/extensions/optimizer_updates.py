@@ -131,7 +131,7 @@ def update_quantized(
         scaled = scaled + parameter.float() * numbers.decay
     old_states = [dequantize(each.codes, each.largest, each.levels, BLOCK_OF_STATES, torch.float32) for each in states]
     # The step of RMSprop and Adagrad has the gradient itself, without scale and decay.
-    new_parameter, new_states = _step(name, parameter, scaled, given, old_states, numbers, 1.0)
+    new_parameter, new_states = _step(name, parameter, scaled, given, old_states, numbers, 1.0, is_quantized=True)
     if name in TWO_STATES:
         changed = given.isfinite()
         new_states = [torch.where(changed, each, 0.0) for each in new_states]
@@ -149,7 +149,7 @@ def update_quantized(
 
 def _step(
     name: str, parameter: torch.Tensor, gradient: torch.Tensor, numerator: torch.Tensor, states: list[torch.Tensor],
-    numbers: Numbers, factor: float,
+    numbers: Numbers, factor: float, *, is_quantized: bool = False,
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:  # fmt: skip
     """Return the new parameter and the new states."""
     beta1, beta2, beta3, alpha, eps, decay, step, rate = numbers[:8]
@@ -173,6 +173,7 @@ def _step(
     elif name == "lion":
         old = old if kept == 1 else (old * kept).to(dtype).float()
         change = -factor * rate * (first * beta1 + (1 - beta1) * gradient).sign()
+        change = change.to(dtype).float() if is_quantized else change  # the kernel keeps it in the gradient
         first = first * beta2 + (1 - beta2) * gradient
     else:
         squares = gradient * gradient
