@@ -17,7 +17,7 @@ __all__ = ["Comparison", "compare"]
 
 
 class Run(NamedTuple):
-    """What an emulated run showed: the loss, 0 without values, the peak, and what stays allocated, in bytes."""
+    """Results of an emulated run: the loss (0 without values), the peak and the bytes still allocated at the end."""
 
     loss: float
     peak: int

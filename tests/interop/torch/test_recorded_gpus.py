@@ -29,7 +29,7 @@ DROPOUT_STATE = 8  # bytes of each of the two numbers that fused attention alloc
 
 
 class Program(NamedTuple):
-    """What a recorded program did: on which card, before the history began, and in the history."""
+    """A recorded program: its card, its preparation, and the permitted differences of the peaks."""
 
     card: str
     used_before: tuple[str, ...]  # the passes for which cuBLAS has a workspace before the history begins

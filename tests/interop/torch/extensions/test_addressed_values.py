@@ -80,5 +80,10 @@ def test_managed_memory_is_found_while_another_thread_allocates(emulated):
         thread.join(60)
 
 
+def test_too_much_managed_memory_is_one_clear_error(emulated):
+    with pytest.raises(MemoryError, match=r"the host cannot map .* of managed memory"):
+        allocate_managed(1 << 62)
+
+
 def test_managed_memory_takes_no_room_until_it_is_written(emulated):
     assert allocate_managed(1 << 40) != 0

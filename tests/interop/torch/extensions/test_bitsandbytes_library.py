@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+import types
 from textwrap import dedent
 
 import pytest
@@ -147,6 +148,17 @@ def test_library_is_replaced_whenever_it_is_imported(first):
     assert (one[:5], one[-5:]) == ("True ", " True")
     assert (state, called) == ("torch.Size([2048, 1]) BitsandbytesLibrary False", "[(1, 2)]")
     assert "library load error" not in done.stderr
+
+
+def test_unknown_version_is_a_warning(monkeypatch):
+    """PyTorch works, and bitsandbytes raises its own errors."""
+    monkeypatch.setitem(sys.modules, "bitsandbytes.cextension", types.ModuleType("bitsandbytes.cextension"))
+    with (
+        forebay.emulate("cuda", profile="a100"),
+        pytest.warns(forebay.ForebayWarning, match="bitsandbytes cannot use emulated devices: KeyError"),
+        patch(),
+    ):
+        assert torch.ones(2, device="cuda").sum().item() == 2
 
 
 def test_messages_are_shown_again_after_the_emulation(caplog):

@@ -30,7 +30,7 @@ def levels_of_8_bits(signed=True):
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])
 def test_codes_of_4_bits_are_those_of_bitsandbytes(kind, dtype, count, block):
     source = numbers(count, dtype)
-    codes, largest = quantize(source, kind, None, block)
+    codes, largest = quantize(source, kind, block)
     expected, expected_largest = operators.quantize_4bit(source, block, kind, torch.uint8)
     assert torch.equal(largest, expected_largest)
     # Codes themselves may differ: there are two zeros, and numbers in the middle of two levels.
@@ -55,7 +55,7 @@ def test_numbers_of_4_bits_are_those_of_bitsandbytes(kind, dtype):
 def test_codes_of_8_bits_are_those_of_the_nearest_levels(signed, count):
     source, levels = numbers(count), levels_of_8_bits(signed)
     source = source if signed else source.abs()
-    codes, largest = quantize(source, "", levels, 256)
+    codes, largest = quantize(source, levels, 256)
     scales = largest.repeat_interleave(256)[:count]
     assert torch.equal(largest, torch.stack([part.abs().max() for part in source.split(256)]))
     found = (source / scales - levels[codes.int()]).abs()
@@ -73,7 +73,7 @@ def test_numbers_of_8_bits_are_those_of_bitsandbytes():
 @pytest.mark.parametrize("kind", ["nf4", "fp4", ""])
 def test_zeros_stay_zeros(kind):
     levels = levels_of_8_bits()
-    codes, largest = quantize(torch.zeros(100), kind, None if kind else levels, 64)
+    codes, largest = quantize(torch.zeros(100), kind or levels, 64)
     codes = unpack(codes, 100) if kind else codes
     assert largest.tolist() == [0, 0]
     assert dequantize(codes, largest, kind or levels, 64, torch.float32).abs().tolist() == [0] * 100
@@ -83,7 +83,7 @@ def test_zeros_stay_zeros(kind):
 def test_element_that_is_no_number_spoils_no_other(kind):
     source, levels = torch.ones(128), levels_of_8_bits()
     source[3] = float("nan")
-    codes, largest = quantize(source, kind, None if kind else levels, 64)
+    codes, largest = quantize(source, kind or levels, 64)
     assert largest.tolist() == [1, 1]
     restored = dequantize(unpack(codes, 128) if kind else codes, largest, kind or levels, 64, torch.float32)
     assert restored[:3].tolist() == restored[64:67].tolist() == [1] * 3
@@ -92,11 +92,11 @@ def test_element_that_is_no_number_spoils_no_other(kind):
 def test_middles_of_levels_go_where_the_kernels_put_them():
     levels = levels_of_8_bits()
     middles = (levels[1:] + levels[:-1]) / 2
-    codes, _ = quantize(torch.cat([middles, torch.ones(1)]), "", levels, 256)
+    codes, _ = quantize(torch.cat([middles, torch.ones(1)]), levels, 256)
     exact = (middles - levels[:-1]) == (levels[1:] - middles)
     assert exact.sum() > 50
     assert (codes[:255][exact] % 2 == 0).all()
-    codes, _ = quantize(torch.tensor([0.583333, 0.5834, -0.583333, 1.0]), "fp4", None, 64)
+    codes, _ = quantize(torch.tensor([0.583333, 0.5834, -0.583333, 1.0]), "fp4", 64)
     assert unpack(codes, 4).tolist() == [5, 2, 13, 3]
 
 
@@ -104,7 +104,7 @@ def test_tables_do_not_depend_on_the_default_type():
     before, source = torch.get_default_dtype(), numbers(4096)
     torch.set_default_dtype(torch.bfloat16)
     try:
-        codes, _ = quantize(source, "nf4", None, 64)
+        codes, _ = quantize(source, "nf4", 64)
     finally:
         torch.set_default_dtype(before)
-    assert torch.equal(codes, quantize(source, "nf4", None, 64)[0])
+    assert torch.equal(codes, quantize(source, "nf4", 64)[0])

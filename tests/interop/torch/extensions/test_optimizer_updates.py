@@ -10,13 +10,13 @@ bitsandbytes = pytest.importorskip("bitsandbytes", reason="there is no bitsandby
 from forebay.interop.torch.extensions.optimizer_updates import (  # noqa: E402 -- as above
     OPTIMIZERS,
     TWO_STATES,
-    Numbers,
+    Hyperparameters,
     QuantizedState,
     update,
     update_quantized,
 )
 
-NUMBERS = Numbers(0.9, 0.99, 0.999, 5.0, 1e-8, 0.0, 2, 0.01, 1.0, skip_zeros=False)
+HYPERPARAMETERS = Hyperparameters(0.9, 0.99, 0.999, 5.0, 1e-8, 0.0, 2, 0.01, 1.0, skip_zeros=False)
 COUNT = 700
 
 
@@ -36,7 +36,7 @@ def of_bitsandbytes(name, parameter, gradient, states, numbers, **limits):
     state2 = states[1] if name in TWO_STATES else None
     torch.ops.bitsandbytes.optimizer_update_32bit(
         name, gradient, parameter, state1, state2, limits.get("norm"), limits.get("most", 0.0),
-        limits.get("parameter_norm", 0.0), *numbers[:7], numbers.rate, numbers.scale,
+        limits.get("parameter_norm", 0.0), *numbers[:7], numbers.learning_rate, numbers.gradient_scale,
     )  # fmt: skip
     return [state1[0], state2, state1[1]] if name == "ademamix" else [state1, *([state2] if name == "adam" else [])]
 
@@ -47,7 +47,7 @@ def of_bitsandbytes(name, parameter, gradient, states, numbers, **limits):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_step_is_that_of_bitsandbytes(name, dtype, step, scale):
     parameter, gradient, states = draw(1, dtype=dtype), draw(2, dtype=dtype), states_of(name)
-    numbers = NUMBERS._replace(step=step, scale=scale)
+    numbers = HYPERPARAMETERS._replace(step=step, gradient_scale=scale)
     expected = parameter.clone()
     expected_states = of_bitsandbytes(name, expected, gradient, [each.clone() for each in states], numbers)
     update(name, parameter, gradient, states, numbers)
@@ -57,7 +57,7 @@ def test_step_is_that_of_bitsandbytes(name, dtype, step, scale):
 
 @pytest.mark.parametrize("name", ["momentum", "rmsprop", "adagrad", "lion"])
 def test_weight_decay_is_that_of_bitsandbytes(name):
-    parameter, states, numbers = draw(1), states_of(name), NUMBERS._replace(decay=0.1)
+    parameter, states, numbers = draw(1), states_of(name), HYPERPARAMETERS._replace(weight_decay=0.1)
     expected = parameter.clone()
     of_bitsandbytes(name, expected, draw(2), [each.clone() for each in states], numbers)
     update(name, parameter, draw(2), states, numbers)
@@ -66,8 +66,8 @@ def test_weight_decay_is_that_of_bitsandbytes(name):
 
 def test_adam_decays_the_new_parameter():
     parameter, plain = draw(1), draw(1)
-    update("adam", parameter, draw(2), states_of("adam"), NUMBERS._replace(decay=0.1))
-    update("adam", plain, draw(2), states_of("adam"), NUMBERS)
+    update("adam", parameter, draw(2), states_of("adam"), HYPERPARAMETERS._replace(weight_decay=0.1))
+    update("adam", plain, draw(2), states_of("adam"), HYPERPARAMETERS)
     torch.testing.assert_close(parameter, plain * (1 - 0.01 * 0.1))
 
 
@@ -76,7 +76,7 @@ def test_update_is_limited_by_the_norm_of_the_parameter():
     parameter, norm = torch.full((1000,), 0.5), torch.full((1,), 9.0)
     parameter_norm = parameter.norm().item()
     states = [torch.zeros(1000), torch.zeros(1000)]
-    update("adam", parameter, torch.ones(1000), states, NUMBERS._replace(step=1), norm, 0.1, parameter_norm)
+    update("adam", parameter, torch.ones(1000), states, HYPERPARAMETERS._replace(step=1), norm, 0.1, parameter_norm)
     assert norm.item() == pytest.approx(1000, rel=1e-5)  # squares of ones
     torch.testing.assert_close(parameter, torch.full((1000,), 0.5 - 0.01 * 0.1 * 0.5))
 
@@ -84,7 +84,7 @@ def test_update_is_limited_by_the_norm_of_the_parameter():
 @pytest.mark.parametrize("name", ["momentum", "rmsprop"])
 def test_limit_of_one_state_has_a_slack(name):
     parameter, norm = draw(1), torch.zeros(1)
-    numbers = NUMBERS._replace(eps=0.5)
+    numbers = HYPERPARAMETERS._replace(eps=0.5)
     expected, (state,) = parameter.clone(), states_of(name)
     update(name, parameter, draw(2), [state.clone()], numbers, norm, 0.001, 2.0)
     update(name, unlimited := draw(1), draw(2), [state], numbers)
@@ -94,8 +94,8 @@ def test_limit_of_one_state_has_a_slack(name):
 
 def test_lion_is_limited_by_the_norm_of_the_step_before():
     parameter, norm = torch.zeros(10), torch.full((1,), 4.0)
-    update("lion", parameter, torch.ones(10), [torch.zeros(10)], NUMBERS, norm, 1.0, 1.0)
-    torch.testing.assert_close(parameter, torch.full((10,), -0.01 * (1 + NUMBERS.eps) / 2))
+    update("lion", parameter, torch.ones(10), [torch.zeros(10)], HYPERPARAMETERS, norm, 1.0, 1.0)
+    torch.testing.assert_close(parameter, torch.full((10,), -0.01 * (1 + HYPERPARAMETERS.eps) / 2))
     state = 0.01
     assert norm.item() == pytest.approx(10 * (state * 0.99 + 0.01))
 
@@ -105,7 +105,13 @@ def test_elements_without_gradient_are_skipped(name):
     parameter, gradient, states = draw(1), draw(2), states_of(name)
     gradient[::2] = 0
     expected, before = parameter.clone(), [each.clone() for each in states]
-    update(name, parameter, gradient, states, NUMBERS._replace(skip_zeros=True, decay=0.1 if name == "adam" else 0.0))
+    update(
+        name,
+        parameter,
+        gradient,
+        states,
+        HYPERPARAMETERS._replace(skip_zeros=True, weight_decay=0.1 if name == "adam" else 0.0),
+    )
     for new, old in zip((parameter, *states), (expected, *before), strict=True):
         assert torch.equal(new[::2], old[::2])
         assert (new[1::2] != old[1::2]).all()
@@ -122,15 +128,15 @@ def quantized(name, numbers):
 
 
 def dequantized(states):
-    return [each.levels[each.codes.int()] * each.largest.repeat_interleave(256)[:COUNT] for each in states]
+    return [each.levels[each.codes.int()] * each.absmax.repeat_interleave(256)[:COUNT] for each in states]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_step_of_8_bits_is_that_of_32_with_the_same_states(name):
     parameter, states = draw(1), quantized(name, states_of(name))
     expected, expected_states = parameter.clone(), dequantized(states)
-    update(name, expected, draw(2), expected_states, NUMBERS)
-    update_quantized(name, parameter, draw(2), states, NUMBERS)
+    update(name, expected, draw(2), expected_states, HYPERPARAMETERS)
+    update_quantized(name, parameter, draw(2), states, HYPERPARAMETERS)
     torch.testing.assert_close(parameter, expected)
     for found, new in zip(dequantized(states), expected_states, strict=True):
         assert (found - new).abs().max() <= 0.02 * new.abs().max()
@@ -143,17 +149,17 @@ def test_elements_without_a_finite_gradient_are_reset(name, bad):
     parameter, gradient, states = draw(1), draw(2), quantized(name, states_of(name))
     gradient[7] = bad
     before = parameter[7].item()
-    update_quantized(name, parameter, gradient, states, NUMBERS._replace(decay=0.5))
+    update_quantized(name, parameter, gradient, states, HYPERPARAMETERS._replace(weight_decay=0.5))
     assert parameter[7].item() == before
     assert [each[7].item() for each in dequantized(states)] == [0] * len(states)
-    assert all(each.largest.isfinite().all() for each in states)
+    assert all(each.absmax.isfinite().all() for each in states)
     assert parameter.isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["rmsprop", "adagrad"])
 def test_step_of_roots_has_the_gradient_without_decay(name):
     parameter, states = torch.ones(256), quantized(name, [torch.zeros(256)])
-    update_quantized(name, parameter, torch.full((256,), 0.1), states, NUMBERS._replace(decay=1.0))
+    update_quantized(name, parameter, torch.full((256,), 0.1), states, HYPERPARAMETERS._replace(weight_decay=1.0))
     squares = 1.1**2 * (0.1 if name == "rmsprop" else 1.0)
     torch.testing.assert_close(parameter, torch.full((256,), 1 - 0.01 * 0.1 / squares**0.5))
 
@@ -161,17 +167,19 @@ def test_step_of_roots_has_the_gradient_without_decay(name):
 def test_gradient_that_is_no_number_spoils_one_element():
     parameter, gradient, states = draw(1), draw(2), quantized("momentum", states_of("momentum"))
     gradient[7] = float("nan")
-    update_quantized("momentum", parameter, gradient, states, NUMBERS)
-    update_quantized("momentum", parameter, draw(3), states, NUMBERS)
+    update_quantized("momentum", parameter, gradient, states, HYPERPARAMETERS)
+    update_quantized("momentum", parameter, draw(3), states, HYPERPARAMETERS)
     assert parameter.isnan().nonzero().tolist() == [[7]]
-    assert states[0].largest.isfinite().all()
+    assert states[0].absmax.isfinite().all()
 
 
 def test_step_of_quantized_lion_is_rounded_to_the_type():
     parameter = draw(1, dtype=torch.bfloat16)
     expected = (parameter.float() - torch.tensor(0.003, dtype=torch.bfloat16).float()).to(torch.bfloat16)
     states = quantized("lion", [torch.zeros(COUNT)])
-    update_quantized("lion", parameter, torch.ones(COUNT).bfloat16(), states, NUMBERS._replace(rate=0.003))
+    update_quantized(
+        "lion", parameter, torch.ones(COUNT).bfloat16(), states, HYPERPARAMETERS._replace(learning_rate=0.003)
+    )
     assert torch.equal(parameter, expected)
 
 
@@ -179,6 +187,6 @@ def test_quantized_elements_without_gradient_are_skipped():
     parameter, gradient = draw(1), draw(2)
     gradient[::2] = 0
     states, before = quantized("momentum", states_of("momentum")), draw(1)
-    update_quantized("momentum", parameter, gradient, states, NUMBERS._replace(skip_zeros=True))
+    update_quantized("momentum", parameter, gradient, states, HYPERPARAMETERS._replace(skip_zeros=True))
     assert torch.equal(parameter[::2], before[::2])
     assert (parameter[1::2] != before[1::2]).all()

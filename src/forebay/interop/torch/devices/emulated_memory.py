@@ -27,9 +27,25 @@ from forebay.runtime.memory.storage import AnyBlock, allocate_block
 from forebay.runtime.streams.stream import current_stream_for
 
 __all__ = [
-    "EmulatedMemory", "adopt", "alias", "allocate_bytes", "explain_host_error", "find_memory", "is_replaying", "logged",
-    "memory_around", "memory_at", "memory_of", "mixed_devices", "open_torch_device", "over_storage", "replace_block",
-    "replaying", "set_observer", "shadow", "without_block",
+    "EmulatedMemory",
+    "adopt",
+    "alias",
+    "allocate_bytes",
+    "explain_host_error",
+    "find_memory",
+    "is_replaying",
+    "logged",
+    "memory_at",
+    "memory_containing",
+    "memory_of",
+    "mixed_devices",
+    "open_torch_device",
+    "over_storage",
+    "replace_block",
+    "replaying",
+    "set_observer",
+    "shadow",
+    "without_block",
 ]  # fmt: skip
 
 _CUDA = 2  # kDLCUDA
@@ -298,8 +314,8 @@ def memory_at(address: int) -> EmulatedMemory | None:
     return _by_address.get(address)
 
 
-def memory_around(address: int) -> tuple[EmulatedMemory, int] | None:
-    """Return the memory that an address belongs to, and the offset in bytes from its start, or None."""
+def memory_containing(address: int) -> tuple[EmulatedMemory, int] | None:
+    """Return the memory that contains an address, and the offset in bytes from its start; None if none does."""
     memory = _by_address.get(address)
     if memory is not None:
         return memory, 0

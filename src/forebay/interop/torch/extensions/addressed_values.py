@@ -10,9 +10,10 @@ import threading
 
 import torch
 
+from forebay.byte_sizes import format_bytes
 from forebay.errors import DeviceError
 from forebay.interop.torch.devices import values
-from forebay.interop.torch.devices.emulated_memory import EmulatedMemory, memory_around
+from forebay.interop.torch.devices.emulated_memory import EmulatedMemory, memory_containing
 
 __all__ = ["allocate_managed", "memory_of_address", "values_at"]
 
@@ -56,7 +57,7 @@ def values_at(address: int | None, dtype: torch.dtype, *shape: int) -> torch.Ten
         if device == "meta":
             return torch.empty(shape, dtype=dtype, device=device)
         return torch.frombuffer(buffer, dtype=torch.uint8)[:nbytes].view(dtype).view(shape)
-    memory, offset = memory_around(first) or (None, 0)
+    memory, offset = memory_containing(first) or (None, 0)
     if memory is None or offset + nbytes > memory.nbytes:
         raise DeviceError(
             f"CUDA error: an illegal memory access was encountered: {nbytes} bytes at {first:#x} are not memory of an "
@@ -70,7 +71,7 @@ def memory_of_address(address: int | None) -> EmulatedMemory | None:
     """Return the memory of an emulated device at an address; None for null and for managed memory."""
     if not address or _managed_around(address, 1) is not None:
         return None
-    found = memory_around(address)
+    found = memory_containing(address)
     return None if found is None else found[0]
 
 
@@ -87,12 +88,20 @@ def allocate_managed(nbytes: int) -> int:
     int
         The address.
 
+    Raises
+    ------
+    MemoryError
+        If the host's address space has no room for it.
+
     Notes
     -----
     The memory takes room in the host as it is written, and none of the device. PyTorch does not count it either.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_NO_RESERVATION if sys.platform == "linux" else 0)
-    buffer = mmap.mmap(-1, max(1, nbytes), flags=flags)
+    try:
+        buffer = mmap.mmap(-1, max(1, nbytes), flags=flags)
+    except (OSError, OverflowError):
+        raise MemoryError(f"the host cannot map {format_bytes(nbytes)} of managed memory") from None
     address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
     global _starts  # noqa: PLW0603 -- guarded by the lock
     with _lock:

@@ -11,15 +11,15 @@ import torch
 from forebay.interop.torch.extensions.addressed_values import allocate_managed, values_at
 from forebay.interop.torch.extensions.blockwise_quantization import (
     BLOCK_OF_STATES,
+    absmax_of_rows,
     dequantize,
-    largest_of_rows,
     quantize,
     unpack,
 )
 from forebay.interop.torch.extensions.optimizer_updates import (
     OPTIMIZERS,
     TWO_STATES,
-    Numbers,
+    Hyperparameters,
     QuantizedState,
     update,
     update_quantized,
@@ -32,7 +32,7 @@ _TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _TYPES_OF_GRADIENTS = {**_TYPES, "32": torch.float32, "16": torch.float16}
 _KINDS = ("fp4", "nf4")
 _FLOAT, _BYTE = torch.float32, torch.uint8
-_ONE_BY_SQUARE = 1 / 127**2  # of two products' largest values
+_INT8_SCALE = 1 / 127**2  # of a product of two numbers of 8 bits
 
 
 class LibraryFunction(NamedTuple):
@@ -60,14 +60,14 @@ def _blocks(count: int, size: int) -> int:
 def _quantize(
     dtype: torch.dtype, kind: str, table: int, given: int, absmax: int, out: int, block: int, count: int
 ) -> _Run:
-    source, largest = values_at(given, dtype, count), values_at(absmax, _FLOAT, _blocks(count, block))
+    source, scales = values_at(given, dtype, count), values_at(absmax, _FLOAT, _blocks(count, block))
     codes = values_at(out, _BYTE, _blocks(count, 2) if kind else count)
-    levels = None if kind else values_at(table, _FLOAT, 256)
+    levels = kind or values_at(table, _FLOAT, 256)
 
     def run() -> None:
-        found, maxima = quantize(source, kind, levels, block)
+        found, maxima = quantize(source, levels, block)
         codes.copy_(found)
-        largest.copy_(maxima)
+        scales.copy_(maxima)
 
     return run
 
@@ -76,11 +76,11 @@ def _dequantize(
     dtype: torch.dtype, kind: str, table: int, given: int, absmax: int, out: int, block: int, count: int, _stream: int
 ) -> _Run:
     codes = values_at(given, _BYTE, _blocks(count, 2) if kind else count)
-    largest, result = values_at(absmax, _FLOAT, _blocks(count, block)), values_at(out, dtype, count)
+    scales, result = values_at(absmax, _FLOAT, _blocks(count, block)), values_at(out, dtype, count)
     if kind:
-        return lambda: result.copy_(dequantize(unpack(codes, count), largest, kind, block, dtype))
+        return lambda: result.copy_(dequantize(unpack(codes, count), scales, kind, block, dtype))
     levels = values_at(table, _FLOAT, 256)
-    return lambda: result.copy_(dequantize(codes, largest, levels, block, dtype))
+    return lambda: result.copy_(dequantize(codes, scales, levels, block, dtype))
 
 
 def _multiply_4bit(
@@ -98,8 +98,8 @@ def _multiply_4bit(
         maxima = values_at(absmax, _FLOAT, blocks)
 
     def run() -> None:
-        largest = dequantize(nested, maxima, levels, BLOCK_OF_STATES, _FLOAT) + offset if absmax_8bit else maxima
-        weights = dequantize(unpack(codes, count), largest, _KINDS[kind - 1], block, dtype).view(columns, inner)
+        scales = dequantize(nested, maxima, levels, BLOCK_OF_STATES, _FLOAT) + offset if absmax_8bit else maxima
+        weights = dequantize(unpack(codes, count), scales, _KINDS[kind - 1], block, dtype).view(columns, inner)
         result.copy_(torch.nn.functional.linear(factor, weights, added))
 
     return run
@@ -111,13 +111,13 @@ def _multiply_vector_4bit(
 ) -> _Run:  # fmt: skip
     count = columns * inner
     factor, codes = values_at(given, dtype, 1, inner), values_at(packed, _BYTE, _blocks(count, 2))
-    largest, levels = values_at(absmax, _FLOAT, _blocks(count, block)), values_at(table, _FLOAT, 16)
+    scales, levels = values_at(absmax, _FLOAT, _blocks(count, block)), values_at(table, _FLOAT, 16)
     result = values_at(out, dtype, 1, columns)
 
     def run() -> None:
         # The kernel rounds levels, scales, weights and products to the type, and adds in single precision.
-        scales = largest.to(dtype).repeat_interleave(block)[:count]
-        weights = (levels.to(dtype)[unpack(codes, count).int()] * scales).view(columns, inner)
+        of_elements = scales.to(dtype).repeat_interleave(block)[:count]
+        weights = (levels.to(dtype)[unpack(codes, count).int()] * of_elements).view(columns, inner)
         result.copy_((factor * weights).float().sum(dim=1))
 
     return run
@@ -136,8 +136,8 @@ def _dequantize_product(
 ) -> _Run:
     source, result = values_at(given, torch.int32, rows, columns), values_at(out, torch.float16, rows, columns)
     of_rows, of_columns = values_at(row_stats, _FLOAT, rows, 1), values_at(column_stats, _FLOAT, columns)
-    added = values_at(bias, torch.float16, columns).float if bias else lambda: 0
-    return lambda: result.copy_(source * of_rows * of_columns * _ONE_BY_SQUARE + added())
+    added = values_at(bias, torch.float16, columns) if bias else torch.zeros(())
+    return lambda: result.copy_(source * of_rows * of_columns * _INT8_SCALE + added)
 
 
 def _quantize_rows(
@@ -148,28 +148,28 @@ def _quantize_rows(
 
     def run() -> None:
         numbers = counted = source.float()
-        if threshold > 0:  # outliers are multiplied elsewhere; the largest value is compared in half precision
+        if threshold > 0:  # outliers are multiplied elsewhere; the absmax is compared in half precision
             counted = torch.where(source.abs() < torch.tensor(threshold, dtype=torch.float16), numbers, 0.0)
             numbers = torch.where(numbers.abs() < threshold, numbers, 0.0)
-        largest = largest_of_rows(counted)
-        of_rows.copy_(largest)
-        result.copy_((numbers * (127 / largest).unsqueeze(1)).nan_to_num(0.0).round())
+        scales = absmax_of_rows(counted)
+        of_rows.copy_(scales)
+        result.copy_((numbers * (127 / scales).unsqueeze(1)).nan_to_num(0.0).round())
 
     return run
 
 
 def _update_32bit(
     name: str, dtype: torch.dtype, gradient: int, parameter: int, state1: int, state2: int, norm: int,
-    most_norm: float, parameter_norm: float, beta1: float, beta2: float, beta3: float, alpha: float, eps: float,
+    max_norm: float, parameter_norm: float, beta1: float, beta2: float, beta3: float, alpha: float, eps: float,
     decay: float, step: int, rate: float, scale: float, skip_zeros: bool, count: int,
 ) -> _Run:  # fmt: skip
     states = [*values_at(state1, _FLOAT, 2 if name == "ademamix" else 1, count)]
     if name in TWO_STATES:
         states.insert(1, values_at(state2, _FLOAT, count))
-    numbers = Numbers(beta1, beta2, beta3, alpha, eps, decay, step, rate, scale, skip_zeros)
+    hyper = Hyperparameters(beta1, beta2, beta3, alpha, eps, decay, step, rate, scale, skip_zeros)
     return partial(
-        update, name, values_at(parameter, dtype, count), values_at(gradient, dtype, count), states, numbers,
-        values_at(norm, _FLOAT, 1) if norm else None, most_norm, parameter_norm,
+        update, name, values_at(parameter, dtype, count), values_at(gradient, dtype, count), states, hyper,
+        values_at(norm, _FLOAT, 1) if norm else None, max_norm, parameter_norm,
     )  # fmt: skip
 
 
@@ -186,13 +186,13 @@ def _update_8bit(
         values_at(levels1, _FLOAT, 256),
     )
     codes, maxima = values_at(state1, _BYTE, many, count), values_at(absmax1, _FLOAT, many, blocks)
-    states = [QuantizedState(each, levels, largest) for each, largest in zip(codes, maxima, strict=True)]
+    states = [QuantizedState(each, levels, scales) for each, scales in zip(codes, maxima, strict=True)]
     if name in TWO_STATES:
         second = values_at(state2, _BYTE, count), values_at(levels2, _FLOAT, 256), values_at(absmax2, _FLOAT, blocks)
         states.insert(1, QuantizedState(*second))
-    numbers = Numbers(beta1, beta2, beta3, alpha, eps, decay, step, rate, scale, skip_zeros)
+    hyper = Hyperparameters(beta1, beta2, beta3, alpha, eps, decay, step, rate, scale, skip_zeros)
     return partial(
-        update_quantized, name, values_at(parameter, dtype, count), values_at(gradient, dtype, count), states, numbers
+        update_quantized, name, values_at(parameter, dtype, count), values_at(gradient, dtype, count), states, hyper
     )
 
 

@@ -12,14 +12,16 @@ import importlib
 import importlib.util
 import logging
 import sys
+import warnings
+from collections.abc import Callable
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from forebay.errors import Unsupported
+from forebay.errors import ForebayWarning, Unsupported
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.graph_capture import run_or_capture
 from forebay.interop.torch.extensions.addressed_values import memory_of_address
@@ -134,18 +136,31 @@ def replace_bitsandbytes(undo: ExitStack) -> None:
         Receives the calls that let it use its own library again.
     """
     log = logging.getLogger(_LOADER)
-    log.addFilter(_keeps_message)
     undo.callback(log.removeFilter, _keeps_message)
+    log.addFilter(_keeps_message)
     undo.callback(_stop)
     if _LOADER in sys.modules:
-        _replace_library(sys.modules[_LOADER])
-        if _is_found(_OPERATORS):  # bitsandbytes itself imports it only if there is a CUDA device
-            _bind_late(importlib.import_module(_OPERATORS))
+        _change(_replace_library, sys.modules[_LOADER])
+        _change(_import_operators, sys.modules[_LOADER])
     else:
-        for name, after in ((_LOADER, _replace_library), (_OPERATORS, _bind_late)):
-            hook = ImportHook(name, after)
-            hook.install()
+        for name, function in ((_LOADER, _replace_library), (_OPERATORS, _bind_late)):
+            hook = ImportHook(name, partial(_change, function))
             undo.callback(hook.remove)
+            hook.install()
+
+
+def _change(function: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """Call a function that changes a module. A module of an unknown version is a warning: PyTorch works without it."""
+    try:
+        function(module)
+    except (AttributeError, ImportError, KeyError) as error:
+        warnings.warn(f"bitsandbytes cannot use emulated devices: {error!r}", ForebayWarning, stacklevel=2)
+
+
+def _import_operators(_loader: ModuleType) -> None:
+    """Import the operators for CUDA, which bitsandbytes itself imports only if there is a CUDA device."""
+    if _is_found(_OPERATORS):
+        _bind_late(importlib.import_module(_OPERATORS))
 
 
 def _is_found(module: str) -> bool:

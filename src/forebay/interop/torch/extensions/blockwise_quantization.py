@@ -1,12 +1,12 @@
-"""Quantization in blocks, each with its largest absolute value, as bitsandbytes' kernels compute it."""
+"""Quantization in blocks, each scaled by its largest absolute value (absmax), as bitsandbytes' kernels compute it."""
 
 from __future__ import annotations
 
 import torch
 
-__all__ = ["BLOCK_OF_STATES", "dequantize", "largest_of_rows", "quantize", "unpack"]
+__all__ = ["BLOCK_OF_STATES", "absmax_of_rows", "dequantize", "quantize", "unpack"]
 
-BLOCK_OF_STATES = 256  # elements of a block of an optimizer's state, and of the largest values of other blocks
+BLOCK_OF_STATES = 256  # elements of a block of an optimizer's state, and of a block of absmax values
 # The levels of 4 bits: normal floats of "QLoRA: Efficient Finetuning of Quantized LLMs", and floats with two bits of
 # exponent and one of mantissa, whose eight others are negative.
 _NORMAL_FLOATS = (
@@ -20,54 +20,52 @@ _FLOAT_LIMITS = (0.00260417, 0.0859375, 0.20833333, 0.29166667, 0.4166667, 0.583
 _NEGATIVE = 8  # the bit of the sign
 
 
-def quantize(source: torch.Tensor, kind: str, levels: torch.Tensor | None, block: int) -> tuple[torch.Tensor, ...]:
+def quantize(source: torch.Tensor, levels: torch.Tensor | str, block: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantize numbers.
 
     Parameters
     ----------
     source : torch.Tensor, shape (n,)
         The numbers.
-    kind : str
-        "nf4" or "fp4"; "" for 8 bits.
-    levels : torch.Tensor, shape (256,), or None
-        The levels of 8 bits, in order.
+    levels : torch.Tensor, shape (256,), or {"nf4", "fp4"}
+        The levels of codes of 8 bits in order, or the name of those of 4 bits.
     block : int
         Elements of a block.
 
     Returns
     -------
-    codes : torch.Tensor
-        Bytes of codes, two to a byte if they have 4 bits.
-    largest : torch.Tensor
+    codes : torch.Tensor of torch.uint8
+        The codes: one to a byte, or two to a byte if they have 4 bits.
+    absmax : torch.Tensor
         The largest absolute value of each block.
     """
     blocks = _in_blocks(source.float(), block)
-    largest = largest_of_rows(blocks)
-    scaled = (blocks * (1 / largest).unsqueeze(1)).flatten()[: source.numel()]
-    if kind == "fp4":
-        codes = torch.tensor(_FLOAT_CODES)[torch.bucketize(scaled.abs(), torch.tensor(_FLOAT_LIMITS))]
-        codes = codes + _NEGATIVE * (scaled < 0)
-    elif kind == "nf4":
+    absmax = absmax_of_rows(blocks)
+    scaled = (blocks * (1 / absmax).unsqueeze(1)).flatten()[: source.numel()]
+    if not isinstance(levels, str):
+        codes = _nearest(scaled, levels)
+    elif levels == "nf4":
         codes = _nearest(scaled, _table("nf4"))
     else:
-        codes = _nearest(scaled, levels)
+        codes = torch.tensor(_FLOAT_CODES)[torch.bucketize(scaled.abs(), torch.tensor(_FLOAT_LIMITS))]
+        codes = codes + _NEGATIVE * (scaled < 0)
     codes = torch.where(scaled.isnan(), 0, codes).to(torch.uint8)
-    return (_pack(codes) if kind else codes), largest
+    return (_pack(codes) if isinstance(levels, str) else codes), absmax
 
 
 def dequantize(
-    codes: torch.Tensor, largest: torch.Tensor, levels: torch.Tensor | str, block: int, dtype: torch.dtype
+    codes: torch.Tensor, absmax: torch.Tensor, levels: torch.Tensor | str, block: int, dtype: torch.dtype
 ) -> torch.Tensor:
     """Dequantize codes.
 
     Parameters
     ----------
-    codes : torch.Tensor, shape (n,)
+    codes : torch.Tensor of torch.uint8, shape (n,)
         The codes, one to a byte.
-    largest : torch.Tensor
+    absmax : torch.Tensor
         The largest absolute value of each block.
-    levels : torch.Tensor or str
-        The levels, or the kind of codes of 4 bits.
+    levels : torch.Tensor or {"nf4", "fp4"}
+        The levels, or the name of those of 4 bits.
     block : int
         Elements of a block.
     dtype : torch.dtype
@@ -79,11 +77,11 @@ def dequantize(
         The numbers.
     """
     table = _table(levels) if isinstance(levels, str) else levels
-    scales = largest.repeat_interleave(block)[: codes.numel()]
+    scales = absmax.repeat_interleave(block)[: codes.numel()]
     return table[codes.int()].mul_(scales).to(dtype)
 
 
-def largest_of_rows(rows: torch.Tensor) -> torch.Tensor:
+def absmax_of_rows(rows: torch.Tensor) -> torch.Tensor:
     """Return the largest absolute values of rows. As in the kernels, elements that are not numbers do not count."""
     return rows.abs().nan_to_num(nan=0.0, posinf=torch.inf).amax(dim=1)
 
@@ -93,8 +91,8 @@ def unpack(packed: torch.Tensor, count: int) -> torch.Tensor:
     return torch.stack((packed >> 4, packed & 15), dim=-1).flatten()[:count]
 
 
-def _table(kind: str) -> torch.Tensor:
-    levels = _NORMAL_FLOATS if kind == "nf4" else (*_FLOATS, *(-each for each in _FLOATS))
+def _table(name: str) -> torch.Tensor:
+    levels = _NORMAL_FLOATS if name == "nf4" else (*_FLOATS, *(-each for each in _FLOATS))
     return torch.tensor(levels, dtype=torch.float32)
 
 

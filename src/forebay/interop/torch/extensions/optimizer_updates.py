@@ -9,27 +9,27 @@ import torch
 
 from forebay.interop.torch.extensions.blockwise_quantization import BLOCK_OF_STATES, dequantize, quantize
 
-__all__ = ["OPTIMIZERS", "TWO_STATES", "Numbers", "QuantizedState", "update", "update_quantized"]
+__all__ = ["OPTIMIZERS", "TWO_STATES", "Hyperparameters", "QuantizedState", "update", "update_quantized"]
 
 OPTIMIZERS = ("adam", "momentum", "rmsprop", "lion", "adagrad", "ademamix")
 TWO_STATES = ("adam", "ademamix")  # or more: AdEMAMix has a third one
 _DECAY_IN_GRADIENT = ("momentum", "rmsprop", "adagrad")
 
 
-class Numbers(NamedTuple):
-    """Arguments of a step that are numbers.
+class Hyperparameters(NamedTuple):
+    """Hyperparameters of a step.
 
     Parameters
     ----------
     beta1, beta2, beta3, alpha, eps : float
         Constants of the optimizer.
-    decay : float
+    weight_decay : float
         Weight decay.
     step : int
         Number of the step, from 1.
-    rate : float
+    learning_rate : float
         Learning rate.
-    scale : float
+    gradient_scale : float
         Factor of the gradient.
     skip_zeros : bool
         Whether elements with a gradient of zero are left as they are.
@@ -40,10 +40,10 @@ class Numbers(NamedTuple):
     beta3: float
     alpha: float
     eps: float
-    decay: float
+    weight_decay: float
     step: int
-    rate: float
-    scale: float
+    learning_rate: float
+    gradient_scale: float
     skip_zeros: bool
 
 
@@ -56,18 +56,18 @@ class QuantizedState(NamedTuple):
         The codes.
     levels : torch.Tensor, shape (256,)
         The levels.
-    largest : torch.Tensor
+    absmax : torch.Tensor
         The largest absolute value of each block.
     """
 
     codes: torch.Tensor
     levels: torch.Tensor
-    largest: torch.Tensor
+    absmax: torch.Tensor
 
 
 def update(
-    name: str, parameter: torch.Tensor, gradient: torch.Tensor, states: list[torch.Tensor], numbers: Numbers,
-    norm: torch.Tensor | None = None, most: float = 0.0, parameter_norm: float = 0.0,
+    name: str, parameter: torch.Tensor, gradient: torch.Tensor, states: list[torch.Tensor], hyper: Hyperparameters,
+    norm: torch.Tensor | None = None, max_norm: float = 0.0, parameter_norm: float = 0.0,
 ) -> None:  # fmt: skip
     """Take a step with states of 32 bits.
 
@@ -79,38 +79,38 @@ def update(
         The parameter, which is changed, and its gradient.
     states : list of torch.Tensor, shape (n,)
         The states, which are changed: one, for Adam two, for AdEMAMix its first, second and slow moments.
-    numbers : Numbers
-        The numbers.
+    hyper : Hyperparameters
+        The hyperparameters.
     norm : torch.Tensor, shape (1,), or None
-        Receives the sum of squares of the update, if `most` is positive; of Lion the sum of its state.
-    most : float, optional
+        Receives the sum of squares of the update, if `max_norm` is positive; of Lion the sum of its state.
+    max_norm : float, optional
         The update's norm is at most this multiple of the parameter's; 0 for no limit.
     parameter_norm : float, optional
         Norm of the parameter.
     """
     dtype = gradient.dtype
-    scaled = (gradient.float() * numbers.scale).to(dtype).float()
-    limited = norm if most > 0 and name != "ademamix" else None
+    scaled = (gradient.float() * hyper.gradient_scale).to(dtype).float()
+    limited = norm if max_norm > 0 and name != "ademamix" else None
     factor = 1.0
     if limited is not None:
         if name != "lion":  # which uses the norm of the step before
-            limited.fill_(_square_norm(name, scaled, states, numbers))
-        slack = 0.0 if name == "adam" else numbers.eps
-        found, allowed = math.sqrt(max(0.0, limited.item())), most * parameter_norm + slack
+            limited.fill_(_square_norm(name, scaled, states, hyper))
+        slack = 0.0 if name == "adam" else hyper.eps
+        found, allowed = math.sqrt(max(0.0, limited.item())), max_norm * parameter_norm + slack
         factor = allowed / found if found > allowed else 1.0
     decayed = scaled
-    if numbers.decay > 0 and name in _DECAY_IN_GRADIENT:
-        decayed = (scaled + parameter.float() * numbers.decay).to(dtype).float()
-    new_parameter, new_states = _step(name, parameter, decayed, decayed, states, numbers, factor)
-    changed = decayed != 0 if numbers.skip_zeros and name != "ademamix" else None
+    if hyper.weight_decay > 0 and name in _DECAY_IN_GRADIENT:
+        decayed = (scaled + parameter.float() * hyper.weight_decay).to(dtype).float()
+    new_parameter, new_states = _step(name, parameter, decayed, decayed, states, hyper, factor)
+    changed = decayed != 0 if hyper.skip_zeros and name != "ademamix" else None
     for old, new in zip((parameter, *states), (new_parameter, *new_states), strict=True):
         old.copy_(new if changed is None else torch.where(changed, new, old))
     if limited is not None and name == "lion":
-        limited.fill_((states[0] * numbers.beta2 + (1 - numbers.beta2) * scaled).sum())
+        limited.fill_((states[0] * hyper.beta2 + (1 - hyper.beta2) * scaled).sum())
 
 
 def update_quantized(
-    name: str, parameter: torch.Tensor, gradient: torch.Tensor, states: list[QuantizedState], numbers: Numbers
+    name: str, parameter: torch.Tensor, gradient: torch.Tensor, states: list[QuantizedState], hyper: Hyperparameters
 ) -> None:
     """Take a step with states of 8 bits.
 
@@ -122,37 +122,37 @@ def update_quantized(
         The parameter, which is changed, and its gradient.
     states : list of QuantizedState
         The states, which are changed.
-    numbers : Numbers
-        The numbers.
+    hyper : Hyperparameters
+        The hyperparameters.
     """
     given = gradient.float()
-    scaled = given * numbers.scale
-    if numbers.decay > 0 and name in _DECAY_IN_GRADIENT:
-        scaled = scaled + parameter.float() * numbers.decay
-    old_states = [dequantize(each.codes, each.largest, each.levels, BLOCK_OF_STATES, torch.float32) for each in states]
+    scaled = given * hyper.gradient_scale
+    if hyper.weight_decay > 0 and name in _DECAY_IN_GRADIENT:
+        scaled = scaled + parameter.float() * hyper.weight_decay
+    old_states = [dequantize(each.codes, each.absmax, each.levels, BLOCK_OF_STATES, torch.float32) for each in states]
     # The step of RMSprop and Adagrad has the gradient itself, without scale and decay.
-    new_parameter, new_states = _step(name, parameter, scaled, given, old_states, numbers, 1.0, is_quantized=True)
+    new_parameter, new_states = _step(name, parameter, scaled, given, old_states, hyper, 1.0, is_quantized=True)
     if name in TWO_STATES:
         changed = given.isfinite()
         new_states = [torch.where(changed, each, 0.0) for each in new_states]
     else:
-        changed = given != 0 if numbers.skip_zeros else torch.ones_like(given, dtype=torch.bool)
+        changed = given != 0 if hyper.skip_zeros else torch.ones_like(given, dtype=torch.bool)
         new_states = [torch.where(changed, new, old) for new, old in zip(new_states, old_states, strict=True)]
     parameter.copy_(torch.where(changed, new_parameter, parameter))
     for at, (state, new) in enumerate(zip(states, new_states, strict=True)):
-        codes, largest = quantize(new, "", state.levels, BLOCK_OF_STATES)
+        codes, absmax = quantize(new, state.levels, BLOCK_OF_STATES)
         if not (name in TWO_STATES and at == 1):  # that state has no sign
             codes = _with_sign_of(new, codes, state.levels)
         state.codes.copy_(codes)
-        state.largest.copy_(largest)
+        state.absmax.copy_(absmax)
 
 
 def _step(
     name: str, parameter: torch.Tensor, gradient: torch.Tensor, numerator: torch.Tensor, states: list[torch.Tensor],
-    numbers: Numbers, factor: float, *, is_quantized: bool = False,
+    hyper: Hyperparameters, factor: float, *, is_quantized: bool = False,
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:  # fmt: skip
     """Return the new parameter and the new states."""
-    beta1, beta2, beta3, alpha, eps, decay, step, rate = numbers[:8]
+    beta1, beta2, beta3, alpha, eps, decay, step, rate = hyper[:8]
     dtype, old, first = parameter.dtype, parameter.float(), states[0]
     kept = 1 - rate * decay if decay > 0 else 1.0
     if name in TWO_STATES:
@@ -182,18 +182,18 @@ def _step(
     return (old + change).to(dtype), [first]
 
 
-def _square_norm(name: str, gradient: torch.Tensor, states: list[torch.Tensor], numbers: Numbers) -> torch.Tensor:
+def _square_norm(name: str, gradient: torch.Tensor, states: list[torch.Tensor], hyper: Hyperparameters) -> torch.Tensor:
     """Return the sum of squares of an update without decay."""
     squares = gradient * gradient
     if name == "adam":
-        first = (states[0] * numbers.beta1 + (1 - numbers.beta1) * gradient) / (1 - numbers.beta1**numbers.step)
-        second = (states[1] * numbers.beta2 + (1 - numbers.beta2) * squares) / (1 - numbers.beta2**numbers.step)
-        change = first / (second.sqrt() + numbers.eps)
+        first = (states[0] * hyper.beta1 + (1 - hyper.beta1) * gradient) / (1 - hyper.beta1**hyper.step)
+        second = (states[1] * hyper.beta2 + (1 - hyper.beta2) * squares) / (1 - hyper.beta2**hyper.step)
+        change = first / (second.sqrt() + hyper.eps)
     elif name == "momentum":
-        change = gradient if numbers.step == 1 else states[0] * numbers.beta1 + gradient
+        change = gradient if hyper.step == 1 else states[0] * hyper.beta1 + gradient
     else:
-        state = states[0] + squares if name == "adagrad" else states[0] * numbers.beta1 + (1 - numbers.beta1) * squares
-        change = gradient / (state.sqrt() + numbers.eps)
+        state = states[0] + squares if name == "adagrad" else states[0] * hyper.beta1 + (1 - hyper.beta1) * squares
+        change = gradient / (state.sqrt() + hyper.eps)
     return change.square().sum()
 
 
