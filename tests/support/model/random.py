@@ -175,4 +175,10 @@ def _normal(words: tuple[int, ...], which: int, is_64bit: bool) -> float:
 def _narrow(value: float | Fraction, dtype: np.dtype[Any]) -> Any:
     """Convert to `dtype` by way of a float32, as C++ does."""
     number = np.float64(float(value))
-    return number.astype(np.float32).astype(dtype) if dtype.itemsize < 8 else number
+    if dtype.itemsize == 8:
+        return number
+    rest = value - Fraction(float(number)) if isinstance(value, Fraction) else 0
+    if rest and not number.view(np.int64) & 1:
+        # Of the two doubles around a fraction, the odd one is not in the middle of two floats: it is rounded only once.
+        number = np.nextafter(number, np.inf if rest > 0 else -np.inf)
+    return number.astype(np.float32).astype(dtype)
