@@ -105,13 +105,16 @@ def as_torch(tmp_path):
 def test_random_numbers_are_compared_bit_for_bit(root, as_torch):
     program = as_torch + dedent("""
     from gpu import random_numbers
-    same = random_numbers.compare(True)
+    from gpu.part import Job
+    from pathlib import Path
+    job = Job(Path(), 0.0, quick=True)
+    same = random_numbers.compare(job)
     print(same.status, same.detail.partition(" are")[0])
     seeds = iter([1, 2] * 1000)
     random_numbers.SIZES, random_numbers.DRAWS = (1000,), random_numbers.DRAWS[:1]
     seed = random_numbers.forebay.manual_seed
     random_numbers.forebay.manual_seed = lambda _: seed(next(seeds))
-    other = random_numbers.compare(True)
+    other = random_numbers.compare(job)
     print(other.status, len(other.lines))
     print(other.lines[0])
     """)
@@ -148,12 +151,14 @@ def test_allocator_statistics_are_compared_key_by_key(root):
 def test_replayed_graph_that_differs_is_reported(root):
     program = """
     from gpu import graphs
+    from gpu.part import Job
+    from pathlib import Path
     calls = []
     def counted(tensors):
         calls.append(1)
         tensors["a"].fill_(float(len(calls)))  # captured once, but executed with other values at once
     graphs.WORK = {"counted": counted}
-    outcome = graphs.compare(True)
+    outcome = graphs.compare(Job(Path(), 0.0, quick=True))
     print(outcome.status, outcome.lines[0])
     """
     done = run(root, program=program)

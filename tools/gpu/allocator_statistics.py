@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import forebay
-from gpu.part import Outcome, execute, optional_module
+from gpu.part import Job, Outcome, execute, optional_module
 
 SEED = 16
 STEPS, QUICK_STEPS = 2000, 200
@@ -55,10 +55,10 @@ def differences(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> lis
     return lines
 
 
-def compare(quick: bool) -> Outcome:
+def compare(job: Job) -> Outcome:
     """Compare the statistics of both libraries."""
     torch = optional_module("torch", "PyTorch")
-    steps = QUICK_STEPS if quick else STEPS
+    steps = QUICK_STEPS if job.quick else STEPS
     ours, theirs = statistics(forebay.cuda, steps), statistics(torch.cuda, steps)
     wrong = differences(ours, theirs)
     detail = f"{steps:,} operations, {len(ours)} looks at {len(ours[0])} statistics, PyTorch {torch.__version__}"

@@ -14,7 +14,7 @@ from forebay.backends.nvidia.calls import call, driver_api
 from forebay.backends.nvidia.kernels.compiler import Program
 from forebay.backends.nvidia.kernels.launch import launch, load_kernel
 from forebay.runtime.devices import current
-from gpu.part import NotRun, Outcome, execute, optional_module
+from gpu.part import Job, NotRun, Outcome, execute, optional_module
 from gpu.raw_graph import RawGraph
 from gpu.timing import REPETITIONS, Comparison, Side, markdown, microseconds
 
@@ -38,7 +38,7 @@ class Bench:
 
 
 @contextmanager
-def set_up(quick: bool) -> Iterator[Bench]:
+def set_up(job: Job) -> Iterator[Bench]:
     forebay.zeros(1, device="cuda")
     port: Any = current.opened_for("cuda").port
     try:
@@ -48,7 +48,7 @@ def set_up(quick: bool) -> Iterator[Bench]:
     api = driver_api()
     call("cuCtxPushCurrent", api.CUcontext(port.context.handle))
     try:
-        yield Bench(api, torch, 20 if quick else 1000, 1 << (16 if quick else 26))
+        yield Bench(api, torch, 20 if job.quick else 1000, 1 << (16 if job.quick else 26))
     finally:
         call("cuCtxPopCurrent")
 
@@ -172,9 +172,9 @@ def bandwidth(bench: Bench) -> Iterator[Comparison]:
     yield rate(f"{amount}: normal", ("forebay", one.normal_), ("PyTorch", theirs.normal_), copied)
 
 
-def measure(quick: bool) -> Outcome:
+def measure(job: Job) -> Outcome:
     """Run all benchmarks."""
-    with set_up(quick) as bench:
+    with set_up(job) as bench:
         groups = (allocations, events, switches, launches, graphs, bandwidth)
         comparisons = [each for group in groups for each in group(bench)]
         beside = f"PyTorch {bench.torch.__version__}" if bench.torch is not None else "PyTorch is not installed"

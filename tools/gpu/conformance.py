@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from gpu.part import Outcome, execute
+from gpu.part import Job, Outcome, execute
 from gpu.pytest_runs import run_tests
 
 SUITE = """from forebay.testing.conformance import *
@@ -17,9 +17,9 @@ WHY_LEFT_OUT = "`normal` with tensors as parameters computes with NumPy, which c
 SECONDS = 1700.0  # less than the part's limit
 
 
-def conform(quick: bool) -> Outcome:
+def conform(job: Job) -> Outcome:
     """Run the suite; quickly, some of its tests on the first GPU."""
-    selected = "cuda:0 and (copy or fill or tick)" if quick else "cuda:"
+    selected = "cuda:0 and (copy or fill or tick)" if job.quick else "cuda:"
     with tempfile.TemporaryDirectory(prefix="forebay-suite-") as folder:
         suite = Path(folder) / "test_conformance.py"  # away from the conftest.py of forebay's own tests
         suite.write_text(SUITE)

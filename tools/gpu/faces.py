@@ -16,7 +16,7 @@ from pathlib import Path
 from steps import ROOT
 
 import forebay
-from gpu.part import Outcome, execute
+from gpu.part import Job, Outcome, execute
 from gpu.pytest_runs import run_tests
 
 TESTS = "tests/faces/test_scenes.py"
@@ -58,7 +58,7 @@ def left_out() -> dict[str, set[str]]:
     return reasons
 
 
-def compare(quick: bool) -> Outcome:
+def compare(job: Job) -> Outcome:
     """Run the scenes file by file."""
     reasons, end = left_out(), time.monotonic() + DEADLINE
     excluded = {name for names in reasons.values() for name in names}
@@ -66,7 +66,7 @@ def compare(quick: bool) -> Outcome:
     problems: list[str] = []
     for stem, names in scenes().items():
         selected = [name for name in names if name not in excluded]
-        if not selected or (quick and stem not in QUICK):
+        if not selected or (job.quick and stem not in QUICK):
             continue
         if (rest := end - time.monotonic()) <= 0:
             problems.append(f"* {stem}: not run within {DEADLINE:.0f} s")

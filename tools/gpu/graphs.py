@@ -9,7 +9,7 @@ import numpy as np
 
 import forebay
 from forebay import cuda
-from gpu.part import Outcome, execute
+from gpu.part import Job, Outcome, execute
 
 SEED = 20_26
 REPLAYS = 3
@@ -101,9 +101,9 @@ def replayed(work: Callable[[dict[str, Any]], None], count: int) -> list[list[An
     return found
 
 
-def compare(quick: bool) -> Outcome:
+def compare(job: Job) -> Outcome:
     """Compare the replays of each program with its eager executions."""
-    count = 1001 if quick else 1_000_001
+    count = 1001 if job.quick else 1_000_001
     wrong = []
     for name, work in WORK.items():
         for number, (expected, found) in enumerate(zip(eager(work, count), replayed(work, count), strict=True)):

@@ -10,7 +10,7 @@ from typing import Any
 
 import forebay
 from gpu import shared_allocators
-from gpu.part import NotRun, Outcome, execute, optional_module
+from gpu.part import Job, NotRun, Outcome, execute, optional_module
 
 COUNT = 1000
 
@@ -84,7 +84,7 @@ LIBRARIES: dict[str, tuple[str, Callable[[Any], dict[str, tuple[Any, Exchange]]]
 }
 
 
-def exchange_all(quick: bool) -> Outcome:  # noqa: ARG001 - every part's function has this parameter
+def exchange_all(job: Job) -> Outcome:  # noqa: ARG001 - every part's function has this parameter
     """Exchange arrays with the libraries that are installed, and let them allocate from forebay."""
     lines, wrong, absent = [], 0, []
     for module_name, (title, exchanges) in LIBRARIES.items():

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from steps import ROOT
 
-from gpu.part import Outcome
+from gpu.part import RESULT, Outcome
 
 __all__ = ["PARTS", "Part", "Result", "run_part"]
 
@@ -59,8 +59,9 @@ def run_part(part: Part, *, quick: bool) -> Result:
     """Run a part in a child process."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="forebay-gpu-") as folder:
-        result, log = Path(folder) / "result.json", Path(folder) / "log.txt"
-        command = [sys.executable, "-m", f"{part.package}.{part.name}", str(result), *(["--quick"] if quick else [])]
+        result, log = Path(folder) / RESULT, Path(folder) / "log.txt"
+        command = [sys.executable, "-m", f"{part.package}.{part.name}", folder, f"{part.seconds:.1f}"]
+        command += ["--quick"] if quick else []
         status = _run(command, log, part.seconds)
         ended = result.exists()
         if ended:

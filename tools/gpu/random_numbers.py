@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import forebay
-from gpu.part import Outcome, execute, optional_module
+from gpu.part import Job, Outcome, execute, optional_module
 
 SEED = 2_026
 SIZES = (1, 1000, (1 << 20) + 1, 1 << 26)
@@ -45,10 +45,10 @@ def difference(name: str, ours: list[Any], theirs: list[Any]) -> str:
     return ""
 
 
-def compare(quick: bool) -> Outcome:
+def compare(job: Job) -> Outcome:
     """Compare every distribution with every type and size."""
     torch = optional_module("torch", "PyTorch")
-    sizes = SIZES[:2] if quick else SIZES
+    sizes = SIZES[:2] if job.quick else SIZES
     wrong: list[str] = []
     compared = 0
     for name, dtypes, draw in DRAWS:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-from gpu.part import Outcome, execute
+from gpu.part import Job, Outcome, execute
 from gpu.timing import REPETITIONS, Comparison, Side, markdown, microseconds
 
 import forebay
@@ -88,11 +88,11 @@ def measure(torch: Any, count: int) -> Iterator[Comparison]:
     yield microseconds("draw 4 Mi normal numbers", sides(normal), fewest, synchronize, completed=True)
 
 
-def compare(quick: bool) -> Outcome:
+def compare(job: Job) -> Outcome:
     """Measure."""
     torch = torch_with_mps()
     mps.synchronize()
-    table = markdown(list(measure(torch, 5 if quick else 1000)))
+    table = markdown(list(measure(torch, 5 if job.quick else 1000)))
     version = "" if torch is None else f", beside PyTorch {torch.__version__}"
     return Outcome("ok", f"medians of {REPETITIONS} repetitions{version}", table)
 

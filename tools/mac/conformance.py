@@ -6,15 +6,15 @@ import tempfile
 from pathlib import Path
 
 from gpu.conformance import SUITE
-from gpu.part import Outcome, execute
+from gpu.part import Job, Outcome, execute
 from gpu.pytest_runs import run_tests
 
 SECONDS = 1700.0  # less than the part's limit
 
 
-def conform(quick: bool) -> Outcome:
+def conform(job: Job) -> Outcome:
     """Run the suite; quickly, some of its tests."""
-    selected = "mps:0 and (copy or fill or tick)" if quick else "mps:0"
+    selected = "mps:0 and (copy or fill or tick)" if job.quick else "mps:0"
     with tempfile.TemporaryDirectory(prefix="forebay-suite-") as folder:
         suite = Path(folder) / "test_conformance.py"  # away from the conftest.py of forebay's own tests
         suite.write_text(SUITE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from gpu.part import Outcome, execute
+from gpu.part import Job, Outcome, execute
 from gpu.pytest_runs import run_tests
 from steps import ROOT
 
@@ -20,11 +20,11 @@ def left_out() -> dict[str, list[str]]:
     return table
 
 
-def compare(quick: bool) -> Outcome:
+def compare(job: Job) -> Outcome:
     """Run the tests; quickly, those of events and streams."""
     reasons = left_out()
     deselected = [f"--deselect={name}" for names in reasons.values() for name in names]
-    suites = QUICK if quick else SUITES
+    suites = QUICK if job.quick else SUITES
     run = run_tests(["-p", "mac.real_device", "-m", "not slow", *deselected, *suites], ROOT, SECONDS)
     counts = ", ".join(f"{number} {name}" for name, number in run.counts.items())
     passed = run.status == 0 and run.counts["passed"] > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gpu.part import Outcome, execute
+from gpu.part import Job, Outcome, execute
 from gpu.random_numbers import DRAWS, FLOATS, SEED, Draw, difference
 
 import forebay
@@ -28,9 +28,9 @@ def numbers(draw: Draw, count: int, dtype: str, device: str) -> list[Any]:
     return [np.array(draw(forebay, count, like).view(bits).cpu().numpy()) for _ in range(2)]
 
 
-def compare(quick: bool) -> Outcome:
+def compare(job: Job) -> Outcome:
     """Compare every distribution with every type and size."""
-    sizes = SIZES[:2] if quick else SIZES
+    sizes = SIZES[:2] if job.quick else SIZES
     wrong: list[str] = []
     compared = 0
     for name, dtypes, draw in (*DRAWS, *OTHERS):
