@@ -12,7 +12,8 @@
     cross    compile for AArch64 and macOS with zig, and run the native tests that can run here
     minimums run the fast tests with the lowest allowed versions of all requirements, or with --newest
     golden   replay golden traces of PyTorch's allocator: golden [--model] FILE...
-    gpu      run everything that needs an NVIDIA GPU, and write docs/benchmarks-gpu.md: gpu [--quick] [--output FOLDER]
+    gpu      run everything that needs an NVIDIA GPU: gpu [--here] [--minutes N] [--output FOLDER] [PART ...], and take
+             the results into the repository: gpu --keep FOLDER
     mac      run everything that needs Apple's GPU, and write a file for an issue: mac [--quick] [--output FILE]
     packages run programs over packages of PyPI on emulated GPUs, and compare with the CPU: packages [NAME ...]
     message  check the commit message in a file: message FILE
@@ -225,9 +226,12 @@ def minimums(arguments: list[str]) -> int:
 
 
 def gpu(arguments: list[str]) -> int:
-    prepare("test", "cuda")
+    python = sys.executable
+    if not {"--here", "--keep", "--help", "-h"} & {*arguments}:
+        prepare("test", "cuda")
+        python = "python"
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, ["tools", os.environ.get("PYTHONPATH")]))
-    return run(["python", "-m", "gpu", *arguments])
+    return run([python, "-m", "gpu", *arguments])
 
 
 def mac(arguments: list[str]) -> int:

@@ -1,5 +1,6 @@
 """The extension modules; all other metadata is in pyproject.toml."""
 
+import multiprocessing
 import os
 import shlex
 import sys
@@ -13,7 +14,10 @@ from setuptools import Extension, setup
 if sys.platform == "win32":
     sys.exit("forebay runs on Linux and macOS: on Windows, install it in the Windows Subsystem for Linux (WSL 2)")
 
-ParallelCompile("FOREBAY_BUILD_JOBS").install()  # one compiler process for each core
+JOBS = "FOREBAY_BUILD_JOBS"
+ParallelCompile(JOBS).install()  # one compiler process for each core, or as many as this variable says
+# Cython's processes begin with a copy of this one, as others would run this file again.
+in_parallel = int(os.environ.get(JOBS) or 0) if multiprocessing.get_start_method() == "fork" else 0
 
 
 def native(pattern: str) -> list[str]:
@@ -76,4 +80,4 @@ extensions = [
     small("snapshot/formats/_history_reader", *native("pickle/*.hpp")),
     small("snapshot/formats/_plain_pickle", "native/pickle/opcodes.hpp"),
 ]
-setup(ext_modules=cythonize(extensions))
+setup(ext_modules=cythonize(extensions, nthreads=in_parallel))

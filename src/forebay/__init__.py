@@ -267,12 +267,9 @@ def __getattr__(name: str) -> _Any:
     raises the reason.
     """
     if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
+        from forebay.own_version import own_version
 
-        try:
-            return version("forebay")
-        except PackageNotFoundError:  # a source tree that is not installed
-            return "0+source"
+        return own_version()
     if name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 import sys
+import tarfile
 import tomllib
 from dataclasses import replace
 
@@ -50,6 +52,8 @@ def results(gpu, **statuses):
         ({"random_numbers": "not run", "interoperability": "not run"}, True),
         ({"random_numbers": "failed"}, False),
         ({"conformance": "not run"}, False),
+        ({"truth": "incomplete"}, True),
+        ({"conformance": "incomplete"}, False),
         ({"benchmarks": "failed"}, False),
     ],
 )
@@ -60,7 +64,7 @@ def test_run_passes_if_no_part_failed_and_required_ones_ran(gpu, statuses, passe
 def test_entry_has_card_driver_date_and_how(gpu, card):
     (run,) = tomllib.loads(gpu.records.entry(results(gpu, interoperability="not run"), card, DAY))["run"]
     assert (run["kind"], run["on"], run["when"]) == ("cuda", 'NVIDIA "H100", driver 580.65 (CUDA 13.0)', DAY)
-    assert run["how"].startswith("python3 dev.py gpu: conformance: a detail; ")
+    assert run["how"].startswith("python3 dev.py gpu: truth: a detail; ")
     assert "interoperability" not in run["how"]
 
 
@@ -77,38 +81,52 @@ def test_entry_replaces_that_of_the_same_hardware_only(gpu, card, root, tmp_path
 
 
 @pytest.fixture
-def written(gpu, monkeypatch, tmp_path):
-    """Return a function that finishes a run, and returns which files of the repository it wrote."""
-    monkeypatch.setattr(gpu.command, "ROOT", tmp_path)
-    monkeypatch.setattr(gpu.command, "PAGE", tmp_path / "page.md")
-    monkeypatch.setattr(gpu.command, "VERIFIED", tmp_path / "verified.toml")
+def kept(gpu, monkeypatch, tmp_path):
+    """Return a function that finishes a run and keeps it, and returns which files of the repository were written."""
+    from gpu import run, run_folder, verified
 
-    def finish(found, card, *, complete=True, output=None):
-        gpu.command._write(found, card, output, complete=complete, command="python3 dev.py gpu")
-        return sorted(path.name for path in tmp_path.iterdir() if path.is_file())
+    monkeypatch.setattr(verified, "PAGE_OF_DOCS", tmp_path / "page.md")
+    monkeypatch.setattr(verified, "ENTRIES", tmp_path / "verified.toml")
+
+    def finish(found, card, *, complete=True):
+        folder = run_folder.RunFolder(tmp_path / "out")
+        folder.create()
+        made = run.Run(folder, {}, card, deadline=0.0, quick=False, command="python3 dev.py gpu", complete=complete)
+        for each in found:
+            made._results.end(each)
+        made.finish()
+        shutil.move(folder.path / "results.tar.xz", tmp_path / "archive.tar.xz")  # has all that is kept
+        verified.keep_verified(tmp_path / "archive.tar.xz")
+        return sorted(path.name for path in tmp_path.iterdir() if path.suffix in (".md", ".toml"))
 
     return finish
 
 
-def test_complete_run_on_a_gpu_writes_both_files(gpu, card, written, tmp_path):
-    assert written(results(gpu), card) == ["page.md", "verified.toml"]
+def test_complete_run_on_a_gpu_is_kept(gpu, card, kept, tmp_path):
+    assert kept(results(gpu), card) == ["page.md", "verified.toml"]
     assert "| Conformance suite | ok | a detail | 3 s |" in (tmp_path / "page.md").read_text()
+    (run,) = tomllib.loads((tmp_path / "verified.toml").read_text())["run"]
+    assert run["on"] == 'NVIDIA "H100", driver 580.65 (CUDA 13.0)'
 
 
-def test_other_runs_write_nothing_into_the_repository(gpu, card, written):
-    assert written(results(gpu, graphs="failed"), card) == []
-    assert written(results(gpu), card, complete=False) == []
-    assert written(results(gpu), replace(card, software=True)) == []
+def test_other_runs_verify_nothing(gpu, card, kept):
+    assert kept(results(gpu, graphs="failed"), card) == []
+    assert kept(results(gpu, conformance="incomplete"), card) == []
+    assert kept(results(gpu), card, complete=False) == []
+    assert kept(results(gpu), replace(card, software=True)) == []
 
 
-def test_output_of_a_run_that_verifies_nothing_has_no_entry(gpu, card, written, tmp_path):
-    folder = tmp_path / "results"
-    cases = {
-        "failures": (results(gpu, graphs="failed"), card),
-        "rehearsal": (results(gpu), replace(card, software=True)),
-    }
-    for found, of in cases.values():
-        assert written(found, of, output=folder) == []
-        assert tomllib.loads((folder / "verified.toml").read_text()) == {}
-    assert written(results(gpu), card, output=folder) == []
-    assert len(tomllib.loads((folder / "verified.toml").read_text())["run"]) == 1
+@pytest.mark.parametrize("name", ["absent", "a file", "an archive of others"])
+def test_what_is_no_run_is_refused_in_one_line(gpu, tmp_path, name):
+    from gpu import results as results_of_runs
+    from gpu import verified
+
+    path = tmp_path / "given"
+    if name == "a file":
+        path.write_bytes(b"\xfd7zXZ" + bytes(100))
+    elif name == "an archive of others":
+        with tarfile.open(path, "w:xz") as archive:
+            archive.add(__file__, "results.json/../../escape")
+    for read in (verified.keep_verified, results_of_runs.read_earlier):
+        with pytest.raises(ValueError, match=r"^.*given has no results of a run: \w+: .*$"):
+            read(path)

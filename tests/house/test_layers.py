@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 # One line for each group of modules. A group may import all lower layers, and its own modules.
-_FILES = "config profiles atomic_write incident_triggers untrusted watermarks snapshot.model snapshot.sites"
+_FILES = "config profiles atomic_write incident_triggers untrusted watermarks own_version snapshot.model snapshot.sites"
 _WORDS = "address_allocator errors device_spec dtypes layouts byte_sizes html_repr signal_mask spi suggestions"
 LAYERS: list[tuple[float, str]] = [
     (0, "_core"),

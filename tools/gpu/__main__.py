@@ -1,94 +1,179 @@
-"""Run everything that needs a GPU: python3 dev.py gpu [--quick] [--output FOLDER] [PART ...]
+"""Run everything that needs a GPU: python3 dev.py gpu [--here] [--minutes N] [--output FOLDER] [PART ...]
+take the results of a run into the repository: python3 dev.py gpu --keep FOLDER
 
-The parts are the conformance suite, the recorded scenes of torch.cuda, random numbers and allocator statistics beside
-PyTorch's, graphs, the exchange of memory with CuPy and PyTorch, and benchmarks. Each is reported as ok, failed or not
-run with the reason. If no part failed and every required one ran, docs/benchmarks-gpu.md and an entry of
-src/forebay/backends/verified.toml are written; with --output both go to that folder. --quick uses few repetitions, and
-it or a selection of parts verifies nothing. On the software driver of tests/softcuda a run is a rehearsal: it needs
---output.
+The parts measure the memory of PyTorch programs and operators, test forebay on the GPU, and compare it with PyTorch and
+other libraries. Each is reported as ok, failed, incomplete or not run with the reason. All results go to the output
+folder while they are found: results.json and results.md are complete at every moment, and results.tar.xz has all files.
+
+--here uses this interpreter and the packages that it has: nothing is installed, no network is used, and nothing is
+written outside the checkout and the output folder. --minutes limits the whole run; fewer than 5 select few
+repetitions, as --quick does, and a run with few repetitions or with a selection of parts verifies nothing.
+--only-failed FOLDER repeats the parts that failed or did not end in an earlier run. --keep writes what an earlier run
+has measured to tests/data/gpu-truth and, if the run verifies the hardware, docs/benchmarks-gpu.md and an entry of
+src/forebay/backends/verified.toml.
+
+Without a GPU a run is a rehearsal on the software driver of tests/softcuda.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import os
 import shlex
 import sys
+import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from steps import ROOT, fail
+from steps import fail
 
-from gpu import records
-from gpu.card import Card, find_card
-from gpu.parts import PARTS, Part, Result, run_part
+from gpu import rehearsal
+from gpu.building import build, missing_tools
+from gpu.card import Card, NoCard, find_card
+from gpu.parts import MINUTES, PARTS, Part, stages
+from gpu.results import Earlier, read_earlier
+from gpu.run import Run
+from gpu.run_folder import RunFolder
+from gpu.verified import keep_verified
 
-PAGE = ROOT / "docs/benchmarks-gpu.md"
-VERIFIED = ROOT / "src/forebay/backends/verified.toml"
+DEFAULT = Path("gpu-results")
+FEW_MINUTES = 5.0  # below which few repetitions are made
+BUILD = 180.0  # seconds
 
 
 def main(arguments: list[str]) -> int:
-    names = [part.name for part in PARTS]
+    start = time.monotonic()
+    options = _options(arguments)
+    if options.keep is not None:
+        try:
+            written = keep_verified(options.keep)
+        except ValueError as error:
+            fail(str(error))
+        print("\n".join(f"written: {path}" for path in written))
+        return 0
+    earlier = None
+    if options.only_failed is not None:
+        try:
+            earlier = read_earlier(options.only_failed)
+        except ValueError as error:
+            fail(str(error))
+    selected = _selected(options.parts, earlier)
+    if not selected:
+        print("the earlier run has no part that failed or did not end")
+        return 0
+    if options.here and (missing := missing_tools()):
+        print(f"dev.py: missing: {', '.join(missing)}; only parts that need nothing but PyTorch can run", flush=True)
+    else:
+        missing = []
+    folder = RunFolder(options.output)
+    try:
+        folder.create()
+    except OSError as error:
+        fail(str(error))
+    variables = folder.variables(os.environ)
+    try:
+        card = find_card(variables)
+    except NoCard as reason:
+        if rehearsal.has_device_nodes():
+            fail(f"no GPU to test: {reason}")
+        try:
+            variables = rehearsal.with_software_driver(variables)
+            card = find_card(variables)
+        except (NoCard, rehearsal.Impossible) as why:
+            fail(f"no GPU to test: {reason}; nor a rehearsal on the software driver: {why}")
+    quick = options.quick or options.minutes < FEW_MINUTES
+    run = Run(
+        folder,
+        variables,
+        card,
+        deadline=start + 60 * options.minutes,
+        quick=quick,
+        command=shlex.join(["python3", "dev.py", "gpu", *arguments]),
+        complete=not quick and {*_names(selected), *(earlier.parts if earlier else ())} == {*_names(PARTS)},
+    )
+    print(_heading(card, options.minutes, quick=quick), flush=True)
+    if earlier is not None:
+        run.carry_over(earlier)
+    if options.here:
+        run.compiling = _Compilation(folder, run.deadline, missing)
+    for stage, later in _with_later(selected):
+        run.stage(stage, later)
+    return run.finish()
+
+
+class _Compilation:
+    """The compilation of forebay's modules beside the parts that need none of them."""
+
+    def __init__(self, folder: RunFolder, deadline: float, missing: Sequence[str]) -> None:
+        self._folder, self._deadline = folder, deadline
+        self._problem = f"missing: {', '.join(missing)}" if missing else ""
+        self._thread = threading.Thread(target=self._compile, name="compilation")
+        if not missing:
+            self._thread.start()
+
+    def _compile(self) -> None:
+        start = time.monotonic()
+        self._problem = build(self._folder, min(BUILD, (self._deadline - start) / 2))
+        outcome = self._problem or f"ok after {time.monotonic() - start:.0f} s"
+        print(f"Compilation of forebay: {outcome}", flush=True)
+
+    def wait(self) -> str:
+        """Return why forebay could not be compiled, or an empty text."""
+        if self._thread.ident is not None:
+            self._thread.join()
+        return self._problem
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    names = _names(PARTS)
     parser = argparse.ArgumentParser(
         "dev.py gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--here", action="store_true", help="use this interpreter and its packages")
+    parser.add_argument("--minutes", type=_minutes, default=None, metavar="N", help=f"default: {MINUTES:g}")
+    parser.add_argument("--output", type=Path, default=DEFAULT, metavar="FOLDER", help=f"default: {DEFAULT}")
+    parser.add_argument("--quick", action="store_true", help="few repetitions")
+    parser.add_argument("--only-failed", type=Path, metavar="FOLDER", help="repeat parts of an earlier run")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="take the results into the repository")
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(names))
     options = parser.parse_args(arguments)
     if unknown := {*options.parts} - {*names}:
         parser.error(f"unknown part {min(unknown)!r}; known: {', '.join(names)}")
-    os.environ.pop("FOREBAY_EMULATE", None)  # emulated devices are tested elsewhere
-
-    import forebay
-
-    if reason := forebay.why_not("cuda"):
-        fail(f"no GPU to test: {reason}")
-    card = find_card()
-    if card.software and options.output is None:
-        fail("this is the software driver, on which a run is only a rehearsal: give --output FOLDER for its results")
-    print(f"{card.name}, driver {card.driver}{' (rehearsal)' if card.software else ''}", flush=True)
-    selected = [part for part in PARTS if part.name in (options.parts or names)]
-    results = [_report(part, quick=options.quick) for part in selected]
-    complete = len(selected) == len(PARTS) and not options.quick
-    _write(
-        results, card, options.output, complete=complete, command=shlex.join(["python3", "dev.py", "gpu", *arguments])
-    )
-    return 0 if records.passed(results) else 1
+    if options.minutes is None:
+        options.minutes = FEW_MINUTES if options.quick else MINUTES
+    return options
 
 
-def _report(part: Part, *, quick: bool) -> Result:
-    print(f"{part.title} ...", end=" ", flush=True)
-    result = run_part(part, quick=quick)
-    outcome = result.outcome
-    print(f"{outcome.status} after {result.seconds:.0f} s{': ' * bool(outcome.detail)}{outcome.detail}", flush=True)
-    if outcome.status == "failed":
-        print("\n".join(f"    {line}" for line in outcome.lines), flush=True)
-    return result
+def _minutes(text: str) -> float:
+    minutes = float(text)
+    if not 0.1 <= minutes <= 24 * 60:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and {24 * 60}")
+    return minutes
 
 
-def _write(results: list[Result], card: Card, output: Path | None, *, complete: bool, command: str) -> None:
-    """Write the page and the entry of a run: to a folder, or to the repository if the run verifies the hardware."""
-    today = dt.datetime.now().astimezone().date()
-    verified = complete and records.passed(results) and not card.software
-    text = records.page(results, card, today, command)
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        (output / PAGE.name).write_text(text)
-        entry = records.entry(results, card, today)
-        if not verified:
-            why = "a rehearsal on the software driver" if card.software else "incomplete, or with failures"
-            entry = f"# Nothing was verified: the run was {why}.\n" + "".join(
-                f"# {line}\n" for line in entry.splitlines()
-            )
-        (output / VERIFIED.name).write_text(entry)
-        print(f"written: {output / PAGE.name}, {output / VERIFIED.name}")
-    elif verified:
-        PAGE.write_text(text)
-        VERIFIED.write_text(records.with_entry(VERIFIED, records.entry(results, card, today)))
-        print(f"written: {PAGE.relative_to(ROOT)}, {VERIFIED.relative_to(ROOT)}")
-    else:
-        print("nothing was written: the run verifies the hardware only if it is complete and all required parts pass")
+def _selected(names: Sequence[str], earlier: Earlier | None) -> list[Part]:
+    """Return the parts to run, in their order."""
+    wanted = {*(names or _names(PARTS))}
+    if earlier is not None:
+        wanted &= {*earlier.to_repeat()}
+    return [part for part in PARTS if part.name in wanted]
+
+
+def _names(parts: Sequence[Part]) -> list[str]:
+    return [part.name for part in parts]
+
+
+def _with_later(selected: Sequence[Part]) -> list[tuple[list[Part], list[list[Part]]]]:
+    """Return each stage with those after it."""
+    found = list(stages(selected))
+    return [(stage, found[number + 1 :]) for number, stage in enumerate(found)]
+
+
+def _heading(card: Card, minutes: float, *, quick: bool) -> str:
+    kind = " (rehearsal)" if card.software else ""
+    lines = [f"{card.name}, driver {card.driver}{kind}, {minutes:g} minutes{', few repetitions' if quick else ''}"]
+    return "\n".join([*lines, *([card.in_use] if card.in_use else [])])
 
 
 if __name__ == "__main__":

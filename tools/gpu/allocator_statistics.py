@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import forebay
-from gpu.part import Job, Outcome, execute, optional_module
+from gpu.part import Job, Outcome, compared_with, execute, optional_module
 
 SEED = 16
 STEPS, QUICK_STEPS = 2000, 200
@@ -61,9 +61,9 @@ def compare(job: Job) -> Outcome:
     steps = QUICK_STEPS if job.quick else STEPS
     ours, theirs = statistics(forebay.cuda, steps), statistics(torch.cuda, steps)
     wrong = differences(ours, theirs)
-    detail = f"{steps:,} operations, {len(ours)} looks at {len(ours[0])} statistics, PyTorch {torch.__version__}"
+    detail = f"{steps:,} operations, {len(ours)} looks at {len(ours[0])} statistics"
     more = [f"* and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
-    return Outcome("failed" if wrong else "ok", detail, [*wrong[:SHOWN], *more])
+    return Outcome(*compared_with(torch, wrong, detail), [*wrong[:SHOWN], *more])
 
 
 if __name__ == "__main__":

@@ -176,7 +176,11 @@ def measure(job: Job) -> Outcome:
     """Run all benchmarks."""
     with set_up(job) as bench:
         groups = (allocations, events, switches, launches, graphs, bandwidth)
-        comparisons = [each for group in groups for each in group(bench)]
+        comparisons: list[Comparison] = []
+        for group in groups:
+            for each in group(bench):
+                comparisons.append(each)
+                job.save(Outcome("incomplete", f"{len(comparisons)} operations", markdown(comparisons)))
         beside = f"PyTorch {bench.torch.__version__}" if bench.torch is not None else "PyTorch is not installed"
     notes = [
         "",

@@ -1,15 +1,27 @@
-"""The GPU that a run uses, and whether it is the software driver of tests/softcuda."""
+"""The GPU that a run uses, and whether it is the software driver of tests/softcuda: `python -m gpu.card` prints both.
+
+It is found in a process of its own, as a broken driver may hang, and without forebay, which may not be compiled yet.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-
-from forebay.backends.nvidia.calls import call
-from forebay.backends.nvidia.driver import CudaDriver
+from dataclasses import asdict, dataclass
+from typing import Any
 
 __all__ = ["Card", "find_card", "is_software"]
+
+LIMIT = 60.0  # seconds for the driver to start
+BUSY = 1 << 30  # bytes in use from which another program is assumed to use the GPU
+
+
+class NoCard(Exception):
+    """There is no GPU; the text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -20,15 +32,28 @@ class Card:
     driver: str
     count: int  # GPUs that CUDA can use
     software: bool  # the software driver, which has no hardware
+    in_use: str = ""  # by other programs, in words
 
 
-def find_card() -> Card:
-    """Describe the first GPU. There must be one."""
-    found = CudaDriver()
-    version = int(call("cuDriverGetVersion"))
-    cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
-    release = _release()
-    return Card(found.describe(0).name, f"{release} ({cuda})" if release else cuda, found.count(), is_software())
+def find_card(variables: Mapping[str, str]) -> Card:
+    """Describe the first GPU.
+
+    Raises
+    ------
+    NoCard
+        If there is none.
+    """
+    command = [sys.executable, "-m", "gpu.card"]
+    try:
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LIMIT, check=False)
+    except subprocess.TimeoutExpired:
+        raise NoCard(f"the NVIDIA driver does not respond within {LIMIT:.0f} s") from None
+    if done.returncode:
+        raise NoCard((done.stderr.strip().splitlines() or ["no output"])[-1])
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    if "reason" in found:
+        raise NoCard(found["reason"])
+    return Card(**found)
 
 
 def is_software() -> bool:
@@ -39,15 +64,57 @@ def is_software() -> bool:
         return False
 
 
-def _release() -> str:
-    """Return the version of the driver's release, for example "580.65.06", or "" without NVML."""
-    with suppress(Exception):  # the release is only shown; nvidia-ml-py has errors of its own
+def _describe() -> Card:
+    """Ask the driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise NoCard(f"NVIDIA's driver is not installed, or not visible in this container ({error})") from None
+    version, count, device = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    name = ctypes.create_string_buffer(256)
+    for function, arguments in (
+        ("cuInit", (0,)),
+        ("cuDriverGetVersion", (ctypes.byref(version),)),
+        ("cuDeviceGetCount", (ctypes.byref(count),)),
+        ("cuDeviceGet", (ctypes.byref(device), 0)),
+        ("cuDeviceGetName", (name, len(name), device)),
+    ):
+        if code := getattr(driver, function)(*arguments):
+            raise NoCard(f"{function} returned {code}: look at nvidia-smi and at CUDA_VISIBLE_DEVICES")
+    cuda = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}"
+    release, in_use = _from_nvml()
+    text = f"{release} ({cuda})" if release else cuda
+    return Card(name.value.decode(errors="replace"), text, count.value, is_software(), in_use)
+
+
+def _from_nvml() -> tuple[str, str]:
+    """Return the version of the driver's release, and who uses the first GPU; empty texts without NVML."""
+    with suppress(Exception):  # both are only shown; nvidia-ml-py has errors of its own
         import pynvml
 
         pynvml.nvmlInit()
         try:
-            found = pynvml.nvmlSystemGetDriverVersion()
+            release = pynvml.nvmlSystemGetDriverVersion()
+            return release.decode() if isinstance(release, bytes) else str(release), _in_use(pynvml)
         finally:
             pynvml.nvmlShutdown()
-        return found.decode() if isinstance(found, bytes) else str(found)
+    return "", ""
+
+
+def _in_use(nvml: Any) -> str:
+    """Return who uses the first GPU, in words. The run has not used it yet."""
+    with suppress(Exception):
+        device = nvml.nvmlDeviceGetHandleByIndex(0)
+        used = int(nvml.nvmlDeviceGetMemoryInfo(device).used)
+        others = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(device)]
+        if others or used > BUSY:
+            pids = f" (processes {', '.join(map(str, others))})" if others else ""
+            return f"{used / (1 << 30):.2f} GiB of the GPU are in use by other programs{pids}"
     return ""
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(asdict(_describe())))
+    except NoCard as reason:
+        print(json.dumps({"reason": str(reason)}))

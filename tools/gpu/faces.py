@@ -5,25 +5,27 @@ A scene that ends its process, for example because the host accesses memory of t
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
-import time
 import tomllib
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from steps import ROOT
 
 import forebay
 from gpu.part import Job, Outcome, execute
-from gpu.pytest_runs import run_tests
+from gpu.pytest_runs import TestRun, run_tests
 
 TESTS = "tests/faces/test_scenes.py"
 PLUGIN = "gpu.real_devices"
 QUICK = ("events", "streams", "untyped_storages")  # files of scenes
 ONCE = "ignore:TypedStorage is deprecated:UserWarning"  # once in a process: an error in the first scene that uses one
-DEADLINE, PER_FILE = 1700.0, 300.0  # seconds
+PER_FILE, LAST = 120.0, 3.0  # seconds of a file, and those that are left to report
+WORKERS = min(len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1, 8)  # each has a context of the GPU
 
 
 def scenes() -> dict[str, list[str]]:
@@ -60,25 +62,36 @@ def left_out() -> dict[str, set[str]]:
 
 def compare(job: Job) -> Outcome:
     """Run the scenes file by file."""
-    reasons, end = left_out(), time.monotonic() + DEADLINE
+    reasons = left_out()
     excluded = {name for names in reasons.values() for name in names}
+    selected = {stem: [name for name in names if name not in excluded] for stem, names in scenes().items()}
+    files = {stem: names for stem, names in selected.items() if names and (not job.quick or stem in QUICK)}
     counts: Counter[str] = Counter()
     problems: list[str] = []
-    for stem, names in scenes().items():
-        selected = [name for name in names if name not in excluded]
-        if not selected or (job.quick and stem not in QUICK):
-            continue
-        if (rest := end - time.monotonic()) <= 0:
-            problems.append(f"* {stem}: not run within {DEADLINE:.0f} s")
-            continue
-        tests = [f"{TESTS}::test_forebay_does_as_recorded[{name}]" for name in selected]
-        run = run_tests(["-p", PLUGIN, "-W", ONCE, *tests], ROOT, min(PER_FILE, rest))
-        counts += run.counts
-        if run.status:
-            problems += [f"File {stem}:", "", *run.problems(), ""]
-    detail = ", ".join(f"{number} {name}" for name, number in counts.items())
-    lines = [f"* {len(names)} scenes were left out: {reason}." for reason, names in reasons.items()]
-    return Outcome("failed" if problems or not counts["passed"] else "ok", detail, [*problems, *lines])
+    late: list[str] = []
+
+    def run_file(stem: str) -> TestRun | None:
+        rest = job.remaining() - LAST
+        tests = [f"{TESTS}::test_forebay_does_as_recorded[{name}]" for name in files[stem]]
+        return run_tests(["-p", PLUGIN, "-W", ONCE, *tests], ROOT, min(PER_FILE, rest)) if rest > 0 else None
+
+    def outcome() -> Outcome:
+        lines = [f"* {len(names)} scenes were left out: {reason}." for reason, names in reasons.items()]
+        lines += [f"* {len(late)} files of scenes did not end in time: {', '.join(late)}."] if late else []
+        detail = ", ".join(f"{number} {name}" for name, number in counts.items())
+        status = "failed" if problems or not counts["passed"] else "incomplete" if late else "ok"
+        return Outcome(status, detail, [*problems, *lines])
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for stem, run in zip(files, pool.map(run_file, files), strict=True):
+            if run is not None:
+                counts += run.counts
+            if run is None or (run.late and not run.failed):
+                late.append(stem)
+            elif run.status:
+                problems += [f"File {stem}:", "", *run.problems(), ""]
+            job.save(outcome())
+    return outcome()
 
 
 if __name__ == "__main__":

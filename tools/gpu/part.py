@@ -7,19 +7,35 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["RESULT", "Job", "NotRun", "Outcome", "execute", "optional_module", "write_file", "write_json"]
+__all__ = [
+    "RESULT",
+    "Job",
+    "NotRun",
+    "Outcome",
+    "compared_with",
+    "execute",
+    "optional_module",
+    "read_outcome",
+    "write_file",
+    "write_json",
+]
 
+FOLLOWED = "2.15"  # the version of PyTorch whose behaviour forebay has
 RESULT = "result.json"  # of a part, in its folder: an Outcome
+
+_PARENT = 1.0  # seconds between two looks at the parent
 
 
 class NotRun(Exception):
@@ -57,6 +73,8 @@ def execute(work: Callable[[Job], Outcome]) -> None:
     folder, seconds, *options = sys.argv[1:]
     job = Job(Path(folder), time.monotonic() + float(seconds), "--quick" in options)
     job.folder.mkdir(parents=True, exist_ok=True)
+    if os.getpgid(0) == os.getpid():  # started by a run
+        threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         outcome = work(job)
     except NotRun as reason:
@@ -65,6 +83,35 @@ def execute(work: Callable[[Job], Outcome]) -> None:
         text = f"{type(error).__name__}: {error}".partition("\n")[0]
         outcome = Outcome("failed", text, ["```text", *traceback.format_exc().splitlines(), "```"])
     job.save(outcome)
+
+
+def compared_with(torch: Any, wrong: Sequence[str], equal: str) -> tuple[str, str]:
+    """Return the status and the detail of a comparison with PyTorch.
+
+    A difference is a failure if this PyTorch is of the version whose behaviour forebay has. Beside another one it may
+    be a difference between both versions, and is only listed.
+    """
+    version = str(torch.__version__)
+    if not wrong:
+        return "ok", f"{equal}, PyTorch {version}"
+    if version.split(".")[:2] == FOLLOWED.split("."):
+        return "failed", f"{equal}, PyTorch {version}"
+    return "ok", f"{equal}; the differences are beside PyTorch {version}, while forebay follows {FOLLOWED}"
+
+
+def read_outcome(folder: Path) -> Outcome | None:
+    """Return what a part has saved in its folder, or None."""
+    try:
+        return Outcome(**json.loads((folder / RESULT).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _end_with_parent(parent: int) -> None:
+    """End this process and its group when the run was killed, so that nobody uses the GPU after it."""
+    while os.getppid() == parent:
+        time.sleep(_PARENT)
+    os.killpg(0, signal.SIGKILL)
 
 
 def write_json(path: Path, value: object) -> None:

@@ -1,48 +1,42 @@
-"""The parts of a run, each in a child process with a time limit."""
+"""The parts of a run: their order, their limits, and which of them may use the GPU at the same time."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import groupby
 
-from steps import ROOT
+from gpu.part import Outcome
 
-from gpu.part import RESULT, Outcome
+__all__ = ["MINUTES", "PARTS", "Part", "Result", "stages", "table_of_limits"]
 
-__all__ = ["PARTS", "Part", "Result", "run_part"]
-
-TOOLS = ROOT / "tools"
-_TAIL = 40  # lines of the output of a part that did not end by itself
-_KILLED = 10.0  # seconds for a killed process to end; one that is stuck in the driver does not
+MINUTES = 9.0  # of a run whose parts have the limits below
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part: the name of its module, its title and its time limit."""
+    """A part: the name of its module, its title, and its share of a run of `MINUTES` in seconds."""
 
     name: str
     title: str
     seconds: float
     required: bool = True  # for the entry of verified hardware; other parts may be left out
+    compiled: bool = True  # needs forebay's modules; the others run before and while these are compiled
+    alone: bool = False  # on the GPU: it measures memory or time, or compares the free memory before and after
     package: str = "gpu"  # of its module
 
 
 PARTS = (
-    Part("conformance", "Conformance suite", 1800),
-    Part("faces", "Recorded scenes of torch.cuda", 1800),
-    Part("random_numbers", "Random numbers beside PyTorch's", 900, required=False),
-    Part("allocator_statistics", "Allocator statistics beside PyTorch's", 300, required=False),
-    Part("graphs", "Graphs", 300),
-    Part("interoperability", "Exchange and allocators with CuPy, Numba, PyTorch and RMM", 900, required=False),
-    Part("benchmarks", "Benchmarks", 900),
+    Part("truth", "Memory of PyTorch programs", 175, required=False, compiled=False, alone=True),
+    Part("workspaces", "Temporary memory of PyTorch's operators", 80, required=False, compiled=False, alone=True),
+    Part("smoke", "Smoke test", 40, alone=True),
+    Part("conformance", "Conformance suite", 90, alone=True),
+    Part("faces", "Recorded scenes of torch.cuda", 90),
+    Part("random_numbers", "Random numbers beside PyTorch's", 90, required=False),
+    Part("allocator_statistics", "Allocator statistics beside PyTorch's", 90, required=False),
+    Part("graphs", "Graphs", 90),
+    Part("interoperability", "Exchange and allocators with CuPy, Numba, PyTorch and RMM", 90, required=False),
+    Part("benchmarks", "Benchmarks", 55, alone=True),
 )
 
 
@@ -55,43 +49,30 @@ class Result:
     seconds: float
 
 
-def run_part(part: Part, *, quick: bool) -> Result:
-    """Run a part in a child process."""
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="forebay-gpu-") as folder:
-        result, log = Path(folder) / RESULT, Path(folder) / "log.txt"
-        command = [sys.executable, "-m", f"{part.package}.{part.name}", folder, f"{part.seconds:.1f}"]
-        command += ["--quick"] if quick else []
-        status = _run(command, log, part.seconds)
-        ended = result.exists()
-        if ended:
-            outcome = Outcome(**json.loads(result.read_text()))
-        else:
-            why = f"stopped after {part.seconds:.0f} s" if status is None else f"its process ended with {status}"
-            tail = log.read_text(errors="replace").splitlines()[-_TAIL:]
-            outcome = Outcome("failed", why, ["```text", *tail, "```"])
-    return Result(part, outcome, time.monotonic() - start)
+def stages(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """Yield the parts that run side by side."""
+    for alone, group in groupby(parts, key=lambda part: part.alone):
+        found = list(group)
+        yield from ([part] for part in found) if alone else [found]
 
 
-def environment() -> dict[str, str]:
-    """Return the variables of a part's process, which imports from this folder and from tests/."""
-    paths = [str(TOOLS), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+def share(stage: Sequence[Part]) -> float:
+    """Return the seconds of a stage in a run of `MINUTES`."""
+    return max(part.seconds for part in stage)
 
 
-def _run(command: list[str], log: Path, seconds: float) -> int | None:
-    """Return the exit status of a command, or None if it was stopped at its limit."""
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment(), stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            return process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            if process.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # the part and what it started
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_KILLED)
+def limit(stage: Sequence[Part], later: Sequence[Sequence[Part]], remaining: float) -> float:
+    """Return the seconds that a stage may take of the time that remains.
+
+    The remaining time is divided by the shares of this stage and of those after it, so that time which a part leaves
+    over is available to all that follow, and a run ends in time however the parts before have spent theirs.
+    """
+    return remaining * share(stage) / (share(stage) + sum(map(share, later)))
+
+
+def table_of_limits() -> list[str]:
+    """Return the table of limits for the documentation."""
+    lines = ["| part | seconds | beside others |", "|---|---|---|"]
+    for stage in stages(PARTS):
+        lines += [f"| {part.name} | {part.seconds:.0f} | {'yes' if len(stage) > 1 else 'no'} |" for part in stage]
+    return lines

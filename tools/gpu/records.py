@@ -10,15 +10,25 @@ from pathlib import Path
 from gpu.card import Card
 from gpu.parts import Result
 
-__all__ = ["entry", "page", "passed", "with_entry"]
+__all__ = ["PAGE", "VERIFIED", "entry", "not_failed", "page", "passed", "text_of_entry", "with_entry"]
 
 HOW = "python3 dev.py gpu"
+PAGE, VERIFIED = "benchmarks-gpu.md", "verified.toml"  # files in the folder of a run
 
 
 def passed(results: Sequence[Result]) -> bool:
-    """Return True if no part failed and every required part ran."""
+    """Return True if no part failed and every required part ran to its end."""
+    optional = ("not run", "incomplete")
     return all(
-        each.outcome.status == "ok" or (each.outcome.status == "not run" and not each.part.required) for each in results
+        each.outcome.status == "ok" or (each.outcome.status in optional and not each.part.required) for each in results
+    )
+
+
+def not_failed(results: Sequence[Result]) -> bool:
+    """Return True if no part failed and every required part ran, to its end or until its time was over."""
+    return all(
+        each.outcome.status in ("ok", "incomplete") or (each.outcome.status == "not run" and not each.part.required)
+        for each in results
     )
 
 
@@ -50,16 +60,13 @@ def page(results: Sequence[Result], card: Card, day: dt.date, command: str) -> s
 def entry(results: Sequence[Result], card: Card, day: dt.date) -> str:
     """Return the entry for `verified.toml`."""
     details = "; ".join(f"{each.part.name}: {each.outcome.detail}" for each in results if each.outcome.status == "ok")
-    return "\n".join(
-        [
-            "[[run]]",
-            'kind = "cuda"',
-            f"on = {_text(_hardware(card))}",
-            f"when = {day.isoformat()}",
-            f"how = {_text(f'{HOW}: {details}')}",
-            "",
-        ]
-    )
+    return text_of_entry(_hardware(card), day, f"{HOW}: {details}")
+
+
+def text_of_entry(hardware: str, day: dt.date, how: str) -> str:
+    """Return an entry as TOML."""
+    lines = ["[[run]]", 'kind = "cuda"', f"on = {_text(hardware)}", f"when = {day.isoformat()}", f"how = {_text(how)}"]
+    return "\n".join([*lines, ""])
 
 
 def with_entry(path: Path, new: str) -> str:

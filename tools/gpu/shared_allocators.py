@@ -163,19 +163,19 @@ PROGRAMS = {
 }
 
 
-def problem_of(program: str) -> str:
-    """Run a program. Return what is wrong, or an empty text."""
+def problem_of(program: str, seconds: float = _SECONDS) -> str:
+    """Run a program, at most for some time. Return what is wrong, or an empty text."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", program],
             env=os.environ,
             capture_output=True,
             text=True,
-            timeout=_SECONDS,
+            timeout=min(seconds, _SECONDS),
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"it did not end within {_SECONDS} s"
+        return f"it did not end within {min(seconds, _SECONDS):.0f} s"
     if not done.returncode:
         return ""
     lines = done.stderr.strip().splitlines() or ["no output"]

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from forebay.errors import WrongState, warn_unraisable
 from forebay.observe.tracing import perfetto
 from forebay.observe.tracing.recorder import Recorder
 from forebay.observe.tracing.resolve import resolve
+from forebay.own_version import own_version
 
 __all__ = ["DEFAULT_ENTRIES", "DEFAULT_LIMIT", "Trace", "stop_on_exit", "trace"]
 
@@ -147,7 +147,7 @@ class Trace:
             "not done": data.unfinished,
             "lost": data.lost,
             "program": " ".join(getattr(sys, "argv", ())),
-            "forebay": version("forebay"),
+            "forebay": own_version(),
         }
         if data.untimed:
             notes["timed by the host"] = ", ".join(sorted(data.untimed))
