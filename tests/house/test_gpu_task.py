@@ -204,8 +204,8 @@ def test_random_numbers_are_compared_bit_for_bit(root, as_torch):
     assert first == "ok 38 of 38 draws"
     assert second == "failed 4"
     assert older == (
-        "ok 0 of 4 draws are equal, bit for bit; the differences are beside PyTorch 2.11.0+cu130, while forebay follows "
-        "2.15 4"
+        "ok 0 of 4 draws are equal, bit for bit; the differences are beside PyTorch 2.11.0+cu130, while forebay "
+        "follows 2.15 4"
     )
     assert third.startswith("* rand, float32, 1,000 numbers, draw 1: ")
 
