@@ -1,0 +1,252 @@
+"""What `fit` predicts, measured with PyTorch on this card: the memory of small workloads, each in a fresh process.
+
+For each workload: peak allocated and reserved memory, and the size of every allocation in order (`gpu.workloads`). Beside
+it, memory outside the allocator. The folder of the part gets truth.json, complete after each workload; `dev.py gpu
+--keep` makes a record for the tests of it. Without a GPU, the workloads run small on PyTorch's CPU device: a rehearsal,
+which measures nothing. This part imports nothing of forebay.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import time
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from gpu.part import Job, NotRun, Outcome, execute, write_json
+from gpu.workloads.fresh_process import FreshProcesses, Running
+
+__all__ = ["FORMAT", "RESULTS", "measure"]
+
+RESULTS = "truth.json"
+FORMAT = 1
+
+_RESERVE = 3.0  # seconds that remain at the end, to write the outcome
+_LEAST = 5.0  # seconds without which no workload starts
+_CARD_SECONDS = 60.0  # to initialize CUDA for the first time on a machine
+_REHEARSED_SECONDS = 60.0  # limit of a workload on the CPU
+_GIB = 1 << 30
+_MIB = 1 << 20
+
+# Variables that would change what is measured, and those that keep packages from the network.
+_UNSET = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "CUBLAS_WORKSPACE_CONFIG",
+          "CUBLASLT_WORKSPACE_SIZE", "TORCH_CUBLASLT_UNIFIED_WORKSPACE", "TORCH_CUBLAS_WORKSPACE_CACHE",
+          "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUDA_LAUNCH_BLOCKING")  # fmt: skip
+_SET = {
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",  # a pool of compilers would outlive its workload
+}
+_IMPORTED = """
+torch._dynamo transformers.models.gpt2.modeling_gpt2 transformers.models.llama.modeling_llama
+transformers.models.bert.modeling_bert transformers.models.vit.modeling_vit transformers.generation.utils
+""".split()  # imported at first use otherwise, by each workload again
+
+
+def measure(job: Job) -> Outcome:
+    """Measure the memory outside the allocator, then the workloads as far as time allows."""
+    if find_spec("torch") is None:
+        raise NotRun("PyTorch is not installed")
+    _set_environment()
+    truth = _Truth(job)
+    truth.begin()
+    for workload in truth.workloads:
+        if not truth.run(workload):
+            break
+    return truth.finish()
+
+
+def _set_environment() -> None:
+    for name in _UNSET:
+        os.environ.pop(name, None)
+    os.environ |= _SET
+
+
+class _Truth:
+    """A run: its results so far, and the time that remains."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._files = job.folder / "workloads"
+        self._files.mkdir(parents=True, exist_ok=True)
+        self._processes = FreshProcesses(self._files)
+        from gpu.workloads import all_workloads
+        from gpu.workloads.workload import Setting
+
+        self._setting = Setting
+        self.workloads = all_workloads.load(quick=job.quick)
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._document: dict[str, Any] = {
+            "format": FORMAT,
+            "when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            "planned": len(self.workloads),
+            "workloads": self._rows,
+        }
+
+    def begin(self) -> None:
+        """Describe the card, and measure the memory outside the allocator while the packages are imported."""
+        described = self._in_process("card", "describe_card", (), _CARD_SECONDS)
+        self._document |= {"card": {}, "hardware": False, "versions": {}, **described}
+        self.on_gpu = bool(self._document["card"])
+        self._document["rehearsal"] = not (self.on_gpu and self._document["hardware"])
+        self._save()
+        if not self.on_gpu:
+            self._import_packages()
+            return
+        from gpu.workloads.outside import SECONDS
+
+        path = self._files / "outside.json"
+        running = self._start("outside", "measure_outside", (path,), SECONDS, quick=self.job.quick)
+        self._import_packages()
+        problem = running.problem()
+        self._document["outside"] = _read(path) or []
+        if problem:
+            self._document["outside_problem"] = problem
+        self._save()
+
+    def run(self, workload: Any) -> bool:
+        """Run a workload and save its results. Return False if there is no time for it."""
+        missing = [each for each in workload.packages if find_spec(each) is None]
+        if missing or (workload.needs_gpu and not self.on_gpu):
+            reason = f"{missing[0]} is not installed" if missing else workload.needs_gpu
+            self._rows[workload.name] = {"status": "not run", "detail": reason}
+            self._save()
+            return True
+        remaining = self.job.remaining() - _RESERVE
+        if remaining < _LEAST:
+            return False
+        seconds = workload.seconds if self.on_gpu else _REHEARSED_SECONDS
+        setting = self._setting("cuda", full=True) if self.on_gpu else self._setting("cpu", full=False)
+        start = time.monotonic()
+        row = self._in_process(workload.name, "run_workload", (workload.name, setting), min(seconds, remaining))
+        if row.get("stopped") and remaining <= seconds:
+            return False  # it would have had more time
+        row["total_seconds"] = round(time.monotonic() - start, 3)
+        self._rows[workload.name] = _judged(row, rehearsal=self._document["rehearsal"])
+        self._save()
+        return True
+
+    def finish(self) -> Outcome:
+        """Return the outcome."""
+        outcome = self._outcome()
+        self._document["complete"] = len(self._rows) == len(self.workloads)
+        write_json(self.job.folder / RESULTS, self._document)
+        return outcome
+
+    def _in_process(self, name: str, function: str, arguments: tuple[Any, ...], seconds: float) -> dict[str, Any]:
+        """Return the results of a function in a fresh process, with a problem if it had one."""
+        path = self._files / f"{name}.json"
+        method = self._processes.method
+        problem = self._start(name, function, (path, *arguments), seconds).problem()
+        found = _read(path) or {}
+        if problem:
+            found = {"problem": problem, **found, "stopped": problem.startswith("stopped")}
+        if method == "fork" and _is_about_forks(found.get("problem", "")):
+            self._processes.method = "spawn"
+            return self._in_process(name, function, arguments, seconds)
+        return found
+
+    def _start(self, name: str, function: str, arguments: tuple[Any, ...], seconds: float, **named: Any) -> Running:
+        from gpu.workloads import children
+
+        path = arguments[0]
+        path.unlink(missing_ok=True)
+        seconds = max(1.0, min(seconds, self.job.remaining() - _RESERVE))
+        return self._processes.start(name, getattr(children, function), *arguments, seconds=seconds, **named)
+
+    def _import_packages(self) -> None:
+        """Import once what many workloads need. One that cannot be imported says so itself."""
+        for name in [*_IMPORTED, *dict.fromkeys(each for one in self.workloads for each in one.packages)]:
+            with suppress(Exception):
+                import_module(name)
+        self._processes.check_imports()
+
+    def _save(self) -> None:
+        write_json(self.job.folder / RESULTS, self._document)
+        self.job.save(self._outcome())
+
+    def _outcome(self) -> Outcome:
+        counts = {status: 0 for status in ("ok", "failed", "not run")}
+        for row in self._rows.values():
+            counts[row["status"]] += 1
+        reached = len(self._rows)
+        status = "failed" if counts["failed"] else "ok" if reached == len(self.workloads) else "incomplete"
+        parts = [f"{counts['ok']} of {len(self.workloads)} workloads"]
+        parts += [f"{counts[each]} {each}" for each in ("failed", "not run") if counts[each]]
+        if not self._document.get("card"):
+            parts.append("rehearsed on the CPU, which has no allocator statistics")
+        elif self._document["rehearsal"]:
+            parts.append("rehearsed on a stand-in of CUDA")
+        return Outcome(status, ", ".join(parts), [*_outside_table(self._document), *_table(self._rows)])
+
+
+def _judged(row: dict[str, Any], *, rehearsal: bool) -> dict[str, Any]:
+    """Return the results of a workload with their status."""
+    if problem := row.pop("problem", ""):
+        row.pop("stopped", None)
+        return {"status": "failed", "detail": problem, **row}
+    infinite = [each for each in row["losses"] if isinstance(each, str)]
+    if infinite and not rehearsal:
+        return {"status": "failed", "detail": f"a loss is {infinite[0]}", **row}
+    return {"status": "ok", **row}
+
+
+def _is_about_forks(problem: str) -> bool:
+    """Return whether CUDA refused a fork; see Note [Fork before CUDA]."""
+    return "forked subprocess" in problem or "initialization error" in problem
+
+
+def _read(path: Path) -> Any:
+    with suppress(OSError, ValueError):
+        return json.loads(path.read_text())
+    return None
+
+
+def _table(rows: dict[str, dict[str, Any]]) -> list[str]:
+    lines = ["| workload | result | allocations | peak allocated | peak reserved | outside | seconds |", "|" + "---|" * 7]
+    for name, row in rows.items():
+        result = row["status"] + (f": {_cell(row['detail'])}" if row.get("detail") else "")
+        count = sum(each["count"] for each in row.get("phases", ()))
+        sizes = [_gib(row.get(each)) for each in ("peak_allocated", "peak_reserved")]
+        lines.append(
+            f"| {name} | {result} | {f'{count:,}' if count else ''} | {sizes[0]} | {sizes[1]} | {_mib(row.get('outside'))} "
+            f"| {row.get('seconds', '')} |"
+        )
+    return lines
+
+
+def _outside_table(document: dict[str, Any]) -> list[str]:
+    if not document.get("outside"):
+        return []
+    lines = ["| memory outside the allocator, after | on the device | of this process | outside | reserved |", "|" + "---|" * 5]
+    for step in document["outside"]:
+        problem = f" ({_cell(step['problem'])})" if step.get("problem") else ""
+        sizes = " | ".join(_mib(step.get(each)) for each in ("device", "process", "outside", "reserved"))
+        lines.append(f"| {step['name']}{problem} | {sizes} |")
+    if problem := document.get("outside_problem"):
+        lines.append(f"| {_cell(problem)} | | | | |")
+    return [*lines, ""]
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def _gib(size: int | None) -> str:
+    return "" if size is None else f"{size / _GIB:.3f} GiB"
+
+
+def _mib(size: int | None) -> str:
+    return "" if size is None else f"{size / _MIB:,.1f} MiB"
+
+
+if __name__ == "__main__":
+    execute(measure)
