@@ -9,6 +9,7 @@ which measures nothing. This part imports nothing of forebay.
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import json
 import os
 import time
@@ -167,6 +168,7 @@ class _Truth:
         for name in [*_IMPORTED, *dict.fromkeys(each for one in self.workloads for each in one.packages)]:
             with suppress(Exception):
                 import_module(name)
+        gc.freeze()  # so that collections in the forks do not copy the pages of these packages
         self._processes.check_imports()
 
     def _save(self) -> None:

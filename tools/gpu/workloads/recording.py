@@ -63,10 +63,12 @@ def _defaults() -> Iterator[None]:
     collected = gc.isenabled()
     precision = torch.get_float32_matmul_precision()
     gc.collect()
+    gc.freeze()  # the objects of large packages, through which each collection would go
     gc.disable()
     try:
         yield
     finally:
+        gc.unfreeze()
         torch.set_float32_matmul_precision(precision)
         if collected:
             gc.enable()
