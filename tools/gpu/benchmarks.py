@@ -29,7 +29,8 @@ class Bench:
     """Objects of forebay and of cuda-bindings for the same GPU, whose primary context is current."""
 
     api: Any
-    torch: Any  # None if it is not installed
+    torch: Any  # None if it is not installed or finds no GPU
+    without: str  # the reason
     count: int  # operations in a measurement
     numbers: int  # elements of a large tensor
 
@@ -41,14 +42,15 @@ class Bench:
 def set_up(job: Job) -> Iterator[Bench]:
     forebay.zeros(1, device="cuda")
     port: Any = current.opened_for("cuda").port
+    without = ""
     try:
         torch = optional_module("torch", "PyTorch")
-    except NotRun:
-        torch = None
+    except NotRun as reason:
+        torch, without = None, str(reason)
     api = driver_api()
     call("cuCtxPushCurrent", api.CUcontext(port.context.handle))
     try:
-        yield Bench(api, torch, 20 if job.quick else 1000, 1 << (16 if job.quick else 26))
+        yield Bench(api, torch, without, 20 if job.quick else 1000, 1 << (16 if job.quick else 26))
     finally:
         call("cuCtxPopCurrent")
 
@@ -181,7 +183,7 @@ def measure(job: Job) -> Outcome:
             for each in group(bench):
                 comparisons.append(each)
                 job.save(Outcome("incomplete", f"{len(comparisons)} operations", markdown(comparisons)))
-        beside = f"PyTorch {bench.torch.__version__}" if bench.torch is not None else "PyTorch is not installed"
+        beside = f"PyTorch {bench.torch.__version__}" if bench.torch is not None else bench.without
     notes = [
         "",
         f"Medians of {REPETITIONS}; the ratio is forebay's figure divided by the other one.",

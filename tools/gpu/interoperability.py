@@ -103,9 +103,9 @@ def exchange_all(job: Job) -> Outcome:
             wrong += bool(problem)
             lines.append(f"* {name}: {problem or 'ok'}")
             job.save(Outcome("incomplete", f"{len(lines)} checks", lines))
-    for title, (module_name, program, kernels) in shared_allocators.PROGRAMS.items():
-        if not shared_allocators.is_installed(module_name):
-            absent.append(f"{module_name} is not installed")
+    for title, (alone, program, kernels) in shared_allocators.PROGRAMS.items():
+        if problem := shared_allocators.problem_of(alone, max(job.remaining() - LAST, 1.0)):
+            absent.append(f"{title.partition(' ')[0]} alone {problem}")
             continue
         if job.remaining() < LAST:
             absent.append(f"no time for: {title}")

@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 
-__all__ = ["PROGRAMS", "is_installed", "problem_of"]
+__all__ = ["PROGRAMS", "problem_of"]
 
 _SECONDS = 120
 
@@ -154,12 +153,12 @@ here, there = trained("cpu"), trained("cuda")
 assert abs(here - there) <= 1e-3 * abs(here) + 1e-6, (here, there)
 """
 
-# By title: the module that the program needs, what also runs without kernels, and the rest.
+# By title: a program that fails where the library alone does, what also runs without kernels, and the rest.
 PROGRAMS = {
-    "CuPy allocates from forebay": ("cupy", _CUPY, ""),
-    "Numba allocates from forebay": ("numba.cuda", _NUMBA, _NUMBA_KERNEL),
-    "RMM allocates from forebay": ("rmm", _RMM, ""),
-    "PyTorch allocates from forebay": ("torch", _TORCH, _TORCH_TRAINING),
+    "CuPy allocates from forebay": ("import cupy; cupy.zeros(1)", _CUPY, ""),
+    "Numba allocates from forebay": ("from numba import cuda; cuda.device_array(1)", _NUMBA, _NUMBA_KERNEL),
+    "RMM allocates from forebay": ("import rmm; rmm.DeviceBuffer(size=1)", _RMM, ""),
+    "PyTorch allocates from forebay": ("import torch; torch.zeros(1, device='cuda')", _TORCH, _TORCH_TRAINING),
 }
 
 
@@ -175,16 +174,8 @@ def problem_of(program: str, seconds: float = _SECONDS) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"it did not end within {min(seconds, _SECONDS):.0f} s"
+        return f"it did not end within {min(seconds, _SECONDS):g} s"
     if not done.returncode:
         return ""
     lines = done.stderr.strip().splitlines() or ["no output"]
     return f"ended with {done.returncode}: {lines[-1]}"
-
-
-def is_installed(module: str) -> bool:
-    """Return whether a module can be imported, without importing it."""
-    try:
-        return find_spec(module) is not None
-    except ImportError:  # nor can its package
-        return False
