@@ -5,6 +5,7 @@ from __future__ import annotations
 import lzma
 import os
 import shutil
+import site
 import tarfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -89,6 +90,7 @@ class RunFolder:
             **kept,
             **_SETTINGS,
             **{name: str(local / part) for name, part in _FOLDERS.items()},
+            "PYTHONUSERBASE": site.getuserbase(),  # packages that were installed for the user, whose HOME it is not
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         }
 
