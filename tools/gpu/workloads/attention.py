@@ -25,9 +25,7 @@ def attend(backend: str, setting: Setting) -> Step:
     """Return a step of causal attention, and of attention with a mask where the backend can have one."""
     allowed = _BACKENDS[backend] if setting.device == "cuda" else [*_BACKENDS.values()]  # the CPU has not all
     shape = setting.batch(BATCH), HEADS, setting.length(TIMES), WIDTH
-    tensors = [
-        torch.randn(shape, device=setting.device, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)
-    ]
+    tensors = [torch.randn(shape, device=setting.device, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
     mask = torch.zeros(shape[2], shape[2], device=setting.device, dtype=torch.bfloat16)
 
     def step() -> Any:
@@ -38,7 +36,7 @@ def attend(backend: str, setting: Setting) -> Step:
             for each in tensors:
                 each.grad = None
             with sdpa_kernel(allowed):
-                mixed = F.scaled_dot_product_attention(*tensors, **options)  # type: ignore[arg-type]
+                mixed = F.scaled_dot_product_attention(*tensors, **options)
                 mixed.sum().backward()
             total += mixed.detach().float().square().mean()
         return total

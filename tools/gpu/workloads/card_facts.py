@@ -15,15 +15,16 @@ from gpu.workloads.nvml_memory import UsedMemory
 
 __all__ = ["card_facts", "has_gpu", "versions"]
 
-_PROPERTIES = """
-major minor multi_processor_count total_memory L2_cache_size warp_size regs_per_multiprocessor shared_memory_per_block
-shared_memory_per_block_optin shared_memory_per_multiprocessor max_threads_per_multi_processor max_threads_per_block
-clock_rate memory_clock_rate memory_bus_width is_integrated is_multi_gpu_board
-""".split()
-_PACKAGES = """
-torch transformers peft accelerate timm torchvision torch-geometric triton nvidia-ml-py numpy nvidia-cublas
-nvidia-cudnn-cu13 nvidia-nccl-cu13 nvidia-cusolver nvidia-cufft
-""".split()
+_PROPERTIES = (
+    "major", "minor", "multi_processor_count", "total_memory", "L2_cache_size", "warp_size", "regs_per_multiprocessor",
+    "shared_memory_per_block", "shared_memory_per_block_optin", "shared_memory_per_multiprocessor",
+    "max_threads_per_multi_processor", "max_threads_per_block", "clock_rate", "memory_clock_rate", "memory_bus_width",
+    "is_integrated", "is_multi_gpu_board",
+)  # fmt: skip
+_PACKAGES = (
+    "transformers", "peft", "accelerate", "timm", "torchvision", "torch-geometric", "triton", "nvidia-ml-py", "numpy",
+    "nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-nccl-cu13", "nvidia-cusolver", "nvidia-cufft",
+)  # fmt: skip
 _DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, and of Linux on Windows
 
 

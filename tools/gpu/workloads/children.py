@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,14 @@ from gpu.part import write_json
 from gpu.workloads.nvml_memory import UsedMemory
 from gpu.workloads.workload import Setting
 
-__all__ = ["describe_card", "measure_outside", "run_workload"]
+__all__ = ["describe_card", "hold_card", "measure_outside", "run_workload"]
+
+
+def hold_card() -> None:
+    """Keep the card open: without a process that does, and without persistence mode, each first use waits for it."""
+    memory = UsedMemory()
+    while not memory.problem:
+        time.sleep(60.0)
 
 
 def describe_card(path: Path) -> None:
@@ -38,7 +46,7 @@ def run_workload(path: Path, name: str, setting: Setting) -> None:
     before = memory.read() if memory else {}
     try:
         found: dict[str, Any] = record(WORKLOADS[name], setting)
-    except Exception as error:  # noqa: BLE001 -- the report says which
+    except Exception as error:
         write_json(path, {"problem": f"{type(error).__name__}: {error}".partition("\n")[0][:500]})
         raise
     if memory:

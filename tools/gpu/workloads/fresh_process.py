@@ -45,12 +45,16 @@ class Running:
         self._process.join(max(0.0, self._start + self._seconds - time.monotonic()))
         code = self._process.exitcode
         if code is None:
-            self._process.kill()
-            self._process.join(_KILLED)
+            self.stop()
             return f"stopped after {self._seconds:.0f} s{self._where()}"
         if code < 0:
             return f"ended by {_signal_name(-code)}{self._where()}"
         return f"ended with {code}: {self._last_line()}" if code else ""
+
+    def stop(self) -> None:
+        """Kill the process."""
+        self._process.kill()
+        self._process.join(_KILLED)
 
     def _where(self) -> str:
         """Return where the process was, as faulthandler wrote it: the innermost line that is one of these programs'."""
@@ -78,13 +82,12 @@ class FreshProcesses:
     def check_imports(self) -> None:
         """Stop forking if this process has opened the driver."""
         with suppress(OSError):
-            files = [os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
-            if _DRIVER in files:
-                self.method = "spawn"
+            for each in Path("/proc/self/fd").iterdir():
+                with suppress(OSError):  # the descriptor of this very list
+                    if str(each.readlink()) == _DRIVER:
+                        self.method = "spawn"
 
-    def start(
-        self, name: str, function: Callable[..., None], *arguments: Any, seconds: float, **named: Any
-    ) -> Running:
+    def start(self, name: str, function: Callable[..., None], *arguments: Any, seconds: float, **named: Any) -> Running:
         """Start a function in a process. It should write its results to a file."""
         log = self._folder / f"{name}.log"
         log.write_bytes(b"")

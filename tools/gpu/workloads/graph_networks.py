@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class Network(nn.Module):
     def __init__(self, layer: Any) -> None:
         super().__init__()
         widths = (FEATURES, WIDTH, WIDTH, CLASSES)
-        self.layers = nn.ModuleList(layer(one, other) for one, other in zip(widths, widths[1:], strict=False))
+        self.layers = nn.ModuleList(layer(one, other) for one, other in pairwise(widths))
 
     def forward(self, x: Any, edges: Any) -> Any:
         for layer in self.layers[:-1]:

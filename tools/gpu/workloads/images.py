@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -32,9 +33,9 @@ def classification(setting: Setting, model: Any, recipe: Recipe, batch: int, *, 
 
 
 def inference(model: Any, images: Any) -> Step:
-    @torch.no_grad()
     def step() -> Any:
-        return model(images).float().mean()
+        with torch.no_grad():
+            return model(images).float().mean()
 
     return step
 
@@ -87,8 +88,8 @@ def vit_bf16(setting: Setting) -> Step:
     from transformers import ViTConfig, ViTForImageClassification
 
     config = ViTConfig(
-        hidden_size=384, intermediate_size=1536, num_hidden_layers=setting.layers(8), num_attention_heads=6, patch_size=14,
-        image_size=setting.length(SIDE), num_labels=CLASSES,
+        hidden_size=384, intermediate_size=1536, num_hidden_layers=setting.layers(8), num_attention_heads=6,
+        patch_size=14, image_size=setting.length(SIDE), num_labels=CLASSES,
     )  # fmt: skip
     model = ViTForImageClassification(config).to(setting.device).train()
     images = random_images(setting, 32)
@@ -127,12 +128,12 @@ class Autoencoder(nn.Module):
         widths = (3, 64, 128, 256)
         down = [
             each
-            for one, other in zip(widths, widths[1:], strict=False)
+            for one, other in pairwise(widths)
             for each in (nn.Conv2d(one, other, 4, 2, 1), nn.GroupNorm(8, other), nn.SiLU())
         ]
         up = [
             each
-            for one, other in zip(widths[:1:-1], widths[-2:0:-1], strict=True)
+            for one, other in pairwise(widths[:0:-1])
             for each in (nn.ConvTranspose2d(one, other, 4, 2, 1), nn.BatchNorm2d(other), nn.LeakyReLU(0.2))
         ]
         self.encoder = nn.Sequential(*down, nn.Conv2d(256, 2 * 256, 1))

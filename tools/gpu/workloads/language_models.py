@@ -93,12 +93,10 @@ def bert_fp16(setting: Setting) -> Step:
 def bert_inference(setting: Setting) -> Step:
     model = bert(setting).eval()
     tokens = random_tokens(setting, 16)
-    mask = torch.ones_like(tokens)
 
-    @torch.inference_mode()
     def step() -> Any:
-        with mixed_precision(setting, "bf16"):
-            return model(input_ids=tokens, attention_mask=mask).logits.float().mean()
+        with torch.inference_mode(), mixed_precision(setting, "bf16"):
+            return model(input_ids=tokens).logits.float().mean()
 
     return step
 
@@ -129,15 +127,15 @@ def llama_greedy(setting: Setting) -> Step:
     model = llama(setting).eval()
     prompt = random_tokens(setting, 8, LENGTH // 2)
 
-    @torch.no_grad()
     def step() -> Any:
-        given, cache, chosen = prompt, None, []
-        for _ in range(NEW_TOKENS):
-            output = model(input_ids=given, past_key_values=cache, use_cache=True)
-            cache = output.past_key_values
-            given = output.logits[:, -1:].argmax(-1)
-            chosen.append(given)
-        return torch.cat(chosen, 1).sum().float()
+        with torch.no_grad():
+            given, cache, chosen = prompt, None, []
+            for _ in range(NEW_TOKENS):
+                output = model(input_ids=given, past_key_values=cache, use_cache=True)
+                cache = output.past_key_values
+                given = output.logits[:, -1:].argmax(-1)
+                chosen.append(given)
+            return torch.cat(chosen, 1).sum().float()
 
     return step
 

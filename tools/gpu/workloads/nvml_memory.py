@@ -12,7 +12,7 @@ __all__ = ["UsedMemory"]
 class UsedMemory:
     """Bytes in use on the first visible GPU, by all processes and by this one.
 
-    Without nvidia-ml-py, CUDA is asked once it has been initialized, and the share of this process is not known.
+    CUDA is asked, too, once this process has initialized it, and alone if the library is missing or refuses.
     """
 
     def __init__(self) -> None:
@@ -28,16 +28,14 @@ class UsedMemory:
             self.problem = f"{type(error).__name__}: {error}"
 
     def read(self) -> dict[str, int | None]:
-        """Return the bytes in use: on the device, and by this process if that is known."""
-        if self._handle is not None:
+        """Return the bytes in use: on the device, there as CUDA counts them, and by this process; None if not known."""
+        in_cuda = _counted_by_cuda()
+        if self._handle is None:
+            return {"device": in_cuda, "cuda": in_cuda, "process": None}
+        used = None
+        with suppress(Exception):  # errors of the library
             used = int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
-            return {"device": used, "process": self._of_process()}
-        import torch
-
-        if not torch.cuda.is_initialized():
-            return {"device": None, "process": None}
-        free, total = torch.cuda.mem_get_info()
-        return {"device": total - free, "process": None}
+        return {"device": used, "cuda": in_cuda, "process": self._of_process()}
 
     def facts(self) -> dict[str, Any]:
         """Return what the library knows about the device."""
@@ -72,7 +70,20 @@ def _device(nvml: Any) -> Any:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     if visible.startswith(("GPU-", "MIG-")):
         return nvml.nvmlDeviceGetHandleByUUID(visible)
-    return nvml.nvmlDeviceGetHandleByIndex(int(visible or 0))
+    handle = nvml.nvmlDeviceGetHandleByIndex(int(visible or 0))
+    with suppress(Exception):  # the card is not divided
+        if nvml.nvmlDeviceGetMigMode(handle)[0]:
+            return nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, 0)  # the part that CUDA uses
+    return handle
+
+
+def _counted_by_cuda() -> int | None:
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return None
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free)
 
 
 def _text(value: Any) -> str:

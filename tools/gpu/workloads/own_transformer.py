@@ -107,14 +107,14 @@ def own_gpt_generate(setting: Setting) -> Step:
     caches = [[torch.zeros(shape, device=setting.device, dtype=dtype) for _ in range(2)] for _ in range(layers)]
     prompt = torch.randint(VOCABULARY, (batch, start), device=setting.device)
 
-    @torch.inference_mode()
     def step() -> Any:
-        tokens = prompt
-        given = prompt
-        for _ in range(added):
-            logits = model(given, caches, tokens.shape[1] - given.shape[1])
-            given = logits[:, -1:].argmax(-1)
-            tokens = torch.cat([tokens, given], 1)
-        return tokens.sum().float()
+        with torch.inference_mode():
+            tokens = prompt
+            given = prompt
+            for _ in range(added):
+                logits = model(given, caches, tokens.shape[1] - given.shape[1])
+                given = logits[:, -1:].argmax(-1)
+                tokens = torch.cat([tokens, given], 1)
+            return tokens.sum().float()
 
     return step

@@ -61,7 +61,7 @@ def record(workload: Workload, setting: Setting, *, values: bool = True) -> dict
 def _defaults() -> Iterator[None]:
     """Restore the global settings of PyTorch that workloads change, and run the cycle collector only when asked."""
     collected = gc.isenabled()
-    precision = torch.get_float32_matmul_precision()
+    precision, in_cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     gc.collect()
     gc.freeze()  # the objects of large packages, through which each collection would go
     gc.disable()
@@ -70,6 +70,7 @@ def _defaults() -> Iterator[None]:
     finally:
         gc.unfreeze()
         torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = in_cudnn
         if collected:
             gc.enable()
 

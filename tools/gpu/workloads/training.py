@@ -41,7 +41,8 @@ def mixed_precision(setting: Setting, precision: str) -> AbstractContextManager[
     if not precision:
         return nullcontext()
     dtype = _MIXED[precision if setting.device == "cuda" else "bf16"]  # few operators of the CPU have fp16
-    return torch.autocast(setting.device, dtype=dtype)
+    context: AbstractContextManager[Any] = torch.autocast(setting.device, dtype=dtype)
+    return context
 
 
 def training(setting: Setting, model: Any, loss: Callable[[], Any], recipe: Recipe) -> Step:

@@ -63,7 +63,9 @@ class UNet(nn.Module):
         self.middle = ResidualBlock(widths[-1], widths[-1], embedded)
         self.attention = Attention(widths[-1])
         self.up = nn.ModuleList(ResidualBlock(2 * other, one, embedded) for one, other in reversed(pairs))
-        self.end = nn.Sequential(nn.GroupNorm(GROUPS, widths[0]), nn.SiLU(), nn.Conv2d(widths[0], outputs, 3, padding=1))
+        self.end = nn.Sequential(
+            nn.GroupNorm(GROUPS, widths[0]), nn.SiLU(), nn.Conv2d(widths[0], outputs, 3, padding=1)
+        )
 
     def forward(self, x: Any, times: Any) -> Any:
         half = self.embedded // 2
@@ -118,15 +120,15 @@ def diffusion_sampling(setting: Setting) -> Step:
     model = UNet().to(setting.device).eval()
     batch, side = setting.batch(8), setting.length(64)
 
-    @torch.no_grad()
     def step() -> Any:
-        x = torch.randn(batch, 3, side, side, device=setting.device)
-        for at in range(4, 0, -1):
-            times = torch.full((2 * batch,), at * 200, device=setting.device)
-            with mixed_precision(setting, "fp16"):
-                free, guided = model(torch.cat([x, x]), times).float().chunk(2)
-            x = x - 0.1 * (free + 4.0 * (guided - free))
-        return x.mean()
+        with torch.no_grad():
+            x = torch.randn(batch, 3, side, side, device=setting.device)
+            for at in range(4, 0, -1):
+                times = torch.full((2 * batch,), at * 200, device=setting.device)
+                with mixed_precision(setting, "fp16"):
+                    free, guided = model(torch.cat([x, x]), times).float().chunk(2)
+                x = x - 0.1 * (free + 4.0 * (guided - free))
+            return x.mean()
 
     return step
 
