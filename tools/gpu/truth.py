@@ -49,6 +49,7 @@ _SET = {
     "TRANSFORMERS_OFFLINE": "1",
     "TRANSFORMERS_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false",
+    "OMP_WAIT_POLICY": "PASSIVE",  # a rehearsal shares its cores with other parts
     "TORCHINDUCTOR_COMPILE_THREADS": "1",  # a pool of compilers would outlive its workload
 }
 _IMPORTED = (  # at first use otherwise, by each workload again

@@ -4,6 +4,9 @@
 A run has a phase for the preparation and one for each step. The peak of each phase is measured by itself, so that the
 temporary memory of a compiler, or the workspaces that a first call allocates, do not hide the later steps. Python's
 cycle collector runs between phases only: it would free tensors at moments that depend on the version of Python.
+
+torch._dynamo is imported before. PyTorch imports it at the first use of an optimizer, for example, and the import
+leaves a cycle of frames (torch.fx.wrap keeps one) that holds the tensors of all its callers until the collector runs.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch._dynamo  # see Note [Phases]
 
 from gpu.workloads.sequences import encoded
 from gpu.workloads.workload import Setting, Workload
