@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu.operator_calls.call import Call, Kit, Run
 
-__all__ = ["Rows", "differing_blocks", "flags", "measure", "peak_of", "reset", "rows_of", "temporaries_of"]
+__all__ = ["Rows", "differing_blocks", "flags", "measure", "peak_of", "reset", "rows_of", "sizes_of", "temporaries_of"]
 
 # An allocation is its requested size, with the stream in a list if it is not the first one; a free is -n, for the n-th
 # allocation of the call, counted from 1, or None for memory that was allocated before the call.
@@ -39,11 +39,11 @@ def measure(kit: Kit, call: Call, note: Callable[[str], None] = lambda stage: No
         note("first")
         first = _record(kit, before, run, is_first=True)
         note("second")
-        second: dict[str, Any] | None = _record(kit, before, run, is_first=False)
-    if second is not None and (second["rows"], second["peak"]) == (first["rows"], first["peak"]):
-        second = None
+        second = _record(kit, before, run, is_first=False)
     outputs = first.pop("outputs")
-    return {"inputs": inputs, "outputs": outputs, "first": first, "second": second}
+    second.pop("outputs")
+    repeats = (second["rows"], second["peak"]) == (first["rows"], first["peak"])
+    return {"inputs": inputs, "outputs": outputs, "first": first, "second": None if repeats else second}
 
 
 def reset(kit: Kit) -> None:
@@ -139,14 +139,14 @@ def differing_blocks(trace: list[dict[str, Any]], segments: list[dict[str, Any]]
 
 def temporaries_of(rows: Rows) -> list[int]:
     """Return the sizes of the allocations that were freed within the call, in the order of the allocations."""
-    sizes = _sizes(rows)
+    sizes = sizes_of(rows)
     freed = {-row for row in rows if isinstance(row, int) and row < 0}
     return [size for number, size in enumerate(sizes, 1) if number in freed]
 
 
 def peak_of(rows: Rows) -> int:
     """Return the most bytes that were requested and not freed at one moment of the call."""
-    sizes, current, peak = _sizes(rows), 0, 0
+    sizes, current, peak = sizes_of(rows), 0, 0
     for row in rows:
         if isinstance(row, list):
             current += row[0]
@@ -156,7 +156,8 @@ def peak_of(rows: Rows) -> int:
     return peak
 
 
-def _sizes(rows: Rows) -> list[int]:
+def sizes_of(rows: Rows) -> list[int]:
+    """Return the sizes of the allocations."""
     sizes = []
     for row in rows:
         if isinstance(row, list):

@@ -5,14 +5,16 @@ A call may end it, hang, or leave CUDA with an error from which no later call re
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib.metadata
 import json
 import os
+import sys
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +24,10 @@ from gpu.operator_calls import Call, Kit
 
 __all__ = ["fork_worker"]
 
+_PROPERTIES = (
+    "name", "major", "minor", "total_memory", "multi_processor_count", "max_threads_per_multi_processor",
+    "L2_cache_size", "shared_memory_per_multiprocessor", "regs_per_multiprocessor",
+)  # fmt: skip
 _TEXT = 300  # characters of an error that are kept
 
 
@@ -53,6 +59,7 @@ def _work(torch: Any, calls: Sequence[Call], numbers: Sequence[int], lines: Bina
     def say(*line: Any) -> None:
         lines.write(json.dumps(line, default=str).encode() + b"\n")
 
+    faulthandler.enable(sys.__stderr__)  # into the log of the part
     warnings.simplefilter("ignore")
     parent = os.getppid()
     has_gpu = torch.cuda.is_available()
@@ -83,42 +90,37 @@ def _work(torch: Any, calls: Sequence[Call], numbers: Sequence[int], lines: Bina
 
 
 def machine(torch: Any, *, has_gpu: bool) -> dict[str, Any]:
-    """Return the versions and settings on which allocations may depend."""
+    """Return the versions and settings on which allocations may depend, as far as this PyTorch tells them."""
+    backends = torch.backends
+    asked: dict[str, Callable[[], Any]] = {
+        "torch": lambda: torch.__version__,
+        "cuda": lambda: torch.version.cuda,
+        "libraries": _libraries,
+        "matmul.allow_tf32": lambda: backends.cuda.matmul.allow_tf32,
+        "cudnn.allow_tf32": lambda: backends.cudnn.allow_tf32,
+        "cudnn.enabled": lambda: backends.cudnn.enabled,
+        "cudnn.benchmark_limit": lambda: backends.cudnn.benchmark_limit,
+    }
+    if has_gpu:
+        asked |= {name: lambda at=name: getattr(torch.cuda.get_device_properties(0), at) for name in _PROPERTIES}  # type: ignore[misc]
+        asked["cudnn"] = backends.cudnn.version
+        asked["blas"] = lambda: str(backends.cuda.preferred_blas_library())
+        asked["linalg"] = lambda: str(backends.cuda.preferred_linalg_library())
+        asked["driver"] = lambda: Path("/proc/driver/nvidia/version").read_text().partition("\n")[0]
+        for name in dir(torch._C):
+            if "orkspace" in name and "get" in name.lower():
+                asked[name] = getattr(torch._C, name)
+    prefixes = ("CUBLAS", "CUDNN", "TORCH_CU", "PYTORCH_", "CUDA_")
     facts: dict[str, Any] = {
         "device": "cuda" if has_gpu else "cpu",
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "libraries": {
-            each.name: each.version
-            for each in importlib.metadata.distributions()
-            if (each.name or "").startswith(("nvidia-", "triton"))
-        },
-        "variables": {
-            name: value
-            for name, value in os.environ.items()
-            if name.startswith(("CUBLAS", "CUDNN", "TORCH_CU", "PYTORCH_", "CUDA_"))
-        },
-        "matmul.allow_tf32": torch.backends.cuda.matmul.allow_tf32,
-        "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
-        "cudnn.enabled": torch.backends.cudnn.enabled,
-        "cudnn.benchmark_limit": torch.backends.cudnn.benchmark_limit,
+        "variables": {name: value for name, value in os.environ.items() if name.startswith(prefixes)},
     }
-    if not has_gpu:
-        return facts
-    properties = torch.cuda.get_device_properties(0)
-    for name in (
-        "name", "major", "minor", "total_memory", "multi_processor_count", "max_threads_per_multi_processor",
-        "L2_cache_size", "shared_memory_per_multiprocessor", "regs_per_multiprocessor",
-    ):  # fmt: skip
-        facts[name] = getattr(properties, name, None)
-    facts["cudnn"] = torch.backends.cudnn.version()
-    for name in ("preferred_blas_library", "preferred_linalg_library", "preferred_rocm_fa_library"):
+    for name, ask in asked.items():
         with suppress(Exception):
-            facts[name] = str(getattr(torch.backends.cuda, name)())
-    for name in dir(torch._C):
-        if "orkspace" in name and "get" in name.lower():
-            with suppress(Exception):
-                facts[name] = getattr(torch._C, name)()
-    with suppress(OSError):
-        facts["driver"] = Path("/proc/driver/nvidia/version").read_text().partition("\n")[0]
+            facts[name] = ask()
     return facts
+
+
+def _libraries() -> dict[str, str]:
+    found = importlib.metadata.distributions()
+    return {each.name: each.version for each in found if (each.name or "").startswith(("nvidia-", "triton"))}
