@@ -23,7 +23,9 @@ from support.oracle_programs import on_oracle  # noqa: E402 -- as above
 
 TOOLS = Path(__file__).parents[3] / "tools"
 RECORDS = Path(__file__).parents[2] / "data" / "gpu-truth"
-FILES = sorted(RECORDS.glob("*.json"))
+FILES = [pytest.param(path, id=path.stem) for path in sorted(RECORDS.glob("*.json"))] or [
+    pytest.param(None, marks=pytest.mark.skip(reason="no GPU has been recorded yet"))
+]
 ORACLE_SECONDS = 110
 MACHINE = {"name": "NVIDIA H100 80GB HBM3", "torch": "2.15.0"}
 SOME = (
@@ -154,7 +156,7 @@ workspaces.run_calls(part.Job(Path({str(tmp_path)!r}), time.monotonic() + {ORACL
     assert states(gpu, tmp_path / gpu.workspaces.FILE) == dict.fromkeys(SOME, ("equal", ""))
 
 
-@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+@pytest.mark.parametrize("path", FILES)
 def test_recorded_calls_allocate_the_same_but_for_known_differences(gpu, path):
     compared = [each for each in gpu.comparison.compare(gpu.comparison.read(path)) if each.state in gpu.comparison.RAN]
     unequal = [each for each in compared if each.state != "equal"]

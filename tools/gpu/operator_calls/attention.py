@@ -115,6 +115,17 @@ _SHAPES = [
     for direction in ("training", "backward")
     if not (each.get("length") == 1 and direction == "backward")
 ]  # fmt: skip
+_FEW_QUERIES = [  # Flash Attention divides the keys if there are too few rows for all multiprocessors
+    {"backend": backend, "direction": "inference", **each}
+    for each in (
+        {"length": 1, "keys": 1024, "batch": 8}, {"length": 64, "keys": 8192, "batch": 1, "heads": 8},
+        {"length": 16, "keys": 2048, "batch": 1, "heads": 16, "head": 128}, {"length": 512, "batch": 1, "heads": 8},
+        {"length": 1024, "batch": 1, "heads": 8, "head": 256}, {"length": 2048, "batch": 1, "heads": 2, "causal": True},
+        {"length": 1, "keys": 300, "batch": 64, "heads": 32}, {"length": 1, "keys": 32_768, "batch": 1, "heads": 32},
+        {"length": 1, "keys": 8192, "batch": 1, "heads": 32, "groups": 8, "head": 128},
+    )
+    for backend in ("flash", "default")
+]  # fmt: skip
 _MASKED = [
     {"backend": backend, "direction": direction, "mask": mask, **each}
     for each in ({}, {"dtype": "float32", "batch": 2}, {"length": 77})
@@ -138,6 +149,7 @@ FAMILIES = {
             [
                 calls_of(_FAMILY, "sdpa", _attend, _FIRST),
                 calls_of(_FAMILY, "sdpa", _attend, _SHAPES),
+                calls_of(_FAMILY, "sdpa", _attend, _FEW_QUERIES),
                 calls_of(_FAMILY, "sdpa", _attend, _MASKED),
                 calls_of(_FAMILY, "sdpa", _attend, _SINGLE),
                 calls_of(_FAMILY, "sdpa", _attend, crossed(

@@ -107,7 +107,7 @@ _DRAWS: dict[str, _Operator] = {
 def _operate(kit: Kit, operator: str, shape: Sequence[int], direction: str = "forward", dtype: str = "float32") -> Any:
     torch = kit.torch
     function = {**_OPERATORS, **_DRAWS}[operator]
-    given = kit.tensor(shape, dtype, grad=direction == "backward" or operator.startswith("checkpointed"))
+    given = kit.tensor(shape, dtype, grad=direction != "forward" or operator.startswith("checkpointed"))
     if direction == "backward":
         return kit.backward(lambda: function(torch, given), [given])
     run: Run = lambda: function(torch, given)  # noqa: E731 -- typed
@@ -133,6 +133,8 @@ FAMILIES = {
                 calls_of(_FAMILY, "elementwise", _operate, crossed(
                     **_SHAPE, direction=["backward"], operator=_GRADIENTS)),
                 calls_of(_FAMILY, "draw", _operate, crossed(**_SHAPE, operator=[*_DRAWS])),
+                calls_of(_FAMILY, "draw", _operate, crossed(
+                    **_SHAPE, direction=["training", "backward"], operator=["dropout", "alpha_dropout", "rrelu"])),
                 calls_of(_FAMILY, "copy from the host", _new_from_host, crossed(
                     elements=[100_000], pinned=[False, True])),
             ]

@@ -121,7 +121,7 @@ _CHANGES: dict[str, _Change] = {
     "where with one argument": lambda torch, target, rows, each, source: torch.where(target > 2),
     "count_nonzero": lambda torch, target, rows, each, source: torch.count_nonzero(target),
     "repeat_interleave by counts": lambda torch, target, rows, each, source: torch.repeat_interleave(
-        target[:100], rows[:100] % 5, dim=0
+        target[:30], rows[:30] % 5, dim=0
     ),
     "repeat_interleave": lambda torch, target, rows, each, source: torch.repeat_interleave(target[:1000], 3, dim=0),
     "one_hot": lambda torch, target, rows, each, source: torch.nn.functional.one_hot(rows % 100, 100),
