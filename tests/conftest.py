@@ -50,6 +50,7 @@ SLOW = (
     "interop/test_shared_allocator_page.py",  # child processes
     "interop/test_ipython.py",  # a kernel that executes a notebook
     "interop/torch/test_allocator.py",  # child processes
+    "interop/torch/test_recorded_workspaces.py",  # more than a thousand calls, child processes
     "native/test_sanitizers.py",  # builds with sanitizers
     "process",  # child processes
     "property",  # random programs

@@ -1,7 +1,11 @@
 """Compare what calls of operators allocated on a GPU with what emulated devices allocate for the same calls.
 
-`python -m gpu.compare_workspaces FILE [--all]`, with PyTorch and forebay, reads workspaces.json of a run, or a file of
-kept results, and prints a table by family and a line for each call that differs; with --all for each call.
+`python -m gpu.compare_workspaces FILE [--all] [--known TOML]` needs PyTorch and forebay. It reads workspaces.json of a
+run, or a file of kept results, and prints a table by family and a line for each call that differs; with --all for each call.
+
+With --known, the names of the calls that differ are written into a TOML file, below the reasons that it gives for them.
+A call that is not yet in the file gets the reason TO_EXAMINE. A test compares record, emulated device and this file, so
+that neither a new difference nor one that has vanished goes unnoticed.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import json
 import os
 import re
 import sys
+import tomllib
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +27,15 @@ from typing import Any
 from gpu.call_memory import Rows, measure, reset, sizes_of
 from gpu.operator_calls import Call, Kit, catalogue
 
-__all__ = ["RAN", "Comparison", "compare", "emulated_like", "read", "run_emulated", "table"]
+__all__ = [
+    "TO_EXAMINE", "UNEQUAL", "Comparison", "compare", "emulated_like", "read", "read_known", "run_emulated",
+    "table", "write_known",
+]  # fmt: skip
 
 STATES = ("equal", "other frees", "differs", "cannot run", "not recorded")
-RAN = STATES[:3]
+_NOT_EMULATED = {"layers": "the layers of cuDNN are not emulated: they would run cell by cell"}  # by operator
+UNEQUAL = STATES[1:3]
+TO_EXAMINE = "to be examined"
 _UNIFIED = "TORCH_CUBLASLT_UNIFIED_WORKSPACE"  # whether cuBLASLt uses the workspace of cuBLAS
 _SEPARATE = (2, 11)  # version of PyTorch up to which it does not, by default
 _SHOWN = 8  # sizes of a difference that are printed
@@ -98,9 +108,10 @@ def compare(recorded: Mapping[str, Any]) -> list[Comparison]:
     """Run the calls of a record on an emulated device, and compare them."""
     known = {call.name: call for call in catalogue()}
     rows: list[dict[str, Any]] = recorded["calls"]
-    wanted = [each["name"] for each in rows if "error" not in each and each["name"] in known]
+    wanted = [known[each["name"]] for each in rows if "error" not in each and each["name"] in known]
+    emulated = {call.name: {"error": _NOT_EMULATED[call.operator]} for call in wanted if call.operator in _NOT_EMULATED}
     with emulated_like(recorded["machine"]):
-        emulated = run_emulated([known[name] for name in wanted])
+        emulated |= run_emulated([call for call in wanted if call.operator not in _NOT_EMULATED])
     return [_compared(each, emulated.get(each["name"])) for each in rows]
 
 
@@ -154,13 +165,38 @@ def table(compared: Sequence[Comparison]) -> list[str]:
     return [*lines, "| all | " + " | ".join(str(totals[state]) for state in STATES) + " |"]
 
 
+def read_known(path: Path) -> dict[str, list[str]]:
+    """Return the names of the calls that are known to differ, by the reason."""
+    if not path.exists():
+        return {}
+    tables: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8")).get("known", [])
+    return {each["reason"]: each["calls"] for each in tables}
+
+
+def write_known(path: Path, compared: Sequence[Comparison]) -> None:
+    """Write the names of the calls that differ, with the reasons that the file has given so far."""
+    reasons = {name: reason for reason, names in read_known(path).items() for name in names}
+    found: dict[str, list[str]] = {}
+    for each in compared:
+        if each.state in UNEQUAL:
+            found.setdefault(reasons.get(each.name, TO_EXAMINE), []).append(each.name)
+    lines = []
+    for reason in sorted(found):
+        names = [f"    {json.dumps(name)},\n" for name in sorted(found[reason])]
+        lines.append(f"[[known]]\nreason = {json.dumps(reason)}\ncalls = [\n{''.join(names)}]\n")
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
 def main(arguments: list[str]) -> int:
     """Print the comparison."""
     parser = argparse.ArgumentParser("gpu.compare_workspaces", description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--known", type=Path, metavar="TOML")
     options = parser.parse_args(arguments)
     compared = compare(read(options.file))
+    if options.known is not None:
+        write_known(options.known, compared)
     shown = [each for each in compared if options.all or each.state not in ("equal", "not recorded")]
     lines = [*table(compared), "", *(f"* {each.name}: {each.state} {each.detail}".rstrip() for each in shown)]
     sys.stdout.write("\n".join(lines) + "\n")

@@ -132,7 +132,7 @@ _MASKED = [
     for mask in ("bool", "float", "one bool", "learned")
     for backend in ("efficient", "cudnn", "math")
     for direction in ("training", "backward")
-    if not (backend == "cudnn" and each.get("dtype") == "float32")
+    if not (backend == "cudnn" and (each.get("dtype") == "float32" or mask == "learned"))  # it refuses them
 ]
 _SINGLE = [
     {"backend": backend, "direction": direction, "dtype": "float32", **each}

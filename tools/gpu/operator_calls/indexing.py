@@ -91,7 +91,7 @@ _CHANGES: dict[str, _Change] = {
     "index_add": lambda torch, target, rows, each, source: torch.index_add(target, 0, rows, source),
     "index_add in place": lambda torch, target, rows, each, source: target.index_add_(0, rows, source),
     "index_add of columns": lambda torch, target, rows, each, source: target.index_add_(
-        1, rows % target.shape[1], source[: target.shape[0], :1].expand(target.shape[0], len(rows))
+        1, rows % target.shape[1], target[:, :1].expand(-1, len(rows))
     ),
     "index_copy": lambda torch, target, rows, each, source: torch.index_copy(target, 0, rows, source),
     "index_fill": lambda torch, target, rows, each, source: torch.index_fill(target, 0, rows, 1.0),
