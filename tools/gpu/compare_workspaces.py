@@ -1,7 +1,8 @@
 """Compare what calls of operators allocated on a GPU with what emulated devices allocate for the same calls.
 
 `python -m gpu.compare_workspaces FILE [--all] [--known TOML]` needs PyTorch and forebay. It reads workspaces.json of a
-run, or a file of kept results, and prints a table by family and a line for each call that differs; with --all for each call.
+run, or a file of kept results, and prints a table by family and a line for each call that differs; with --all for each
+call.
 
 With --known, the names of the calls that differ are written into a TOML file, below the reasons that it gives for them.
 A call that is not yet in the file gets the reason TO_EXAMINE. A test compares record, emulated device and this file, so

@@ -28,7 +28,7 @@ FILE = "workspaces.json"
 CALL_SECONDS = 20.0  # for a stage of a call; the first one may load libraries of gigabytes
 _START_SECONDS = 60.0  # for the first use of CUDA in a process
 _SAVED_EVERY = 2.0  # seconds
-_MARGIN = 1.5  # seconds before the deadline, for the last files
+_MARGIN = 2.5  # seconds before the deadline, for the last files
 _ENOUGH = 600  # calls; those that follow are for the time that is left
 _FAILED_STARTS = 3  # processes in a row that end before their first call
 
