@@ -10,7 +10,6 @@ import gc
 import importlib.metadata
 import json
 import os
-import sys
 import time
 import traceback
 import warnings
@@ -59,7 +58,7 @@ def _work(torch: Any, calls: Sequence[Call], numbers: Sequence[int], lines: Bina
     def say(*line: Any) -> None:
         lines.write(json.dumps(line, default=str).encode() + b"\n")
 
-    faulthandler.enable(sys.__stderr__)  # into the log of the part
+    faulthandler.enable(2)  # into the log of the part
     warnings.simplefilter("ignore")
     parent = os.getppid()
     has_gpu = torch.cuda.is_available()
