@@ -32,6 +32,7 @@ from steps import fail
 from gpu import rehearsal
 from gpu.building import build, missing_tools
 from gpu.card import Card, NoCard, find_card
+from gpu.keep import NotKept, keep
 from gpu.parts import MINUTES, PARTS, Part, stages
 from gpu.results import Earlier, read_earlier
 from gpu.run import Run
@@ -48,8 +49,8 @@ def main(arguments: list[str]) -> int:
     options = _options(arguments)
     if options.keep is not None:
         try:
-            written = keep_verified(options.keep)
-        except ValueError as error:
+            written = [*keep(options.keep), *keep_verified(options.keep)]
+        except (NotKept, ValueError) as error:
             fail(str(error))
         print("\n".join(f"written: {path}" for path in written))
         return 0
