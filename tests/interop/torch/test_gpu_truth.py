@@ -149,7 +149,7 @@ from gpu import truth
 from gpu.part import execute
 from gpu.workloads import all_workloads
 listed = all_workloads.load()
-all_workloads.load = lambda quick: [each for each in listed if each.name in {ON_ORACLE}]
+all_workloads.load = lambda quick=False: [each for each in listed if each.name in {ON_ORACLE}]
 truth._Truth._import_packages = lambda self: None
 truth._STAND_IN_SECONDS = 12.0
 execute(truth.measure)

@@ -134,10 +134,13 @@ def _die_with(parent: int) -> None:
 
 
 def _redirect(log: Path) -> None:
+    """Write the output of this process and of its libraries to a file."""
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+    for name, number in (("stdout", 1), ("stderr", 2)):  # what the parent has put in their place would be its own
+        setattr(sys, name, open(number, "w", buffering=1, errors="backslashreplace", closefd=False))  # noqa: SIM115
 
 
 def _signal_name(number: int) -> str:
