@@ -67,9 +67,10 @@ def keep(path: Path) -> list[Path]:
     truth = found["truth"]
     try:
         new = _record(truth, found.get("workspaces"))
+        name = f"{_slug(new['card']['name'])}-torch-{_public_version(new['versions']['torch'])}.json"
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise NotKept(f"{path}: the results are malformed ({type(error).__name__}: {_line(str(error))})") from None
-    file = RECORDS / f"{_slug(new['card']['name'])}-torch-{_public_version(new['versions']['torch'])}.json"
+    file = RECORDS / name
     text = _text(_merged(_existing(file), new))
     RECORDS.mkdir(parents=True, exist_ok=True)
     write_file(file, text)
@@ -219,7 +220,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 def _string(value: str) -> str:
     if not isinstance(value, str) or len(value) > _MOST_TEXT:
-        raise ValueError(f"{_line(str(value))!r} is no text of up to {_MOST_TEXT} characters")
+        raise ValueError(f"{_line(str(value)[:40])!r} is no text of up to {_MOST_TEXT} characters")
     return value
 
 

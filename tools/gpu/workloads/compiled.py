@@ -13,15 +13,19 @@ from gpu.workloads.own_transformer import language_model
 from gpu.workloads.training import ADAMW_FUSED, Recipe
 from gpu.workloads.workload import Setting, Step, workload
 
-SECONDS = 60.0
+_COMPILED: dict[str, Any] = {
+    "packages": ("triton",),
+    "seconds": 60.0,
+    "needs_gpu": "compilation for the CPU takes a minute",
+}
 
 
-@workload("compiled_perceptron", packages=("triton",), seconds=SECONDS)
+@workload("compiled_perceptron", **_COMPILED)
 def compiled_perceptron(setting: Setting) -> Step:
     return multilayer_perceptron(setting, Recipe(), compiled=True)
 
 
-@workload("compiled_cnn_inference", packages=("triton",), seconds=SECONDS)
+@workload("compiled_cnn_inference", **_COMPILED)
 def compiled_cnn_inference(setting: Setting) -> Step:
     model = torch.compile(own_cnn().to(setting.device).eval())
     images = random_images(setting, 16)
@@ -33,7 +37,7 @@ def compiled_cnn_inference(setting: Setting) -> Step:
     return step
 
 
-@workload("compiled_own_gpt", packages=("triton",), seconds=SECONDS)
+@workload("compiled_own_gpt", **_COMPILED)
 def compiled_own_gpt(setting: Setting) -> Step:
     return language_model(setting, Recipe(ADAMW_FUSED, autocast="bf16"), compiled=True)
 
