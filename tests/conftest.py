@@ -41,6 +41,7 @@ SLOW = (
     "faces/test_torch_like_program.py",  # child processes
     "golden",  # long recorded traces
     "house/test_gpu_task.py",  # child processes
+    "house/test_gpu_truth.py",  # child processes
     "house/test_mac_task.py",  # child processes
     "house/test_docstrings.py",  # all docstrings through numpydoc
     "house/test_stubs.py",  # runs of stubtest
@@ -51,6 +52,7 @@ SLOW = (
     "interop/test_ipython.py",  # a kernel that executes a notebook
     "interop/torch/test_allocator.py",  # child processes
     "interop/torch/test_recorded_workspaces.py",  # more than a thousand calls, child processes
+    "interop/torch/test_gpu_truth.py",  # large models
     "native/test_sanitizers.py",  # builds with sanitizers
     "process",  # child processes
     "property",  # random programs
