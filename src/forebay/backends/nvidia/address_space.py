@@ -63,7 +63,8 @@ class CudaAddressSpaces:
         return space.address
 
     def _address_of(self, result: Any, nbytes: int) -> int:
-        if int(result[0]) == OUT_OF_MEMORY:
+        # The size has been checked, so that a driver for which it is invalid has no addresses for it.
+        if int(result[0]) in (OUT_OF_MEMORY, INVALID_VALUE):
             raise self._out_of_memory(nbytes, "cuMemAddressReserve")
         return int(check(result, "cuMemAddressReserve", self._context.name))
 

@@ -10,7 +10,15 @@ import pytest
 
 from forebay.errors import DeviceError, OutOfMemory, WrongState
 from forebay.spi import Growable, Port, SurvivesFork
-from forebay.testing.conformance.helpers import BAD_SIZES, MIB, drain, needs, needs_memory, run_in_child
+from forebay.testing.conformance.helpers import (
+    BAD_SIZES,
+    MIB,
+    drain,
+    expect_memory,
+    needs,
+    needs_memory,
+    run_in_child,
+)
 
 __all__ = [
     "test_closed_port_rejects_growable_calls",
@@ -37,7 +45,7 @@ def test_reserve_space_uses_no_memory(port: Port) -> None:
     spaces = sorted((port.reserve_space(nbytes, _PAGE), nbytes) for nbytes in sizes)
     assert [address % (2 * MIB) for address, _ in spaces] == [0, 0]
     assert spaces[0][0] + spaces[0][1] <= spaces[1][0]
-    assert port.memory_info() == before
+    expect_memory(port, before)
     with pytest.raises(OutOfMemory) as caught:
         port.reserve_space(1 << 62, _PAGE)
     assert (caught.value.wanted, caught.value.free) == (1 << 62, free)
@@ -54,12 +62,12 @@ def test_commit_and_decommit_accept_any_page_ranges(port: Port) -> None:
     port.commit(space, 3 * _PAGE)
     port.commit(space + 5 * _PAGE, _PAGE)
     port.commit(space + 3 * _PAGE, 2 * _PAGE)
-    assert port.memory_info() == (free - 6 * _PAGE, total)
+    expect_memory(port, (free - 6 * _PAGE, total))
     port.decommit(space + _PAGE, 4 * _PAGE)
-    assert port.memory_info() == (free - 2 * _PAGE, total)
+    expect_memory(port, (free - 2 * _PAGE, total))
     port.decommit(space, _PAGE)
     port.decommit(space + 5 * _PAGE, _PAGE)
-    assert port.memory_info() == (free, total)
+    expect_memory(port, (free, total))
     port.release_space(space)
 
 
@@ -70,10 +78,10 @@ def test_commit_and_decommit_are_idempotent(port: Port) -> None:
     space = port.reserve_space(8 * _PAGE, _PAGE)
     for address, nbytes in [(space, _PAGE), (space + 2 * _PAGE, _PAGE), (space, 4 * _PAGE), (space, 4 * _PAGE)]:
         port.commit(address, nbytes)
-    assert port.memory_info() == (free - 4 * _PAGE, total)
+    expect_memory(port, (free - 4 * _PAGE, total))
     for address, nbytes in [(space + _PAGE, _PAGE), (space, 4 * _PAGE), (space, 8 * _PAGE)]:
         port.decommit(address, nbytes)
-    assert port.memory_info() == (free, total)
+    expect_memory(port, (free, total))
     port.release_space(space)
 
 
@@ -87,7 +95,7 @@ def test_commit_is_all_or_nothing(port: Port) -> None:
         port.commit(space, 2 * page)
     assert (caught.value.wanted, caught.value.free, caught.value.capacity) == (2 * page, free, total)
     assert caught.value.device
-    assert port.memory_info() == (free, total)
+    expect_memory(port, (free, total))
     port.release_space(space)
 
 
@@ -118,7 +126,7 @@ def test_growable_calls_reject_invalid_ranges(port: Port) -> None:
     for nbytes, page in [(_PAGE + 1, _PAGE), *((n, _PAGE) for n in BAD_SIZES), *((_PAGE, n) for n in BAD_SIZES)]:
         with pytest.raises((ValueError, TypeError)):
             port.reserve_space(nbytes, page)
-    assert port.memory_info() == before
+    expect_memory(port, before)
 
 
 @needs(Growable)
@@ -129,7 +137,7 @@ def test_release_space_with_committed_pages_raises(port: Port) -> None:
     before = port.memory_info()
     with pytest.raises(WrongState):
         port.release_space(space)
-    assert port.memory_info() == before
+    expect_memory(port, before)
     port.decommit(space + 3 * _PAGE, _PAGE)
     port.release_space(space)
 
@@ -182,7 +190,7 @@ def test_concurrent_commit_and_decommit(port: Port) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(commit_and_decommit, range(8)))
-    assert port.memory_info() == before
+    expect_memory(port, before)
     port.release_space(space)
 
 
@@ -223,6 +231,6 @@ def test_forked_child_changes_its_own_pages(port: Port) -> None:
         growable.release_space(growable.reserve_space(_PAGE, _PAGE))
 
     assert run_in_child(check) == ""
-    assert port.memory_info() == before
+    expect_memory(port, before)
     port.decommit(space, _PAGE)
     port.release_space(space)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from forebay import backends
 from forebay.device_spec import Device
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.streams.stream import Stream
-from forebay.spi import Emulates, Launches, Port, Queue
+from forebay.spi import Emulates, Launches, Port, Queue, Resizable
 
 __all__ = [
     "BAD_SIZES",
@@ -32,6 +33,7 @@ __all__ = [
     "Unbacked",
     "drain",
     "enqueue_call",
+    "expect_memory",
     "libc_address",
     "needs",
     "needs_memory",
@@ -44,6 +46,7 @@ __all__ = [
 
 MIB = 1 << 20
 BAD_SIZES: tuple[Any, ...] = (0, -1, 1 << 63, 1 << 64, 1.5, "4096", None)
+_SETTLED, _DRIVERS_OWN = 1.0, 4 * MIB  # seconds and bytes of a driver that frees memory later
 _LIMIT = 20  # seconds; bounds waits that would otherwise block forever
 
 _Test = Callable[..., None]
@@ -72,6 +75,36 @@ def port_of(device: Device) -> Port:
         The open port.
     """
     return opened_for(device).port
+
+
+def expect_memory(port: Port, expected: tuple[int, int]) -> None:
+    """Assert how much memory a device has.
+
+    A driver of hardware may keep some memory for its own tables, and return some of it a moment later: such a device
+    has a second, and may differ by 4 MiB. Where forebay counts the memory itself, the numbers are exact.
+
+    Parameters
+    ----------
+    port : Port
+        The device.
+    expected : tuple of int
+        Free and total bytes.
+
+    Raises
+    ------
+    AssertionError
+        If it has more or less.
+    """
+    counted = port.props.emulated or isinstance(port, Resizable)
+    slack, end = (0, 0.0) if counted else (_DRIVERS_OWN, time.monotonic() + _SETTLED)
+    while True:
+        free, total = port.memory_info()
+        if total == expected[1] and abs(free - expected[0]) <= slack:
+            return
+        if time.monotonic() >= end:
+            break
+        time.sleep(0.01)
+    raise AssertionError(f"{free} of {total} bytes are free, {free - expected[0]:+} of what is expected: {expected}")
 
 
 def _port(fixtures: dict[str, Any]) -> Port:

@@ -8,7 +8,7 @@ import pytest
 
 from forebay.errors import DeviceError, WrongState
 from forebay.spi import Port, Shares
-from forebay.testing.conformance.helpers import MIB, Scratch, drain, needs, needs_memory, read_back
+from forebay.testing.conformance.helpers import MIB, Scratch, drain, expect_memory, needs, needs_memory, read_back
 
 __all__ = [
     "test_closed_port_rejects_share_and_make_mark",
@@ -41,7 +41,7 @@ def test_sharing_preserves_data(port: Port) -> None:
     scratch = Scratch(port, data)
     free = port.memory_info()
     port.share(scratch.address)
-    assert port.memory_info() == free
+    expect_memory(port, free)
     queue = port.queue()
     assert read_back(queue, scratch) == data
     queue.fill(scratch.address, 1, 100)

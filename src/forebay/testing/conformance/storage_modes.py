@@ -8,7 +8,7 @@ import pytest
 
 from forebay.errors import OutOfMemory
 from forebay.spi import Port, StorageModes
-from forebay.testing.conformance.helpers import BAD_SIZES, MIB, drain, needs, needs_memory
+from forebay.testing.conformance.helpers import BAD_SIZES, MIB, drain, expect_memory, needs, needs_memory
 
 __all__ = [
     "test_memory_of_both_modes_holds_data",
@@ -25,7 +25,7 @@ def test_memory_of_both_modes_is_counted_and_released(port: Port) -> None:
         address = reserve(4 * MIB)
         assert port.memory_info()[0] <= before[0] - 4 * MIB
         port.release(address)
-        assert port.memory_info() == before
+        expect_memory(port, before)
 
 
 @needs(StorageModes)
@@ -54,4 +54,4 @@ def test_storage_modes_reject_invalid_and_excessive_sizes(port: Port) -> None:
                 reserve(nbytes)
         with pytest.raises(OutOfMemory):
             reserve(before[1] + 1)
-    assert port.memory_info() == before
+    expect_memory(port, before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -21,8 +22,10 @@ __all__ = [
     "test_mark_is_a_tick",
 ]
 
+_Span = tuple[int, int]  # beginning and end, in nanoseconds
 _LIMIT = 20  # seconds
 _BUSY = 0.005  # seconds
+_CLOCKS = 50_000  # nanoseconds by which the clocks of a device and of the host may differ
 
 
 @needs(Timing)
@@ -102,6 +105,15 @@ def test_elapsed_time_to_unreached_mark_raises(port: Port) -> None:
     assert queue.elapsed_ms(start, end) >= 0
 
 
+def _complete(log: Callable[[list[int]], Sequence[_Span]], numbers: list[int], ended: int) -> Sequence[_Span]:
+    """Return a log once its first entries are complete: a driver may report work a moment after its end."""
+    end, spans = time.monotonic() + 1.0, log(numbers)
+    while (0, 0) in spans[:ended] and time.monotonic() < end:
+        time.sleep(0.001)
+        spans = log(numbers)
+    return spans
+
+
 @needs(ExecutionLog)
 def test_log_reports_start_and_end_of_work(port: Port) -> None:
     queue, scratch = port.queue(), port.reserve(16 * MIB)
@@ -114,10 +126,10 @@ def test_log_reports_start_and_end_of_work(port: Port) -> None:
         queue.wait(queue.signal())
     after = time.perf_counter_ns()
     assert queue.last_work_number() == before + 2
-    first, second, future = log([before + 1, before + 2, before + 3])
+    first, second, future = _complete(log, [before + 1, before + 2, before + 3], ended=2)
     times = [*first, *second]
-    assert [start, *times, after] == sorted([start, *times, after])
-    assert times[1] > times[0] > 0
+    assert times == sorted(times)
+    assert start - _CLOCKS <= times[0] < times[1] <= times[-1] <= after + _CLOCKS
     assert future == (0, 0)
     assert short_log([before + 1, before + 2]) == [(0, 0), second]
     queue.close()
