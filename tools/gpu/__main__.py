@@ -23,16 +23,17 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from steps import fail
 
 from gpu import rehearsal
-from gpu.building import build, missing_tools
+from gpu.building import build, missing_tools, warm_up
 from gpu.card import Card, NoCard, find_card
 from gpu.keep import NotKept, keep
+from gpu.part import REAL
 from gpu.parts import MINUTES, PARTS, Part, stages
 from gpu.results import Earlier, read_earlier
 from gpu.run import Run
@@ -42,6 +43,7 @@ from gpu.verified import keep_verified
 DEFAULT = Path("gpu-results")
 FEW_MINUTES = 5.0  # below which few repetitions are made
 BUILD = 2 / 3  # of the time, at most: what is left is enough for the tests with few repetitions
+WARM_UP = 40.0  # seconds for the kernels, at most
 
 
 def main(arguments: list[str]) -> int:
@@ -56,6 +58,8 @@ def main(arguments: list[str]) -> int:
         return 0
     earlier = None
     if options.only_failed is not None:
+        if options.only_failed.resolve() == options.output.resolve():
+            fail("--only-failed and --output are the same folder: give another one for the results")
         try:
             earlier = read_earlier(options.only_failed)
         except ValueError as error:
@@ -74,6 +78,7 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         fail(str(error))
     variables = folder.variables(os.environ)
+    opened = _hold_devices()
     try:
         card = find_card(variables)
     except NoCard as reason:
@@ -94,12 +99,12 @@ def main(arguments: list[str]) -> int:
         command=shlex.join(["python3", "dev.py", "gpu", *arguments]),
         complete=not quick and {*_names(selected), *(earlier.parts if earlier else ())} == {*_names(PARTS)},
     )
-    opened = _hold_devices()
+    variables |= {} if card.software else {REAL: "1"}
     print(_heading(card, options.minutes, quick=quick), flush=True)
     if earlier is not None:
-        run.carry_over(earlier)
+        run.carry_over(earlier, options.only_failed)
     if options.here:
-        run.compiling = _Compilation(folder, run.deadline, missing)
+        run.compiling = _Compilation(folder, variables, card, run.deadline, missing)
     try:
         for stage, later in _with_later(selected):
             run.stage(stage, later)
@@ -125,8 +130,10 @@ def _hold_devices() -> list[int]:
 class _Compilation:
     """The compilation of forebay's modules beside the parts that need none of them."""
 
-    def __init__(self, folder: RunFolder, deadline: float, missing: Sequence[str]) -> None:
-        self._folder, self._deadline = folder, deadline
+    def __init__(
+        self, folder: RunFolder, variables: Mapping[str, str], card: Card, deadline: float, missing: Sequence[str]
+    ) -> None:
+        self._folder, self._variables, self._card, self._deadline = folder, variables, card, deadline
         self._problem = f"missing: {', '.join(missing)}" if missing else ""
         self._thread = threading.Thread(target=self._compile, name="compilation")
         if not missing:
@@ -137,6 +144,8 @@ class _Compilation:
         self._problem = build(self._folder, BUILD * (self._deadline - start))
         outcome = self._problem or f"ok after {time.monotonic() - start:.0f} s"
         print(f"Compilation of forebay: {outcome}", flush=True)
+        if not self._problem:
+            warm_up(self._folder, self._variables, self._card.capability, WARM_UP)
 
     def wait(self) -> str:
         """Return why forebay could not be compiled, or an empty text."""

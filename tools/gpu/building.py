@@ -8,6 +8,8 @@ import shlex
 import shutil
 import sys
 import sysconfig
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from steps import ROOT
@@ -15,7 +17,7 @@ from steps import ROOT
 from gpu.processes import python, run_process
 from gpu.run_folder import RunFolder
 
-__all__ = ["build", "missing_tools"]
+__all__ = ["build", "missing_tools", "warm_up"]
 
 # Modules without which nothing is compiled or tested, and the packages that have them.
 _MODULES = {
@@ -47,7 +49,7 @@ def _is_installed(module: str) -> bool:
 
 
 def build(folder: RunFolder, seconds: float) -> str:
-    """Compile the modules whose sources have changed, and Python's files. Return why it failed, or an empty text."""
+    """Compile the modules whose sources have changed. Return why it failed, or an empty text."""
     jobs = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     variables = {**folder.variables(os.environ), "FOREBAY_BUILD_JOBS": jobs}
     log = folder.of("build") / "log.txt"
@@ -56,12 +58,17 @@ def build(folder: RunFolder, seconds: float) -> str:
     if ending.stopped or ending.status:
         last = next((line for line in reversed(ending.tail) if line.strip()), "no output")
         return f"{ending.stopped or f'the compilation ended with {ending.status}'}: {last}"
-    # The processes of the parts write no bytecode, which would be outside the folder for other packages.
-    run_process(
-        python("compileall", "-q", "-j", "0", "src", "tests", "tools"),
-        folder.of("build") / "bytecode.txt",
-        seconds,
-        folder=ROOT,
-        variables={**variables, "PYTHONDONTWRITEBYTECODE": ""},
-    )
     return ""
+
+
+def warm_up(folder: RunFolder, variables: Mapping[str, str], capability: tuple[int, int], seconds: float) -> None:
+    """Compile Python's files and the kernels for a GPU. Without them the parts take longer."""
+    # The processes of the parts write no bytecode, which would be outside the folder for other packages.
+    commands = {
+        "bytecode": python("compileall", "-q", "-j", "0", "src", "tests", "tools"),
+        "kernels": python("gpu.precompile", *map(str, capability)),
+    }
+    end = time.monotonic() + seconds
+    for name, command in commands.items():
+        log, left = folder.of("build") / f"{name}.txt", max(end - time.monotonic(), 1.0)
+        run_process(command, log, left, folder=ROOT, variables={**variables, "PYTHONDONTWRITEBYTECODE": ""})

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 from gpu.call_memory import measure, reset
 from gpu.operator_calls import Call, Kit
+from gpu.part import REAL
 
 __all__ = ["fork_worker"]
 
@@ -62,6 +63,8 @@ def _work(torch: Any, calls: Sequence[Call], numbers: Sequence[int], lines: Bina
     warnings.simplefilter("ignore")
     parent = os.getppid()
     has_gpu = torch.cuda.is_available()
+    if not has_gpu and os.environ.get(REAL):
+        raise RuntimeError("PyTorch finds no GPU, although the driver has one")
     torch.set_num_threads(1)  # inputs on the CPU are small
     kit = Kit(torch, "cuda" if has_gpu else "cpu", reduced=not has_gpu)
     if has_gpu:

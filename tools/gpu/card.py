@@ -32,6 +32,7 @@ class Card:
     driver: str
     count: int  # GPUs that CUDA can use
     software: bool  # the software driver, which has no hardware
+    capability: tuple[int, int] = (0, 0)
     in_use: str = ""  # by other programs, in words
 
 
@@ -44,16 +45,18 @@ def find_card(variables: Mapping[str, str]) -> Card:
         If there is none.
     """
     command = [sys.executable, "-m", "gpu.card"]
+    process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LIMIT, check=False)
+        output, errors = process.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
+        process.kill()  # it may be stuck in the driver: nothing waits for its end
         raise NoCard(f"the NVIDIA driver does not respond within {LIMIT:.0f} s") from None
-    if done.returncode:
-        raise NoCard((done.stderr.strip().splitlines() or ["no output"])[-1])
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    if process.returncode:
+        raise NoCard((errors.strip().splitlines() or ["no output"])[-1])
+    found = json.loads(output.strip().splitlines()[-1])
     if "reason" in found:
         raise NoCard(found["reason"])
-    return Card(**found)
+    return Card(**{**found, "capability": tuple(found["capability"])})
 
 
 def is_software() -> bool:
@@ -81,10 +84,17 @@ def _describe() -> Card:
     ):
         if code := getattr(driver, function)(*arguments):
             raise NoCard(f"{function} returned {code}: look at nvidia-smi and at CUDA_VISIBLE_DEVICES")
+    capability = (_attribute(driver, device, 75), _attribute(driver, device, 76))
     cuda = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}"
     release, in_use = _from_nvml()
     text = f"{release} ({cuda})" if release else cuda
-    return Card(name.value.decode(errors="replace"), text, count.value, is_software(), in_use)
+    return Card(name.value.decode(errors="replace"), text, count.value, is_software(), capability, in_use)
+
+
+def _attribute(driver: Any, device: Any, number: int) -> int:
+    value = ctypes.c_int()
+    driver.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+    return value.value
 
 
 def _from_nvml() -> tuple[str, str]:

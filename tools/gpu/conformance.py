@@ -44,6 +44,7 @@ def conform(job: Job) -> Outcome:
             ["-k", f"{selected} and not {LEFT_OUT}", f"--rootdir={folder}", str(suite)],
             Path(folder),
             job.remaining() - LAST,
+            job.folder / "pytest.txt",
         )
     return run.outcome([f"Left out: {WHY_LEFT_OUT}."])
 

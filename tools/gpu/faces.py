@@ -73,7 +73,11 @@ def compare(job: Job) -> Outcome:
     def run_file(stem: str) -> TestRun | None:
         rest = job.remaining() - LAST
         tests = [f"{TESTS}::test_forebay_does_as_recorded[{name}]" for name in files[stem]]
-        return run_tests(["-p", PLUGIN, "-W", ONCE, *tests], ROOT, min(PER_FILE, rest)) if rest > 0 else None
+        return (
+            run_tests([f"-p{PLUGIN}", "-W", ONCE, *tests], ROOT, min(PER_FILE, rest), job.folder / f"{stem}.txt")
+            if rest > 0
+            else None
+        )
 
     def outcome() -> Outcome:
         lines = [f"* {len(names)} scenes were left out: {reason}." for reason, names in reasons.items()]

@@ -60,6 +60,7 @@ def new_tensors(count: int) -> dict[str, Any]:
     tensors["c"] = forebay.zeros(count, dtype=forebay.int64, device="cuda")
     tensors["source"] = forebay.arange(count, dtype=forebay.float32).to("cuda")
     tensors["stream"] = cuda.Stream()
+    cuda.synchronize()  # other streams use them
     return tensors
 
 

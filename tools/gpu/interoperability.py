@@ -4,6 +4,7 @@ forebay.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -99,6 +100,7 @@ def exchange_all(job: Job) -> Outcome:
             try:
                 problem = check(made, exchange, forebay.cuda.synchronize)
             except Exception as error:  # noqa: BLE001 - reported, and the other directions are tried
+                traceback.print_exc()
                 problem = f"{type(error).__name__}: {error}".partition("\n")[0]
             wrong += bool(problem)
             lines.append(f"* {name}: {problem or 'ok'}")

@@ -5,6 +5,7 @@ This module imports nothing of forebay: the parts that need PyTorch only run whi
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 __all__ = [
+    "REAL",
     "RESULT",
     "Job",
     "NotRun",
@@ -33,8 +35,10 @@ __all__ = [
 ]
 
 FOLLOWED = "2.15"  # the version of PyTorch whose behaviour forebay has
+REAL = "FOREBAY_GPU_CARD"  # set where the driver has a GPU: a part that finds none must not rehearse on the CPU
 RESULT = "result.json"  # of a part, in its folder: an Outcome
 
+_PARENT_DIED = 1  # PR_SET_PDEATHSIG
 _PARENT = 1.0  # seconds between two looks at the parent
 
 
@@ -74,6 +78,8 @@ def execute(work: Callable[[Job], Outcome]) -> None:
     job = Job(Path(folder), time.monotonic() + float(seconds), "--quick" in options)
     job.folder.mkdir(parents=True, exist_ok=True)
     if os.getpgid(0) == os.getpid():  # started by a run
+        if sys.platform == "linux":  # also if a call that never returns keeps the thread below from running
+            ctypes.CDLL(None).prctl(_PARENT_DIED, signal.SIGKILL)
         threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         outcome = work(job)

@@ -27,16 +27,16 @@ class Part:
 
 
 PARTS = (
-    Part("truth", "Memory of PyTorch programs", 175, required=False, compiled=False, alone=True),
-    Part("workspaces", "Temporary memory of PyTorch's operators", 80, required=False, compiled=False, alone=True),
-    Part("smoke", "Smoke test", 40, alone=True),
+    Part("truth", "Memory of PyTorch programs", 205, required=False, compiled=False, alone=True),
+    Part("workspaces", "Temporary memory of PyTorch's operators", 75, required=False, compiled=False, alone=True),
+    Part("smoke", "Smoke test", 20, alone=True),
     Part("conformance", "Conformance suite", 90, alone=True),
     Part("faces", "Recorded scenes of torch.cuda", 90),
     Part("random_numbers", "Random numbers beside PyTorch's", 90, required=False),
     Part("allocator_statistics", "Allocator statistics beside PyTorch's", 90, required=False),
     Part("graphs", "Graphs", 90),
     Part("interoperability", "Exchange and allocators with CuPy, Numba, PyTorch and RMM", 90, required=False),
-    Part("benchmarks", "Benchmarks", 55, alone=True),
+    Part("benchmarks", "Benchmarks", 50, alone=True),
 )
 
 

@@ -22,6 +22,7 @@ MARK = "FOREBAY_GPU_PART"  # the variable that all processes of a part inherit
 LOG_BYTES = 256 << 10  # kept of the beginning of the output, and as much of its end
 RESERVE = 64 << 20  # free bytes of the disk below which a part is stopped
 _POLL = 0.2  # seconds
+_SCAN = 2.0  # seconds for all processes
 
 stop = threading.Event()  # set to end all processes of the run
 _KILLED = 10.0  # seconds for a killed process to end; one that is stuck in the driver does not
@@ -116,12 +117,19 @@ def kill_marked(mark: str, process: subprocess.Popen[bytes]) -> None:
 
 def _marked(mark: str) -> list[int]:
     """Return the processes that inherited a mark and have not ended. Elsewhere than on Linux none is found."""
-    wanted, found = f"{MARK}={mark}".encode(), []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            if wanted in path.read_bytes().split(b"\0"):  # empty for a process that has ended
-                found.append(int(path.parent.name))
-    return found
+    wanted, found = f"{MARK}={mark}".encode(), list[int]()
+
+    def scan() -> None:
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if wanted in path.read_bytes().split(b"\0"):  # empty for a process that has ended
+                    found.append(int(path.parent.name))
+
+    # The file of a process that is stuck in the driver may block its reader, as it takes the lock of its memory.
+    scanning = threading.Thread(target=scan, daemon=True)
+    scanning.start()
+    scanning.join(_SCAN)
+    return [*found]
 
 
 class _Output:

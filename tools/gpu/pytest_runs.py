@@ -1,7 +1,15 @@
-"""Runs of pytest inside a part."""
+"""Runs of pytest inside a part.
+
+# Note [Tests that end their process]
+On hardware a test may end its process, hang in the driver, or leave the context in a state in which every later call
+fails. One worker of pytest-xdist runs the tests, so that a test that ends it is named and the next worker goes on, and
+a hanging test is ended by its limit in the same way. After an error that is fatal for the context the worker ends
+itself (`gpu.fatal_errors`). The output goes to a file while the tests run, so that it survives the end of the part.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -15,9 +23,11 @@ from gpu.part import Outcome
 __all__ = ["TestRun", "run_tests"]
 
 _COUNT = re.compile(r"(\d+) (passed|failed|skipped|error|xfailed|xpassed)")
-_ENDED = re.compile(r" (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)\b")
+_ENDED = re.compile(r"^\[gw\d+\].*? (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS) (?:\S*::)?(.*?)\s*$", re.MULTILINE)
 _NAMES = {"ERROR": "error", "XFAIL": "xfailed", "XPASS": "xpassed"}
 _TAIL = 30  # lines
+_TEST_SECONDS = 20  # limit of a test
+_PLUGINS = ("pytest_timeout", "xdist.plugin", "gpu.fatal_errors")  # no others, whose warnings would be errors here
 
 
 @dataclass
@@ -46,27 +56,44 @@ class TestRun:
         return Outcome("ok" if passed else "failed", detail, [*([] if passed else self.problems()), *notes])
 
 
-def run_tests(arguments: Sequence[str], folder: Path, seconds: float) -> TestRun:
-    """Run pytest in a folder, at most for some time."""
-    command = [sys.executable, "-X", "faulthandler", "-m", "pytest", "-v", "-rfE", "--tb=short"]
-    command += ["--disable-warnings", "-p", "no:cacheprovider", "--timeout=120", *arguments]
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            stdout=subprocess.PIPE,
+def run_tests(arguments: Sequence[str], folder: Path, seconds: float, log: Path) -> TestRun:
+    """Run pytest in a folder, at most for some time. See Note [Tests that end their process].
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        Arguments of pytest.
+    folder : Path
+        Working directory.
+    seconds : float
+        Limit of the run.
+    log : Path
+        File for the output, with whole tracebacks and the values of local variables.
+    """
+    command = [sys.executable, "-X", "faulthandler", "-m", "pytest", "-v", "-rfE", "--tb=long", "--showlocals"]
+    command += ["--disable-warnings", "-p", "no:cacheprovider", *(f"-p{name}" for name in _PLUGINS)]
+    command += ["--numprocesses=1", "--max-worker-restart=30", f"--timeout={_TEST_SECONDS}", "--timeout-method=thread"]
+    variables = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "300"}
+    late = ""
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [*command, *arguments], cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=stream,
             stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-            timeout=max(seconds, 0.1),
-            check=False,
-        )
-    except subprocess.TimeoutExpired as expired:
-        output = (expired.stdout or b"").decode(errors="replace") if isinstance(expired.stdout, bytes) else ""
-        ended = Counter(_NAMES.get(each, each.lower()) for each in _ENDED.findall(output))
-        failed = re.findall(r"^(?:.*::)?(\S+) (?:FAILED|ERROR)\b", output, re.MULTILINE)
-        return TestRun(-1, ended, failed, output, f"stopped after {seconds:.0f} s")
-    last = done.stdout.strip().rpartition("\n")[2]
+        )  # fmt: skip
+        try:
+            process.wait(max(seconds, 0.1))
+        except subprocess.TimeoutExpired:
+            late = f"stopped after {seconds:.0f} s"
+            process.kill()
+    return _result(process.poll() or 0, log.read_text(encoding="utf-8", errors="replace"), late)
+
+
+def _result(status: int, output: str, late: str) -> TestRun:
+    failed = re.findall(r"^(?:FAILED|ERROR) (?:\S*::)?(.+)$", output, re.MULTILINE)
+    last = output.strip().rpartition("\n")[2]
     counts = Counter({name: int(number) for number, name in _COUNT.findall(last)})
-    failed = re.findall(r"^(?:FAILED|ERROR) (?:.*::)?(.+)$", done.stdout, re.MULTILINE)
-    return TestRun(done.returncode, counts, failed, done.stdout)
+    if late or not counts:  # no summary was written
+        ended = _ENDED.findall(output)
+        counts = Counter(_NAMES.get(each, each.lower()) for each, _ in ended)
+        failed = [name for each, name in ended if each in ("FAILED", "ERROR")]
+    return TestRun(status or (-1 if late else 0), counts, failed, output, late)

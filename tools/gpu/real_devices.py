@@ -12,6 +12,18 @@ from forebay.spi import Driver
 _emulated = backends.emulated_driver
 
 
+def _keep_contexts() -> None:
+    """Retain the primary contexts until the process ends: each scene opens the devices, and CUDA creates a context."""
+    from cuda.bindings import driver as api
+
+    api.cuInit(0)
+    for index in range(api.cuDeviceGetCount()[1]):
+        api.cuDevicePrimaryCtxRetain(api.cuDeviceGet(index)[1])
+
+
+_keep_contexts()
+
+
 class _FirstDevices(CudaDriver):
     """The first GPUs of this machine."""
 

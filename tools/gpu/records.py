@@ -17,11 +17,8 @@ PAGE, VERIFIED = "benchmarks-gpu.md", "verified.toml"  # files in the folder of 
 
 
 def passed(results: Sequence[Result]) -> bool:
-    """Return True if no part failed and every required part ran to its end."""
-    optional = ("not run", "incomplete")
-    return all(
-        each.outcome.status == "ok" or (each.outcome.status in optional and not each.part.required) for each in results
-    )
+    """Return True if every required part ran to its end and is ok."""
+    return all(each.outcome.status == "ok" or not each.part.required for each in results)
 
 
 def not_failed(results: Sequence[Result]) -> bool:
@@ -59,7 +56,11 @@ def page(results: Sequence[Result], card: Card, day: dt.date, command: str) -> s
 
 def entry(results: Sequence[Result], card: Card, day: dt.date) -> str:
     """Return the entry for `verified.toml`."""
-    details = "; ".join(f"{each.part.name}: {each.outcome.detail}" for each in results if each.outcome.status == "ok")
+    details = "; ".join(
+        f"{each.part.name}: {'' if each.outcome.status == 'ok' else 'failed, '}{each.outcome.detail}"
+        for each in results
+        if each.outcome.status in ("ok", "failed")
+    )
     return text_of_entry(_hardware(card), day, f"{HOW}: {details}")
 
 

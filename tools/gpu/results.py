@@ -6,6 +6,7 @@ import json
 import lzma
 import tarfile
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,7 @@ from gpu.run_folder import ARCHIVE, RunFolder
 __all__ = ["Earlier", "Results", "read_earlier", "read_file"]
 
 FILE = "results.json"
+PACKED_EVERY = 15.0  # seconds
 _LARGEST = 64 << 20  # bytes of a file of an earlier run
 
 
@@ -31,6 +33,7 @@ class Results:
     ended: dict[str, Result] = field(default_factory=dict)
     running: dict[str, Part] = field(default_factory=dict)
     _seen: dict[str, tuple[int, int]] = field(default_factory=dict)  # states of the result files of running parts
+    _packed: float = 0.0  # when the archive was written
     _lock: threading.Lock = field(default_factory=threading.Lock)  # parts that run side by side have a thread each
 
     def begin(self, part: Part) -> None:
@@ -54,9 +57,11 @@ class Results:
     def _pack(self) -> None:
         with suppress(OSError):  # a full disk: the files beside the archive are complete
             self.folder.pack()
+        self._packed = time.monotonic()
 
     def refresh(self) -> None:
         """Write again if a running part has saved something since."""
+        changed = False
         with self._lock:
             for name in self.running:
                 with suppress(OSError):
@@ -65,6 +70,10 @@ class Results:
                     if self._seen.get(name) != now:
                         self._seen[name] = now
                         self._write()
+                        changed = True
+            # A run that is killed in its first part has an archive, too.
+            if changed and time.monotonic() - self._packed > PACKED_EVERY:
+                self._pack()
 
     def _write(self) -> None:
         """Write the JSON file and the page. A full disk stops neither the run nor the part that filled it."""

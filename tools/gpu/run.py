@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Protocol
 
 from steps import ROOT
@@ -55,14 +56,15 @@ class Run:
         facts |= {"in use": card.in_use} if card.in_use else {}
         self._results = Results(folder, facts)
 
-    def carry_over(self, earlier: Earlier) -> None:
-        """Take over what an earlier run has reached to its end."""
+    def carry_over(self, earlier: Earlier, path: Path) -> None:
+        """Take over what an earlier run, whose folder or archive is given, has reached to its end."""
         again = earlier.to_repeat()
         if earlier.facts.get("card") != self._card.name or earlier.facts.get("driver") != self._card.driver:
             print("The earlier run was on other hardware: its results are not taken over.")
             return
         for name, result in earlier.parts.items():
             if name not in again:
+                self._folder.adopt(path, name)
                 self._results.end(result)
 
     def stage(self, stage: Sequence[Part], later: Sequence[Sequence[Part]]) -> None:

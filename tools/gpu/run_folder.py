@@ -66,7 +66,8 @@ class RunFolder:
             If it contains files of others.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        if others := {path.name for path in self.path.iterdir()} - {*_FILES, "work"}:
+        hidden = {path.name for path in self.path.iterdir() if path.name.startswith(".")}  # of a run that was killed
+        if others := {path.name for path in self.path.iterdir()} - {*_FILES, *hidden, "work"}:
             raise FileExistsError(f"{self.path} contains {min(others)!r}, which is not of a run: give another folder")
         shutil.rmtree(self.path / "work", ignore_errors=True)
         for part in dict.fromkeys([*_FOLDERS.values(), "tmp"]):
@@ -80,6 +81,17 @@ class RunFolder:
         made = self.path / PARTS / part
         made.mkdir(parents=True, exist_ok=True)
         return made
+
+    def adopt(self, path: Path, part: str) -> None:
+        """Copy the files of a part from the folder or the archive of another run, as far as they are there."""
+        inside = f"{PARTS}/{part}"
+        with suppress(OSError, KeyError, lzma.LZMAError, tarfile.TarError):
+            if path.is_dir() and (path / inside).is_dir():
+                shutil.copytree(path / inside, self.of(part), dirs_exist_ok=True)
+                return
+            with tarfile.open(path / ARCHIVE if path.is_dir() else path, "r:xz") as archive:
+                members = [each for each in archive.getmembers() if each.isreg() and each.name.startswith(f"{inside}/")]
+                archive.extractall(self.path, members, filter="data")
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the run's processes, which write only to this folder and to the checkout."""

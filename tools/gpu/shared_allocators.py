@@ -153,10 +153,21 @@ here, there = trained("cpu"), trained("cuda")
 assert abs(here - there) <= 1e-3 * abs(here) + 1e-6, (here, there)
 """
 
+_NUMBA_ALONE = """
+from numba import cuda
+
+@cuda.jit
+def nothing(values):
+    values[0] = 1
+
+nothing[1, 1](cuda.device_array(1))
+cuda.synchronize()
+"""
+
 # By title: a program that fails where the library alone does, what also runs without kernels, and the rest.
 PROGRAMS = {
     "CuPy allocates from forebay": ("import cupy; cupy.zeros(1)", _CUPY, ""),
-    "Numba allocates from forebay": ("from numba import cuda; cuda.device_array(1)", _NUMBA, _NUMBA_KERNEL),
+    "Numba allocates from forebay": (_NUMBA_ALONE, _NUMBA, _NUMBA_KERNEL),
     "RMM allocates from forebay": ("import rmm; rmm.DeviceBuffer(size=1)", _RMM, ""),
     "PyTorch allocates from forebay": ("import torch; torch.zeros(1, device='cuda')", _TORCH, _TORCH_TRAINING),
 }
@@ -177,5 +188,6 @@ def problem_of(program: str, seconds: float = _SECONDS) -> str:
         return f"it did not end within {min(seconds, _SECONDS):g} s"
     if not done.returncode:
         return ""
+    print(done.stdout, done.stderr, sep="\n", flush=True)  # into the log of the part
     lines = done.stderr.strip().splitlines() or ["no output"]
     return f"ended with {done.returncode}: {lines[-1]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -147,6 +148,7 @@ def check_all(job: Job) -> Outcome:
         try:
             lines.append(f"* {name}: {check()}")
         except Exception as error:  # noqa: BLE001 - reported, and the other checks are made
+            traceback.print_exc()  # into the log, with the notes of the error
             failed.append(name)
             lines.append(f"* **{name}: {type(error).__name__}: {str(error).partition(chr(10))[0]}**")
 

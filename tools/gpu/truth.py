@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gpu.part import Job, NotRun, Outcome, execute, write_json
+from gpu.part import REAL, Job, NotRun, Outcome, execute, write_json
 from gpu.workloads import children
 from gpu.workloads.fresh_process import FreshProcesses, Running
 from gpu.workloads.workload import Setting, Workload
@@ -110,6 +110,8 @@ class _Truth:
         self._document["rehearsal"] = not self._is_real
         self._save()
         if not self.on_gpu:
+            if os.environ.get(REAL):
+                raise RuntimeError(f"PyTorch finds no GPU: {self._document.get('problem', 'it gives no reason')}")
             self._import_packages()
             return
         path = self._files / "outside.json"

@@ -18,7 +18,8 @@ def conform(job: Job) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="forebay-suite-") as folder:
         suite = Path(folder) / "test_conformance.py"  # away from the conftest.py of forebay's own tests
         suite.write_text(SUITE)
-        run = run_tests(["-k", selected, f"--rootdir={folder}", str(suite)], Path(folder), job.remaining() - LAST)
+        arguments = ["-k", selected, f"--rootdir={folder}", str(suite)]
+        run = run_tests(arguments, Path(folder), job.remaining() - LAST, job.folder / "pytest.txt")
     return run.outcome()
 
 

@@ -25,7 +25,8 @@ def compare(job: Job) -> Outcome:
     reasons = left_out()
     deselected = [f"--deselect={name}" for names in reasons.values() for name in names]
     suites = QUICK if job.quick else SUITES
-    run = run_tests(["-p", "mac.real_device", "-m", "not slow", *deselected, *suites], ROOT, job.remaining() - LAST)
+    arguments = ["-pmac.real_device", "-m", "not slow", *deselected, *suites]
+    run = run_tests(arguments, ROOT, job.remaining() - LAST, job.folder / "pytest.txt")
     lines = [f"* {len(names)} tests were left out: {reason}." for reason, names in reasons.items()]
     return run.outcome(lines)
 
