@@ -24,7 +24,7 @@ TOOLS = Path(__file__).parents[2] / "tools"
 LIMIT = 100  # seconds
 PROGRAM = """
 import os, signal, sys, time
-import torch
+import torch._dynamo  # as all workloads do
 from gpu import truth
 from gpu.part import execute
 from gpu.workloads import all_workloads
@@ -140,6 +140,19 @@ def test_time_that_ends_is_no_failure(root, tmp_path):
     assert outcome["status"] == "incomplete"
     assert list(truth["workloads"]) == ["good"]
     assert truth["complete"] is False
+
+
+@needs_torch
+def test_card_that_cannot_be_described_is_measured(root, tmp_path):
+    """The description fails in a fork and afresh; here there is no card, so the workloads run on the CPU."""
+    more = """
+    from gpu.workloads import children
+    children.describe_card = int  # int() refuses the path
+    """
+    outcome, truth = run(root, tmp_path, ["good"], more=more)
+    assert outcome["status"] == "ok"
+    assert "TypeError: int() argument must be" in truth["card_problem"]
+    assert truth["workloads"]["good"]["status"] == "ok"
 
 
 @needs_torch

@@ -103,8 +103,7 @@ class _Truth:
 
     def begin(self) -> None:
         """Describe the card, and measure the memory outside the allocator while the packages are imported."""
-        described = self._in_process("card", "describe_card", (), _CARD_SECONDS)
-        self._document |= {"card": {}, "hardware": False, "versions": {}, **described}
+        self._document |= self._description()
         self.on_gpu = bool(self._document["card"])
         self._is_real = self.on_gpu and self._document["hardware"]
         self._document["rehearsal"] = not self._is_real
@@ -123,6 +122,21 @@ class _Truth:
         if problem:
             self._document["outside_problem"] = problem
         self._save()
+
+    def _description(self) -> dict[str, Any]:
+        """Return the card and the software. A card that cannot be described is measured all the same."""
+        first = self._processes.method
+        for method in dict.fromkeys((first, "spawn")):
+            self._processes.method = method
+            found = self._in_process("card", "describe_card", (), _CARD_SECONDS)
+            if "hardware" in found:
+                return found
+        self._processes.method = first  # the other one is no better, and slower
+        from gpu.workloads.card_facts import has_gpu
+
+        there = has_gpu()
+        card = {"name": "unknown"} if there else {}
+        return {"card": card, "hardware": there, "versions": {}, "card_problem": found.get("problem", "")}
 
     def run(self, workload: Workload) -> bool:
         """Run a workload and save its results. Return False if there is no time for it."""
@@ -158,9 +172,9 @@ class _Truth:
         path = self._files / f"{name}.json"
         method = self._processes.method
         problem = self._start(name, function, (path, *arguments), seconds).problem()
-        found = _read(path) or {}
-        if problem:
-            found = {"problem": problem, **found, "stopped": problem.startswith("stopped")}
+        found = _read(path) or {}  # written at the end: what is there is complete
+        if problem and not found:
+            found = {"problem": problem, "stopped": problem.startswith("stopped")}
         if method == "fork" and _is_about_forks(found.get("problem", "")):
             self._processes.method = "spawn"
             return self._in_process(name, function, arguments, seconds)

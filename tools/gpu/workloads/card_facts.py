@@ -25,7 +25,7 @@ _PACKAGES = (
     "transformers", "peft", "accelerate", "timm", "torchvision", "torch-geometric", "triton", "nvidia-ml-py", "numpy",
     "nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-nccl-cu13", "nvidia-cusolver", "nvidia-cufft",
 )  # fmt: skip
-_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, and of Linux on Windows
+_DRIVERS = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg")  # of Linux, and of Linux on Windows
 
 
 def has_gpu() -> bool:
