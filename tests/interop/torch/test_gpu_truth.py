@@ -25,6 +25,8 @@ gpu_truth.import_workloads()
 from gpu.workloads import all_workloads  # noqa: E402 -- as above
 from gpu.workloads.workload import WORKLOADS  # noqa: E402 -- as above
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # of packages, in whatever version, and of torch.compile
+
 RECORDS = gpu_truth.records()
 ROWS = [(file, name) for file, record in RECORDS.items() for name in record["workloads"]]
 DIFFER: dict[tuple[str, str], str] = {}  # by the file and the workload: the reason
