@@ -188,6 +188,6 @@ def problem_of(program: str, seconds: float = _SECONDS) -> str:
         return f"it did not end within {min(seconds, _SECONDS):g} s"
     if not done.returncode:
         return ""
-    print(done.stdout, done.stderr, sep="\n", flush=True)  # into the log of the part
+    print(done.stdout, done.stderr, sep="\n", file=sys.stderr, flush=True)  # into the log of the part
     lines = done.stderr.strip().splitlines() or ["no output"]
     return f"ended with {done.returncode}: {lines[-1]}"
