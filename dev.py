@@ -56,6 +56,7 @@ COMPILED = (  # extension modules
     "faces/_device_context",
     "interop/_torch_callbacks",
     "interop/torch/devices/_device_guard",
+    "interop/torch/processes/_process_end",
     "observe/tracing/_entries",
     "runtime/allocator/_reservations",
     "runtime/devices/_thread_state",

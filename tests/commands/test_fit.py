@@ -8,8 +8,18 @@ import pytest
 
 from forebay.cli import main
 from forebay.interop.torch.fit import FitResult, questions
+from forebay.verdicts import Verdict
 
 GIB = 1 << 30
+VERDICTS = {
+    "h100": Verdict.FITS,
+    "h200": Verdict.FITS_AFTER_ERRORS,
+    "a100": Verdict.TIGHT,
+    "rtx_4090": Verdict.DOES_NOT_FIT,
+    "l40s": Verdict.FITS_WITH_OTHER_SETTINGS,
+    "t4": Verdict.DID_NOT_FINISH,
+    "v100": Verdict.NO_DEVICE_MEMORY,
+}
 
 
 @pytest.fixture
@@ -18,10 +28,11 @@ def tasks(monkeypatch):
 
     def run(task):
         given.append(task)
-        fits = task.profile == "h100"
+        verdict = VERDICTS[task.profile]
         return FitResult(
-            task.profile, {}, fits, 30 * GIB, 30 * GIB, (80 if fits else 24) * GIB, {"activations": 20 * GIB},
-            "" if fits else "CUDA out of memory. Tried to allocate", None if fits else 30 * GIB,
+            task.profile, {}, verdict, 30 * GIB, 30 * GIB, 80 * GIB, {"activations": 20 * GIB}, text=str(verdict),
+            message="KeyError: 1", line="train.py:3", needed=None if verdict.fits else 30 * GIB,
+            settings=("PYTORCH_ALLOC_CONF=a:b",) if verdict is Verdict.FITS_WITH_OTHER_SETTINGS else (),
         )  # fmt: skip
 
     monkeypatch.setattr(questions, "run_task", run)
@@ -36,19 +47,39 @@ def script(tmp_path):
 
 
 def test_table_has_a_row_for_each_card(tasks, script, capsys):
-    assert main(["fit", "--cards", "rtx_4090,h100", script, "--steps", "2"]) == 0
+    assert main(["fit", "--cards", "rtx_4090,h100", script, "--steps", "2"]) == 1
     assert [(each.profile, each.mode, each.script) for each in sorted(tasks, key=lambda each: each.profile)] == [
         (name, "shapes", (script, "--steps", "2")) for name in ("h100", "rtx_4090")
     ]
     output = capsys.readouterr().out
     assert "30.00 GiB" in output
     assert "fits" in output
+    assert "does not fit" in output
 
 
-def test_status_is_1_if_it_fits_on_no_card(tasks, script, capsys):
+@pytest.mark.parametrize(
+    ("cards", "status"),
+    [
+        ("h100", 0),
+        ("h100,h200", 0),
+        ("h100,a100", 3),
+        ("a100,l40s", 1),
+        ("rtx_4090,a100,h100", 1),
+        ("h100,v100,rtx_4090", 4),
+        ("t4,a100", 4),
+    ],
+)
+def test_status_is_that_of_the_worst_card(tasks, script, capsys, cards, status):
+    assert main(["fit", "--cards", cards, script]) == status
+    if "t4" in cards:
+        words = " ".join(capsys.readouterr().out.split())
+        assert "t4: did not finish: KeyError: 1, at train.py:3. The peak so far is 30.00 GiB allocated" in words
+
+
+def test_json_has_the_verdict_and_the_mode_is_passed(tasks, script, capsys):
     assert main(["fit", "--cards", "rtx_4090", "--compute", "--jobs", "1", "--json", script]) == 1
     (found,) = json.loads(capsys.readouterr().out)
-    assert (found["verdict"], found["needed"]) == ("out of memory", 30 * GIB)
+    assert (found["verdict"], found["fits"], found["needed"]) == ("does not fit", False, 30 * GIB)
     assert tasks[0].mode == "compute"
 
 

@@ -18,6 +18,7 @@ COMPILED = (
     "src/forebay/faces/_device_context",
     "src/forebay/interop/_torch_callbacks",
     "src/forebay/interop/torch/devices/_device_guard",
+    "src/forebay/interop/torch/processes/_process_end",
     "src/forebay/observe/tracing/_entries",
     "src/forebay/runtime/allocator/_reservations",
     "src/forebay/runtime/devices/_thread_state",
@@ -26,7 +27,7 @@ COMPILED = (
     "src/forebay/snapshot/formats/_history_reader",
     "src/forebay/snapshot/formats/_plain_pickle",
 )
-CORE, ENTRIES = COMPILED[0], COMPILED[7]
+CORE, ENTRIES = COMPILED[0], COMPILED[8]
 INPUTS = [
     "pyproject.toml",
     "setup.py",

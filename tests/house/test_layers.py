@@ -16,12 +16,12 @@ from typing import NamedTuple
 import pytest
 
 # One line for each group of modules. A group may import all lower layers, and its own modules.
-_FILES = "config profiles atomic_write incident_triggers untrusted watermarks own_version snapshot.model snapshot.sites"
+_FILES = "config profiles atomic_write incident_triggers untrusted watermarks snapshot.model snapshot.sites"
 _WORDS = "address_allocator errors device_spec dtypes layouts byte_sizes html_repr signal_mask spi suggestions"
 LAYERS: list[tuple[float, str]] = [
     (0, "_core"),
     (0.5, "system_memory"),
-    (1, f"{_FILES} {_WORDS}"),
+    (1, f"{_FILES} {_WORDS} own_version verdicts"),
     (2, "backends"),
     (2.5, "vendor"),
     (3, "runtime"),
@@ -87,7 +87,7 @@ TYPING_CYCLES = {
 DEVICE_FREE = "snapshot"
 DEVICE_FREE_IMPORTS = {
     *("snapshot", "simulate", "errors", "byte_sizes", "html_repr", "config", "spi", "watermarks", "atomic_write"),
-    "untrusted",
+    *("untrusted", "verdicts"),
     *("numpy", "rich"),
     *("compression", "zstandard", "pyarrow"),  # for compressed files (of Python 3.14, or an extra) and Parquet
 }

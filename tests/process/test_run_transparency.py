@@ -65,9 +65,25 @@ def test_exit_status_and_output_are_unchanged(runner, source):
     runner.same(source)
 
 
-def test_exit_without_handlers_writes_no_report(runner):
-    observed = runner.forebay(EXITS["os._exit"])
-    assert (observed.status, observed.err, [*observed.output.iterdir()]) == (7, "", [])
+def test_exit_without_handlers_writes_the_report_and_flushes_nothing(runner):
+    observed = runner.same("import os; print('buffered'); os._exit(7)")
+    assert (observed.status, observed.out) == (7, "")
+    assert (observed.output / "report.html").exists()
+
+
+def test_program_that_another_one_replaces_is_reported_before(runner):
+    source = """
+        import os, sys
+        try:
+            os.execv("/no/such/program", ["x"])
+        except FileNotFoundError:
+            print("missing", flush=True)
+        os.execvp(sys.executable, [sys.executable, "-c", "print('replaced')"])
+    """
+    observed = runner.forebay(source)
+    assert (observed.status, observed.out) == (0, "missing\nreplaced\n")
+    assert "another program replaces this one (os.exec*); it is not in the report" in observed.err
+    assert (observed.output / "report.html").exists()
 
 
 STREAMS = {

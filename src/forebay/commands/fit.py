@@ -2,9 +2,19 @@
 
 The program runs once for each card, on an emulated device with the card's memory, in a process of its own. By default
 it computes only shapes, so that a model of any size needs little memory and time; a program that reads a value ends
-with its line. What it prints is discarded. Arguments after SCRIPT are passed to it.
+with its line. What it prints is discarded. Arguments after SCRIPT are passed to it. The memory of the processes that it
+starts counts, too.
 
-The exit status is 0 if it fits on a card, and 1 if it fits on none.
+For each card, the verdict is one of:
+
+fits; tight (it fits, but less than 0.75 GiB, or 5 % of a card below 8 GiB, were never reserved); fits after caught
+out-of-memory errors; fits with other settings of the allocator, as a replay of the whole program shows; does not fit;
+did not finish (an exception, a signal, a status other than 0, or a value that is not computed: the figures are the
+peak so far); no device memory used.
+
+The exit status is 0 if it fits on every card, 3 if it is tight on a card, 1 if it does not fit on a card, or only with
+other settings, and 4 if it did not finish on a card or used no device memory. Of several cards, 4 counts before 1, and
+1 before 3. It is 2 if the command is wrong.
 """
 
 from __future__ import annotations
@@ -17,11 +27,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forebay.byte_sizes import format_bytes
 from forebay.commands import CommandError, command_output, size_argument
 from forebay.commands.dask_executor import dask_executor
+from forebay.verdicts import Verdict, exit_status
 
 if TYPE_CHECKING:
-    from forebay.interop.torch.fit import FitTable
+    from forebay.interop.torch.fit import FitResult, FitTable
 
 _CARDS = "rtx_4090,a100,h100,h200"
 
@@ -62,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps(found.as_json(), indent=2))
         else:
             _print(found)
-    return 0 if any(each.fits for each in found) else 1
+    return exit_status(each.verdict for each in found)
 
 
 def _answer(args: argparse.Namespace) -> FitTable:
@@ -118,8 +130,17 @@ def _print(found: FitTable) -> None:
         if each.settings:
             console.print(f"{each.profile}: a replay of the whole program fits with these settings:")
             console.print(Padding.indent(Text(printable(each.settings[0]), "green", no_wrap=True), 4))
-        if each.verdict == "error":
-            console.print(Text(f"{each.profile}: {printable(each.message)}", "red"))
+        for line in _remarks(each):
+            console.print(Text(printable(f"{each.profile}: {line}"), "red" if not each.fits else ""))
+
+
+def _remarks(found: FitResult) -> list[str]:
+    """Return what the table does not say about a verdict."""
+    if found.verdict is Verdict.DID_NOT_FINISH:
+        at = f", at {found.line}" if found.line else ""
+        peak = f"{format_bytes(found.peak_allocated)} allocated and {format_bytes(found.peak_reserved)} reserved"
+        return [f"{found.verdict}: {found.message.rstrip('.')}{at}. The peak so far is {peak}."]
+    return [f"{found.verdict}: {' '.join(found.reasons)}"] if found.reasons and not found.settings else []
 
 
 def _cards(text: str) -> list[str]:

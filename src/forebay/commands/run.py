@@ -7,14 +7,15 @@ files are written to the output directory: snapshot.forebay and report.html, and
 directory with an earlier report is kept: the new one gets a number, as in forebay-report-2. The exit status is that of
 the program.
 
-There is no report if the program ends with os._exit, os.exec* or a signal other than Ctrl-C.
+The report is also written before os._exit and before os.exec*; it does not contain what the new program does then.
+There is none if a signal other than Ctrl-C ends the program.
 
 With --emulate, devices of another kind are emulated in the program and in all processes that it starts; the report
 has one section for each of them, and --memory is the memory of each.
 
 With --emulate cuda, PyTorch uses the emulated devices if the program imports it, without a change of the program: the
-report says whether it fits, and what held the peak. --shapes-only computes no values, so that a model of any size needs
-little memory and time.
+report says whether it fits, with the verdicts of forebay fit, and what held the peak. The memory of all processes that
+it starts counts. --shapes-only computes no values, so that a model of any size needs little memory and time.
 """
 
 from __future__ import annotations
@@ -123,8 +124,9 @@ def run(args: argparse.Namespace) -> int:
     except (CommandError, ProgramError):
         session.cancel()
         raise
-    except KeyboardInterrupt:
-        session.interrupted = True
+    except BaseException as error:
+        run_torch.note_end(error)
+        session.interrupted = isinstance(error, KeyboardInterrupt)
         raise
     return 0
 

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -55,6 +56,28 @@ def report_every_end(report: Callable[[], object]) -> None:
     with suppress(ValueError):  # not in the main thread: a thread that forks becomes the main thread only later
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, on_terminate)
+
+
+def report_before(report: Callable[[], object], announce: Callable[[], object]) -> None:
+    """Call `report` before os._exit and, after `announce`, before os.exec* replaces the program by one that exists."""
+    exit_now = os._exit
+
+    @wraps(exit_now)
+    def report_and_exit(status: int) -> NoReturn:
+        report()
+        exit_now(status)
+
+    def reporting(replace: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        @wraps(replace)
+        def report_and_replace(path: Any, *args: Any, **keywords: Any) -> NoReturn:
+            if os.access(path, os.X_OK):  # os.execvp tries each folder of PATH
+                announce()
+                report()
+            replace(path, *args, **keywords)
+
+        return report_and_replace
+
+    os._exit, os.execv, os.execve = report_and_exit, reporting(os.execv), reporting(os.execve)
 
 
 def directory_of(output: Path, pid: int) -> Path:

@@ -37,8 +37,9 @@ def report(
     children = run_children.collect(output, str(notes.get("run")))
     torch = run_torch.results(snapshots)
     summary = {**_summary(snapshots, process, notes), "children": children, "output": str(output)}
-    if torch:
-        summary["torch"] = [each.as_json() for each in torch]
+    if torch is not None:
+        summary |= torch.as_json()
+        snapshots = torch.with_notes(snapshots)
     if style == "tables":
         _print_tables(snapshots, process, children, terminal, torch)
     pages = [*snapshots, *run_children.snapshots(output, children)]
@@ -84,7 +85,7 @@ def _print_tables(
     process: ProcessUse,
     children: list[dict[str, Any]],
     terminal: Terminal,
-    torch: list[TorchResult],
+    torch: TorchResult | None,
 ) -> None:
     from forebay.snapshot.report import text
 

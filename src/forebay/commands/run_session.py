@@ -8,13 +8,13 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from forebay.commands import CommandError, run_children, run_devices, run_output, run_process, run_report
+from forebay.commands import CommandError, run_children, run_devices, run_output, run_process, run_report, run_torch
 from forebay.commands.reserved_descriptors import ReservedDescriptors
 from forebay.commands.run_output import reason
 from forebay.commands.run_progress import ProgressLine
@@ -70,6 +70,7 @@ class RunSession:
     def start(self) -> None:
         """Start recording. Call before the program: the exit handler registered first runs last."""
         atexit.register(self._finish)
+        run_children.report_before(self._finish_early, self._announce)
         try:
             run_devices.start(self.memory, self.entries)
         except (ForebayError, ValueError, MemoryError) as error:
@@ -142,19 +143,32 @@ class RunSession:
     def cancel(self) -> None:
         """Cancel the report, as the program was not run."""
         atexit.unregister(self._finish)
+        self._finished = True
+        run_torch.discard()
 
-    def _finish(self) -> None:
+    def _announce(self) -> None:
+        """Say that another program replaces this one."""
+        if os.getpid() == self._process and not self._is_child and not self.quiet and not self.as_json:
+            self._terminal.print_line("forebay: another program replaces this one (os.exec*); it is not in the report")
+
+    def _finish_early(self) -> None:
+        """Report before os._exit and os.exec*, which run no exit handlers. What the program has buffered stays so."""
+        if not self._is_child:
+            self._finish(early=True)
+
+    def _finish(self, *, early: bool = False) -> None:
         if self._is_child:
             self._finish_child()
         if os.getpid() != self._process or self._finished:
             return
         self._finished = True  # processes that are forked from now on are not the program's
         try:
-            with _interruptible_once():
+            with nullcontext() if early else _interruptible_once():
                 seconds = time.perf_counter() - self._started
                 sys.setrecursionlimit(max(sys.getrecursionlimit(), 1000))  # may be too low for the report
-                with suppress(Exception):  # closed, broken or replaced by the program; Python reports that at exit
-                    sys.stdout.flush()
+                if not early:
+                    with suppress(Exception):  # closed, broken or replaced by the program; Python reports that at exit
+                        sys.stdout.flush()
                 sys.path[:] = self._path  # later imports must not load modules from the program's folder
                 if self._progress is not None:
                     self._progress.stop()

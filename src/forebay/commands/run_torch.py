@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
-from dataclasses import dataclass
+import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from forebay.commands import CommandError
+from forebay.snapshot.formats.known_notes import VERDICT
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from forebay.interop.torch.attribution import PeakUse
+    from forebay.interop.torch.attribution.results import PeakUse
+    from forebay.interop.torch.processes import ProgramDevice, ProgramUse
     from forebay.snapshot.model import Snapshot
     from forebay.snapshot.replay.remedies import Remedies
+    from forebay.snapshot.report.paragraph import Paragraph
+    from forebay.verdicts import Judgement
 
 _MOST_ENTRIES = 400_000  # of a history that is replayed with other settings, which takes about ten seconds
 _SESSION = "forebay.interop.torch.session"
+_RECORDER = "forebay.interop.torch.processes.recorder"
 
 
 @dataclass(frozen=True, slots=True)
-class TorchResult:
-    """The result of one device: what held its peak, and replays of its history with other settings."""
+class DeviceResult:
+    """The result of one device: its verdict, what held its peak, and replays of its history with other settings."""
 
-    use: PeakUse
+    judgement: Judgement
+    device: ProgramDevice
+    use: PeakUse | None  # of the process that reserved most, if it could tell
     remedies: Remedies | None
     has_sites: bool  # the report of the device has the lines already
+
+    @property
+    def name(self) -> str:
+        return "emulated" if self.use is None else self.use.name
 
     def as_json(self) -> dict[str, Any]:
         from forebay.interop.torch.attribution.text import for_pytorch
@@ -34,15 +50,108 @@ class TorchResult:
             {"environment": for_pytorch(each.environment), "peak_reserved": each.outcome.peak_reserved}
             for each in helpful
         ]
-        return {**self.use.as_json(), "helpful_settings": settings}
+        events = self.device.events
+        return {
+            **({} if self.use is None else self.use.as_json()),
+            "index": events.index,
+            "verdict": self.judgement.verdict,
+            "text": self.judgement.text,
+            "reasons": self.judgement.reasons,
+            "capacity": events.capacity,
+            "peak_allocated": events.allocated,
+            "peak_reserved": events.reserved,
+            "spare": events.capacity - events.reserved,
+            "ooms": events.ooms,
+            "failed": events.failed,
+            "is_exact": self.device.is_exact,
+            "processes": [
+                {"pid": each.pid, "peak_allocated": each.allocated, "peak_reserved": each.reserved}
+                for each in self.device.processes
+            ],
+            "helpful_settings": settings,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TorchResult:
+    """The result of a program: the verdict about all devices, and that of each one that PyTorch used."""
+
+    judgement: Judgement
+    devices: tuple[DeviceResult, ...]
+    main: int  # number of the program's first process
+
+    def as_json(self) -> dict[str, Any]:
+        found = self.judgement
+        return {
+            "verdict": found.verdict,
+            "verdict_text": found.text,
+            "verdict_reasons": found.reasons,
+            "ended_by": found.message,
+            "ended_at": found.line,
+            "torch": [each.as_json() for each in self.devices],
+        }
+
+    def with_notes(self, snapshots: list[Snapshot]) -> list[Snapshot]:
+        """Return the snapshots with the verdict about their device as a note, which the page shows."""
+        from forebay.interop.torch.attribution.text import verdict_heading
+
+        by_device = {f"cuda:{each.device.events.index}": self._verdict(each) for each in self.devices}
+        whole = Note(verdict_heading(self.judgement), self.judgement)
+        return [
+            replace(each, notes={**each.notes, VERDICT: by_device.get(each.device, whole).as_json()})
+            if each.device.startswith("cuda")
+            else each
+            for each in snapshots
+        ]
+
+    def _verdict(self, found: DeviceResult) -> Note:
+        paragraph = _verdict_paragraph(found)
+        return Note(paragraph.heading, found.judgement, (*paragraph.sentences, *filter(None, [paragraph.line])))
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A verdict as the note of a snapshot."""
+
+    heading: str
+    judgement: Judgement
+    sentences: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        text = " ".join(self.sentences or self.judgement.reasons)
+        return {"verdict": str(self.judgement.verdict), "heading": self.heading, "text": text}
 
 
 def install(mode: str) -> None:
     """Let PyTorch use the emulated devices once the program or a process that it starts imports it."""
     from forebay.interop.torch import on_import
+    from forebay.interop.torch.processes import recorder
 
+    try:
+        os.environ[recorder.FOLDER] = tempfile.mkdtemp(prefix="forebay-run-")
+        recorder.start(is_main=True)
+    except OSError as error:
+        discard()
+        raise CommandError(f"cannot write the records of the program's processes: {error}") from error
     on_import.set_environment(mode)
     on_import.install()
+
+
+def discard() -> None:
+    """Delete the records, as there is no report."""
+    from forebay.interop.torch.processes import recorder
+
+    if folder := os.environ.pop(recorder.FOLDER, ""):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def note_end(error: BaseException) -> None:
+    """Note the exception that ended the program."""
+    recorder = sys.modules.get(_RECORDER)
+    if recorder is not None and (found := recorder.running()) is not None:
+        from forebay.interop.torch.processes.endings import ending_of
+
+        found.ending = ending_of(error)
 
 
 def is_running() -> bool:
@@ -51,17 +160,38 @@ def is_running() -> bool:
     return session is not None and session.running() is not None
 
 
-def results(snapshots: list[Snapshot]) -> list[TorchResult]:
-    """Return the result of each device that PyTorch used."""
-    if not is_running():
-        return []
-    session: Any = sys.modules[_SESSION]
+def results(snapshots: list[Snapshot]) -> TorchResult | None:
+    """Return the result of the program; None if neither it nor a process that it started has imported PyTorch."""
+    use = _program_use()
+    if use is None or not (is_running() or len(use.processes) > 1):
+        return None
+    from forebay.interop.torch.attribution.results import peak_use_of
+
     by_device = {each.device: each for each in snapshots}
     found = []
-    for use in session.running().results():
-        snapshot = by_device.get(f"cuda:{use.index}")
-        found.append(TorchResult(use, _remedies(snapshot), snapshot is not None and len(snapshot.trace) > 0))
-    return found
+    for device in use.devices:
+        index = device.events.index
+        snapshot = by_device.get(f"cuda:{index}") if [each.pid for each in device.processes] == [os.getpid()] else None
+        peak = peak_use_of(device.details) if device.details else None
+        has_sites = snapshot is not None and len(snapshot.trace) > 0
+        found.append(DeviceResult(use.judge(index), device, peak, _remedies(snapshot), has_sites))
+    return TorchResult(use.judge(), tuple(found), os.getpid())
+
+
+def _program_use() -> ProgramUse | None:
+    """Return what the processes of the program did, and delete their records."""
+    recorder = sys.modules.get(_RECORDER)
+    if recorder is None or (found := recorder.running()) is None:
+        return None
+    from forebay.interop.torch.processes import program_use, read_records
+    from forebay.interop.torch.processes.reading import with_main
+
+    found.finish()
+    folder = Path(found.folder)
+    try:
+        return program_use(with_main(read_records(folder), os.getpid(), found.ending_of_main()))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remedies(snapshot: Snapshot | None) -> Remedies | None:
@@ -76,17 +206,28 @@ def _remedies(snapshot: Snapshot | None) -> Remedies | None:
         return None
 
 
-def print_results(console: Console, found: list[TorchResult]) -> None:
-    """Print the results, one below the other."""
-    if not found:
+def _verdict_paragraph(found: DeviceResult) -> Paragraph:
+    from forebay.interop.torch.attribution.text import verdict_paragraph
+
+    return verdict_paragraph(found.judgement, found.device, found.name, found.remedies)
+
+
+def print_results(console: Console, result: TorchResult | None) -> None:
+    """Print the result, one device below the other."""
+    if result is None:
         return
-    from forebay.interop.torch.attribution.text import paragraphs
+    from forebay.interop.torch.attribution.text import peak_paragraphs, process_paragraph, verdict_heading
+    from forebay.snapshot.report.paragraph import Paragraph
     from forebay.snapshot.report.paragraph_rich import print_paragraphs
 
-    for each in found:
-        print_paragraphs(
-            console, paragraphs(each.use, each.remedies, lines=not each.has_sites), alarm=not each.use.fits
-        )
+    for each in result.devices:
+        parts = [_verdict_paragraph(each), *process_paragraph(each.device, result.main)]
+        if each.use is not None:
+            parts += peak_paragraphs(each.use, lines=not each.has_sites)
+        print_paragraphs(console, parts, alarm=not each.judgement.verdict.fits)
+    if not result.devices:
+        found = result.judgement
+        print_paragraphs(console, [Paragraph(verdict_heading(found), found.reasons)], alarm=True)
 
 
 def write_pickle(snapshots: list[Snapshot], path: Path) -> None:

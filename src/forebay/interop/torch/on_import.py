@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from forebay.interop.torch.import_hook import ImportHook
 
-__all__ = ["VARIABLE", "install", "set_environment", "uninstall"]
+if TYPE_CHECKING:
+    from forebay.interop.torch.session import TorchSession
+
+__all__ = ["OPTIONS", "VARIABLE", "install", "set_environment", "uninstall"]
 
 VARIABLE = "FOREBAY_TORCH"  # "compute" or "shapes": PyTorch of this process and of its children uses emulated devices
+OPTIONS = "options.json"  # in the folder of the records: what each process of the program records beside its peaks
+_ENTRIES = 4_000_000  # of the history, which has no stacks here
 _STARTUP = str(Path(__file__).with_name("startup"))
 
 _hooks: list[ImportHook] = []  # that of PyTorch
@@ -35,15 +42,53 @@ def uninstall() -> None:
         _hooks.pop().remove()
 
 
-def set_environment(mode: str) -> None:
-    """Let the Python processes that this one starts install the hook, too."""
-    os.environ[VARIABLE] = mode
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+def set_environment(mode: str, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let Python processes that start with an environment install the hook; by default those that this one starts."""
+    environment[VARIABLE] = mode
+    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
     if _STARTUP not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([_STARTUP, *filter(None, paths)])
+        environment["PYTHONPATH"] = os.pathsep.join([_STARTUP, *filter(None, paths)])
 
 
 def _patch() -> None:
+    from forebay.interop.torch.processes import recorder
     from forebay.interop.torch.session import TorchSession
 
-    TorchSession(os.environ.get(VARIABLE, "compute")).start()
+    found = recorder.start()
+    capacity = None if found is None else _options(found.folder).get("replay_capacity")
+    if capacity is not None:
+        _record_history()
+    session = TorchSession(os.environ.get(VARIABLE, "compute"))
+    session.start()
+    if found is not None:
+        found.details = lambda: _details(session, capacity)
+        found.when_forked = session.restart_in_child
+
+
+def _options(folder: str) -> Mapping[str, Any]:
+    try:
+        options = json.loads((Path(folder) / OPTIONS).read_text())
+    except (OSError, ValueError):
+        return {}
+    return options if isinstance(options, dict) else {}
+
+
+def _record_history() -> None:
+    from forebay.runtime.history import recording
+
+    recording.set_default(
+        "cuda", lambda allocator: recording.start(allocator, context=None, max_entries=_ENTRIES), None
+    )
+
+
+def _details(session: TorchSession, capacity: int | None) -> list[dict[str, Any]]:
+    """Return what held the peak of each device and, if wanted, the settings with which the allocations fit a card."""
+    found = []
+    for use in session.results():
+        details = {**use.as_json(), "index": session.place_of(use.index)}
+        if capacity is not None:
+            from forebay.interop.torch.attribution.other_settings import settings_that_fit
+
+            details["suffices"], details["settings"] = settings_that_fit(use.index, capacity)
+        found.append(details)
+    return found

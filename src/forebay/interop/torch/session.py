@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from forebay.errors import Unsupported, WrongState
 
 if TYPE_CHECKING:
-    from forebay.interop.torch.attribution import Ledger, PeakUse
+    from forebay.interop.torch.attribution.ledger import Ledger
+    from forebay.interop.torch.attribution.results import PeakUse
     from forebay.interop.torch.devices.patching import Patch
 
 __all__ = ["TorchSession", "running"]
@@ -38,7 +39,7 @@ class TorchSession:
         if _running is not None:
             raise WrongState("PyTorch uses emulated devices already")
         try:
-            from forebay.interop.torch.attribution import Ledger
+            from forebay.interop.torch.attribution.ledger import Ledger
             from forebay.interop.torch.devices.patching import Patch
         except (ImportError, AttributeError) as error:  # a module or a name that this version does not have
             version = getattr(sys.modules.get("torch"), "__version__", "of an unknown version")
@@ -65,8 +66,18 @@ class TorchSession:
             if _running is self:
                 _running = None
 
+    def restart_in_child(self) -> None:
+        """Measure what a forked child does, if its parent has used no device; else it can use none, as in PyTorch."""
+        if self._ledger is not None and not self._ledger.devices:
+            self._process = os.getpid()
+
+    def place_of(self, index: int) -> int:
+        """Return the machine's index of a device, which differs where CUDA_VISIBLE_DEVICES selects devices."""
+        devices = {} if self._ledger is None else self._ledger.devices
+        return next((use.place for opened, use in devices.items() if opened.device.index == index), index)
+
     def results(self) -> list[PeakUse]:
-        """Return what held the peak of each device; nothing in a forked child, whose devices are its parent's."""
+        """Return what held the peak of each device; nothing in a forked child whose devices are its parent's."""
         return [] if self._ledger is None or self._process != os.getpid() else self._ledger.results()
 
 

@@ -10,8 +10,21 @@ from typing import Any
 
 from forebay.snapshot.formats.torch_values import is_of
 from forebay.snapshot.model import HEAP_NOTES
+from forebay.verdicts import Verdict
 
-__all__ = ["all_settings", "known_settings", "pool_ids", "program_of", "seconds_of", "settings_of", "truncation_of"]
+__all__ = [
+    "VERDICT",
+    "all_settings",
+    "known_settings",
+    "pool_ids",
+    "program_of",
+    "seconds_of",
+    "settings_of",
+    "truncation_of",
+    "verdict_of",
+]
+
+VERDICT = "verdict"  # the note of `forebay run`: whether the program fits the device
 
 _SETTINGS = {
     "PYTORCH_CUDA_ALLOC_CONF": str, "max_split_size": int, "garbage_collection_threshold": float,
@@ -72,6 +85,17 @@ def truncation_of(notes: Mapping[str, Any]) -> str:
     """Return where the file ends early; "" if it is complete."""
     noted = notes.get("truncated")
     return noted if isinstance(noted, str) else ""
+
+
+def verdict_of(notes: Mapping[str, Any]) -> tuple[Verdict, str, str] | None:
+    """Return the verdict about the program with its heading and its text; None if the notes do not contain one."""
+    noted = notes.get(VERDICT)
+    if not isinstance(noted, Mapping):
+        return None
+    texts = [noted.get(name) for name in ("verdict", "heading", "text")]
+    if not all(isinstance(each, str) and len(each) <= _MAX_TEXT for each in texts) or texts[0] not in [*Verdict]:
+        return None
+    return Verdict(str(texts[0])), str(texts[1]), str(texts[2])
 
 
 def _is_id(value: Any) -> bool:

@@ -19,7 +19,7 @@ from typing import TextIO
 
 from forebay.byte_sizes import format_bytes
 from forebay.html_repr import escape_text
-from forebay.snapshot.formats.known_notes import program_of
+from forebay.snapshot.formats.known_notes import VERDICT, program_of
 from forebay.snapshot.model import Snapshot
 from forebay.snapshot.report.page import alarms, explorer, settings
 from forebay.snapshot.report.page.view import View, make_view, percentage
@@ -116,7 +116,7 @@ def _unit(value: str) -> str:
 
 def _metadata(view: View) -> str:
     """Return the notes of a snapshot that no other part of the page shows, and that are no internals of its format."""
-    elsewhere = {"program", "order", "pools", "truncated", *settings.NOTES}
+    elsewhere = {"program", "order", "pools", "truncated", VERDICT, *settings.NOTES}
     notes = {name: value for name, value in view.snapshot.notes.items() if name not in elsewhere}
     text = " · ".join(f"{name} {value}" for name, value in sorted(notes.items()))
     return f'<p class="metadata">{escape_text(text)}</p>\n' if text else ""

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed", exc_type=ImportError)
 
 import forebay  # noqa: E402 -- after the test for PyTorch
-from forebay.interop.torch.attribution import CATEGORIES  # noqa: E402 -- as above
+from forebay.interop.torch.attribution.results import CATEGORIES  # noqa: E402 -- as above
 from forebay.interop.torch.session import TorchSession, running  # noqa: E402 -- as above
 
 MIB = 1 << 20

@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed", exc_type=ImportE
 from forebay.errors import ForebayError, WrongState
 from forebay.interop.torch import sweep, will_it_fit
 from forebay.interop.torch.fit.tasks import IN_WORKER
+from forebay.verdicts import Verdict
 
 MIB = 1 << 20
 LIMIT = 120  # seconds of a run, which takes about five
@@ -39,7 +40,7 @@ def fragment():
 
 def test_sweep_finds_the_largest_size_that_fits_each_card():
     found = sweep(train, {"mib": [8, 40]}, ["rtx_4090", "h100"], memory="64MiB", timeout=LIMIT)
-    assert [each.verdict for each in found] == ["fits", "fits", "out of memory", "out of memory"]
+    assert [each.verdict for each in found] == ["fits", "fits", "does not fit", "does not fit"]
     assert found.largest("mib") == {"rtx_4090": 8, "h100": 8}
     first, last = found[0], found[-1]
     assert first.categories["parameters"] == first.categories["gradients"] == 8 * MIB
@@ -48,12 +49,13 @@ def test_sweep_finds_the_largest_size_that_fits_each_card():
     assert last.capacity == 64 * MIB
     assert 3 * 40 * MIB <= last.needed < 4 * 40 * MIB
     assert last.settings == ()
-    assert "out of memory" in repr(found).splitlines()[3]
+    assert "does not fit" in repr(found).splitlines()[3]
 
 
 def test_settings_that_make_a_program_fit_are_proved_and_do_so():
     (found,) = will_it_fit(fragment, ["rtx_4090"], memory="96MiB", timeout=LIMIT)
-    assert found.verdict == "out of memory"
+    assert found.verdict is Verdict.FITS_WITH_OTHER_SETTINGS
+    assert not found.fits
     assert found.settings[0] == "PYTORCH_ALLOC_CONF=expandable_segments:True"
     (again,) = will_it_fit(
         fragment, ["rtx_4090"], memory="96MiB", settings="expandable_segments:True", timeout=LIMIT
@@ -64,12 +66,12 @@ def test_settings_that_make_a_program_fit_are_proved_and_do_so():
 def test_error_of_the_function_is_the_message_with_an_executor():
     with ThreadPoolExecutor(1) as threads:
         (found,) = will_it_fit(lambda: 1 / 0, ["h100"], executor=threads, timeout=LIMIT)
-    assert (found.verdict, found.message) == ("error", "ZeroDivisionError: division by zero")
+    assert (found.verdict, found.message) == ("did not finish", "ZeroDivisionError: division by zero")
 
 
 def test_run_that_takes_too_long_is_an_error():
     (found,) = will_it_fit(train, ["h100"], timeout=0.01)
-    assert found.message == "TimeoutError: the run took longer than 0.01 s"
+    assert (found.verdict, found.message) == ("did not finish", "the run took longer than 0.01 s")
 
 
 def test_wrong_arguments_are_refused(monkeypatch):

@@ -10,14 +10,16 @@ from weakref import WeakSet
 
 import torch
 
+from forebay.backends import driver
 from forebay.device_spec import Device
 from forebay.interop.torch.attribution.phases import Phases
 from forebay.interop.torch.attribution.records import DeviceUse, Record
 from forebay.interop.torch.attribution.results import PeakUse, peak_use
 from forebay.interop.torch.attribution.user_frames import user_site
 from forebay.interop.torch.devices.emulated_memory import EmulatedMemory, memory_of, set_observer
+from forebay.interop.torch.processes import recorder
 from forebay.runtime.allocator import oom_observers
-from forebay.runtime.allocator.statistics import ALLOCATED_BYTES
+from forebay.runtime.allocator.statistics import ALLOCATED_BYTES, RESERVED_BYTES
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices.open_device import OpenDevice
 
@@ -90,18 +92,23 @@ class Ledger:
 
     def _reached(self, opened: OpenDevice) -> None:
         use = self.devices.get(opened) or self._begin(opened)
-        use.reached(opened.allocator.current(ALLOCATED_BYTES))
+        allocator = opened.allocator
+        allocated = allocator.current(ALLOCATED_BYTES)
+        use.reached(allocated)
+        use.idle_since_oom = False
+        recorder.used(use.place, use.capacity, allocated, allocator.current(RESERVED_BYTES))
 
     def _begin(self, opened: OpenDevice) -> DeviceUse:
-        use = self.devices[opened] = DeviceUse()
+        use = self.devices[opened] = DeviceUse(_place(opened), opened.port.memory_info()[1])
         self._meters[opened] = opened.allocator.begin_meter()
         return use
 
-    def _out_of_memory(self, index: int, *_: int) -> None:
+    def _out_of_memory(self, index: int, nbytes: int, *_: int) -> None:
         """Mark what is alive while the program still has it."""
         opened = open_device.open_device(Device("cuda", index))
-        if opened not in self.devices:
-            self._begin(opened)
+        use = self.devices.get(opened) or self._begin(opened)
+        use.failed, use.idle_since_oom = nbytes, True
+        recorder.refused(use.place, use.capacity, nbytes)
         if self._ooms < _SCANS:
             self._ooms += 1
             if self.phases.phase == "forward":
@@ -179,6 +186,13 @@ class Ledger:
                     _mark(tensor, "parameters", only_unmarked=True)
                     if tensor.grad is not None:
                         _mark(tensor.grad, "gradients", only_unmarked=True)
+
+
+def _place(opened: OpenDevice) -> int:
+    """Return the machine's index of a device, which differs where CUDA_VISIBLE_DEVICES selects devices."""
+    index = opened.device.index or 0
+    visible = getattr(driver(opened.device.kind), "visible", None)  # of emulated devices
+    return index if visible is None else int(visible()[index])
 
 
 def _mark(tensor: torch.Tensor, category: str, module: str = "", *, only_unmarked: bool = False) -> Record | None:

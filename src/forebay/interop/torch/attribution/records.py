@@ -37,10 +37,13 @@ class DeviceUse:
     memory than its largest number of live tensors.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, place: int = 0, capacity: int = 0) -> None:
+        self.place, self.capacity = place, capacity  # the machine's index of the device, and its memory
         self.live: dict[int, Record] = {}  # by number, oldest first
         self.peak = self.peak_number = self.number = 0
         self.allocations = 0
+        self.failed = 0  # bytes of the last request that ran out of memory
+        self.idle_since_oom = False  # nothing was allocated after it
         self._is_new = False  # the peak, since the last block
         self._freed_since: list[Record] = []  # alive at the peak
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import fields as dataclass_fields
+from typing import TYPE_CHECKING, Any
 
-from forebay.interop.torch.attribution.records import DeviceUse, Record
-from forebay.runtime.devices.open_device import OpenDevice
 from forebay.snapshot.model import Frame
 from forebay.snapshot.sites import label_of
+from forebay.verdicts import DeviceEvents
 
-__all__ = ["CATEGORIES", "Holder", "PeakUse", "peak_use"]
+if TYPE_CHECKING:  # modules that import PyTorch: a report may be about processes of a program that does not
+    from forebay.interop.torch.attribution.records import DeviceUse, Record
+    from forebay.runtime.devices.open_device import OpenDevice
+
+__all__ = ["CATEGORIES", "Holder", "PeakUse", "peak_use", "peak_use_of"]
 
 # Categories in the order of reports.
 CATEGORIES = ("parameters", "buffers", "gradients", "optimizer state", "activations", "inputs", "temporaries", "other",
@@ -66,6 +70,10 @@ class PeakUse:
         Number of allocations of tensors.
     ooms : int
         Number of requests that ran out of memory.
+    failed : int
+        Bytes of the last one.
+    idle_since_oom : bool
+        Nothing was allocated after it.
     categories : tuple of Holder
         The peak by category, in the order of `CATEGORIES`; without those that held nothing. "workspaces" are what
         kernels take beside tensors: workspaces of cuBLAS, and buffers for one call.
@@ -84,15 +92,20 @@ class PeakUse:
     peak_reserved: int
     allocations: int
     ooms: int
+    failed: int
+    idle_since_oom: bool
     categories: tuple[Holder, ...]
     modules: tuple[Holder, ...]
     lines: tuple[Holder, ...]
     phase: str
 
     @property
-    def fits(self) -> bool:
-        """True if no request ran out of memory."""
-        return not self.ooms
+    def events(self) -> DeviceEvents:
+        """What happened on the device, for a verdict."""
+        return DeviceEvents(
+            self.index, self.capacity, self.peak_allocated, self.peak_reserved, self.ooms, self.failed,
+            self.idle_since_oom,
+        )  # fmt: skip
 
     @property
     def spare(self) -> int:
@@ -105,9 +118,17 @@ class PeakUse:
         Returns
         -------
         dict
-            The fields, `fits` and `spare`.
+            The fields, and `spare`.
         """
-        return {**asdict(self), "fits": self.fits, "spare": self.spare}
+        return {**asdict(self), "spare": self.spare}
+
+
+def peak_use_of(fields: Mapping[str, Any]) -> PeakUse:
+    """Return the result that `PeakUse.as_json` returned in another process."""
+    found = {each.name: fields[each.name] for each in dataclass_fields(PeakUse)}
+    for name in ("categories", "modules", "lines"):
+        found[name] = tuple(Holder(**each) for each in found[name])
+    return PeakUse(**found)
 
 
 def peak_use(opened: OpenDevice, use: DeviceUse, meter: Sequence[int]) -> PeakUse:
@@ -131,6 +152,8 @@ def peak_use(opened: OpenDevice, use: DeviceUse, meter: Sequence[int]) -> PeakUs
         peak_reserved=reserved,
         allocations=use.allocations,
         ooms=opened.allocator.num_ooms,
+        failed=use.failed,
+        idle_since_oom=use.idle_since_oom,
         categories=tuple(by_category[name] for name in CATEGORIES if name in by_category),
         modules=_largest(modules),
         lines=_largest(_group(records, _line, total)),

@@ -1,4 +1,4 @@
-"""The result of a PyTorch program on an emulated device as paragraphs: whether it fits, and what held the peak."""
+"""The result of a PyTorch program on an emulated device as paragraphs: its verdict, and what held the peak."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from forebay.byte_sizes import format_bytes
 from forebay.interop.torch.attribution.results import Holder, PeakUse
+from forebay.interop.torch.processes import ProgramDevice
 from forebay.snapshot.replay.remedies import Remedies
 from forebay.snapshot.report.paragraph import Paragraph, short_labels
+from forebay.verdicts import Judgement, Verdict
 
-__all__ = ["for_pytorch", "paragraphs"]
+__all__ = ["for_pytorch", "peak_paragraphs", "process_paragraph", "verdict_heading", "verdict_paragraph"]
 
 _ROWS = 8
 
@@ -19,9 +21,9 @@ def for_pytorch(environment: str) -> str:
     return environment.replace("FOREBAY_ALLOC_CONF=", "PYTORCH_ALLOC_CONF=")
 
 
-def paragraphs(use: PeakUse, remedies: Remedies | None = None, *, lines: bool = True) -> list[Paragraph]:
-    """Return the result of one device; `remedies` are replays of its history. `lines` adds the lines of the program."""
-    parts = [_verdict(use, remedies)]
+def peak_paragraphs(use: PeakUse, *, lines: bool = True) -> list[Paragraph]:
+    """Return what held the peak of one device. `lines` adds the lines of the program."""
+    parts = []
     if use.categories:
         parts.append(_table(f"Held at the peak, in the {_PHASES[use.phase]}", "category", use.categories))
     if len(use.modules) > 1:
@@ -33,38 +35,80 @@ def paragraphs(use: PeakUse, remedies: Remedies | None = None, *, lines: bool = 
     return parts
 
 
-_PHASES = {"forward": "forward pass", "backward": "backward pass", "optimizer": "step of the optimizer",
-           "other": "rest of the program"}  # fmt: skip
+def verdict_heading(judgement: Judgement, where: str = "") -> str:
+    """Return the verdict as a heading; `where` names the device."""
+    on = f" on {where}" if where else ""
+    words = {
+        Verdict.FITS: f"the program fits{on}",
+        Verdict.TIGHT: f"the program fits tightly{on}",
+        Verdict.FITS_AFTER_ERRORS: f"the program {judgement.text}{on}",
+        Verdict.FITS_WITH_OTHER_SETTINGS: f"the program fits with other settings{on}",
+        Verdict.DOES_NOT_FIT: f"the program does not fit{on}",
+        Verdict.DID_NOT_FINISH: f"the program did not finish{on}",
+        Verdict.NO_DEVICE_MEMORY: f"no device memory used{on}",
+    }
+    return f"PyTorch: {words[judgement.verdict]}"
 
 
-def _verdict(use: PeakUse, remedies: Remedies | None) -> Paragraph:
-    where = f"cuda:{use.index} ({use.name})"
-    peaks = (
-        f"The peak is {format_bytes(use.peak_allocated)} allocated and {format_bytes(use.peak_reserved)} reserved of "
-        f"{format_bytes(use.capacity)}."
-    )
+def verdict_paragraph(
+    judgement: Judgement, device: ProgramDevice, name: str, remedies: Remedies | None = None
+) -> Paragraph:
+    """Return the verdict on one device; `remedies` are replays of its history."""
+    sentences = [*judgement.reasons, *_peaks(judgement, device)]
     helpful = () if remedies is None else remedies.helpful
     line = for_pytorch(helpful[0].environment) if helpful else ""
-    if use.fits:
-        left = f"{format_bytes(use.spare)} ({use.spare / use.capacity:.0%}) were never reserved."
-        sentences = [peaks, left]
-        if helpful:
-            best = helpful[0]
-            sentences.append(
-                f"With these settings it reserves {format_bytes(best.outcome.peak_reserved)}, as a replay of all "
-                f"{remedies.events:,} allocations and frees shows:"  # type: ignore[union-attr]  # has the helpful ones
-            )
-        return Paragraph(f"PyTorch: the program fits on {where}", tuple(sentences), line=line)
-    sentences = [peaks]
-    if helpful:
+    if helpful and judgement.verdict is Verdict.DOES_NOT_FIT:
         sentences.append(
-            f"With these settings the request succeeds, as a replay of the {remedies.events:,} allocations and frees "  # type: ignore[union-attr]  # as above
+            f"With these settings the request succeeds, as a replay of the {remedies.events:,} allocations and frees "  # type: ignore[union-attr]  # has the helpful ones
             "up to it shows:"
         )
-    elif remedies is not None and remedies.proved:
+    elif helpful and device.events.ooms:
+        sentences.append(
+            f"With these settings every request succeeds, as a replay of all {remedies.events:,} allocations and frees "  # type: ignore[union-attr]  # as above
+            "shows:"
+        )
+    elif helpful:
+        sentences.append(
+            f"With these settings it reserves {format_bytes(helpful[0].outcome.peak_reserved)}, as a replay of all "
+            f"{remedies.events:,} allocations and frees shows:"  # type: ignore[union-attr]  # as above
+        )
+    elif judgement.verdict is Verdict.DOES_NOT_FIT and remedies is not None and remedies.proved:
         tried = f"None of the {len(remedies.tried)} settings that were tried by replay"
         sentences.append(f"{tried} makes the request succeed.")
-    return Paragraph(f"PyTorch: the program does not fit on {where}", tuple(sentences), line=line)
+    return Paragraph(verdict_heading(judgement, f"cuda:{device.events.index} ({name})"), tuple(sentences), line=line)
+
+
+def process_paragraph(device: ProgramDevice, main: int) -> list[Paragraph]:
+    """Return the processes that used a device, unless it is only the program's first one, whose number is `main`."""
+    if [each.pid for each in device.processes] == [main]:
+        return []
+    rows = tuple(
+        (str(each.pid), format_bytes(each.allocated), format_bytes(each.reserved)) for each in device.processes[:_ROWS]
+    )
+    sentences = () if device.is_exact else (
+        "The peaks of all together are those at one time; of allocated bytes it is the most that it can be.",
+    )  # fmt: skip
+    return [
+        Paragraph(
+            f"Processes that used cuda:{device.events.index}", sentences, ("process", "allocated", "reserved"), rows
+        )
+    ]
+
+
+def _peaks(judgement: Judgement, device: ProgramDevice) -> list[str]:
+    events = device.events
+    allocated, reserved, capacity = map(format_bytes, (events.allocated, events.reserved, events.capacity))
+    so_far = " so far" if judgement.verdict is Verdict.DID_NOT_FINISH else ""
+    at_most = "" if device.is_exact else "at most "
+    sentences = [f"The peak{so_far} is {at_most}{allocated} allocated and {reserved} reserved of {capacity}."]
+    if judgement.verdict.fits:
+        spare = events.capacity - events.reserved
+        sentences.append(f"{format_bytes(spare)} ({spare / max(events.capacity, 1):.0%}) were never reserved.")
+    return sentences
+
+
+_PHASES = {"forward": "forward pass", "backward": "backward pass", "optimizer": "step of the optimizer",
+           "other": "rest of the program"}  # fmt: skip
 
 
 def _table(heading: str, column: str, holders: Sequence[Holder], sentences: tuple[str, ...] = ()) -> Paragraph:

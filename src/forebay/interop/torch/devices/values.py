@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 
 from forebay.errors import ForebayError
+from forebay.interop.torch.processes import unread_values
 
 __all__ = ["DataDependent", "Mode", "device", "is_computed", "needs_values", "set_mode"]
 
@@ -23,7 +24,9 @@ _PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
 class DataDependent(ForebayError):
-    """A program without values needs a value."""
+    """A program without values needs a value; `line` is that of the program."""
+
+    line: str = ""
 
 
 def set_mode(mode: Mode) -> None:
@@ -46,10 +49,12 @@ def is_computed() -> bool:
 
 def needs_values(what: str) -> DataDependent:
     """Return the error for an operator that needs the values of tensors that have none."""
-    text = (
-        f"{what} needs the values of a tensor, which are not computed with shapes only: {', called by '.join(_lines())}"
-    )
-    return DataDependent(f"{text}. Skip this line, or run with --compute (mode='compute')")
+    lines = _lines()
+    text = f"{what} needs the values of a tensor, which are not computed with shapes only: {', called by '.join(lines)}"
+    error = DataDependent(f"{text}. Skip this line, or run with --compute (mode='compute')")
+    error.line = lines[-1]
+    unread_values.note(error.line)  # also if the program catches the error
+    return error
 
 
 def _lines() -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any, overload
 
 from forebay.byte_sizes import format_bytes
 from forebay.html_repr import Html, box, table
+from forebay.verdicts import Verdict
 
 __all__ = ["FitResult", "FitTable"]
 
@@ -24,17 +25,29 @@ class FitResult:
         Name of the card's profile.
     parameters : Mapping of str to object
         The arguments of the run in a sweep.
-    fits : bool
-        True if no request ran out of memory, and the program ended without an error.
+    verdict : Verdict
+        Whether it fits.
     peak_allocated, peak_reserved : int
-        Peaks of the allocator: of the bytes in blocks, and of the bytes in segments. Of several devices, those of the
-        device that reserved most. Where memory ran out, the peaks until then.
+        Peaks of the allocator: of the bytes in blocks, and of the bytes in segments, of all processes of the program
+        together. Of several devices, those of the device that reserved most. Where memory ran out or the program did
+        not finish, the peaks until then.
     capacity : int
         Memory of the card.
     categories : Mapping of str to int
         What held the peak, by category.
+    text : str
+        The verdict in words, with the number of caught errors.
     message : str
-        The text of the out-of-memory error, or of another error that ended the program; "" without one.
+        What ended the program: the text of the out-of-memory error, another exception, a signal or a status; "" if it
+        ended well.
+    reasons : tuple of str
+        Sentences about the verdict.
+    line : str
+        The line of the program where it ended, or that needs a value; "" if none is known.
+    ooms, failed : int
+        Number of requests that ran out of memory, and the size of the last one.
+    processes : int
+        Number of processes that used a device.
     needed : int or None
         Where memory ran out, the peak of the bytes in blocks of the whole program, from a run on a card of the same
         profile with unlimited memory; None if there was no such run.
@@ -47,22 +60,26 @@ class FitResult:
 
     profile: str
     parameters: Mapping[str, Any]
-    fits: bool
+    verdict: Verdict
     peak_allocated: int
     peak_reserved: int
     capacity: int
     categories: Mapping[str, int]
+    text: str = ""
     message: str = ""
+    reasons: tuple[str, ...] = ()
+    line: str = ""
+    ooms: int = 0
+    failed: int = 0
+    processes: int = 1
     needed: int | None = None
     settings: tuple[str, ...] = ()
     seconds: float = 0.0
 
     @property
-    def verdict(self) -> str:
-        """One of "fits", "out of memory" and "error"."""
-        if self.fits:
-            return "fits"
-        return "out of memory" if "out of memory" in self.message.partition("\n")[0] else "error"
+    def fits(self) -> bool:
+        """True if the program ended without an error and used the card, with the settings that it had."""
+        return self.verdict.fits
 
     @property
     def largest(self) -> tuple[tuple[str, int], ...]:
@@ -124,9 +141,9 @@ class FitTable(Sequence[FitResult]):
         Returns
         -------
         list of dict
-            The fields of each result, and its `verdict`.
+            The fields of each result, and `fits`.
         """
-        return [{**asdict(each), "verdict": each.verdict} for each in self.results]
+        return [{**asdict(each), "fits": each.fits} for each in self.results]
 
     def columns(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the table as texts.
@@ -140,9 +157,9 @@ class FitTable(Sequence[FitResult]):
         headings = ("card", *names, "", "allocated", "reserved", "of", "held most by", "needs")
         return headings, [
             (
-                each.profile, *(str(each.parameters.get(name, "")) for name in names), each.verdict,
+                each.profile, *(str(each.parameters.get(name, "")) for name in names), each.text or each.verdict,
                 format_bytes(each.peak_allocated), format_bytes(each.peak_reserved), format_bytes(each.capacity),
-                ", ".join(f"{name} {nbytes / each.peak_allocated:.0%}" for name, nbytes in each.largest), _needs(each),
+                _held(each), _needs(each),
             )
             for each in self.results
         ]  # fmt: skip
@@ -158,13 +175,21 @@ class FitTable(Sequence[FitResult]):
         return box("Will it fit?", table(headings, rows))
 
 
+def _held(result: FitResult) -> str:
+    return ", ".join(f"{name} {nbytes / max(result.peak_allocated, 1):.0%}" for name, nbytes in result.largest)
+
+
 def _needs(result: FitResult) -> str:
-    """Return what the program needs where it does not fit."""
+    """Return what the program needs where it does not fit, or what must be known about its figures."""
+    if result.verdict is Verdict.FITS_AFTER_ERRORS:
+        return f"{format_bytes(result.failed)} failed last"
     if result.fits:
         return ""
+    if result.verdict is Verdict.DID_NOT_FINISH:
+        return "more: this is the peak so far"
     if result.settings:
         return result.settings[0]
     if result.needed is not None:
         pieces = ", in one piece" if result.needed <= result.capacity else ""
         return f"{format_bytes(result.needed)} allocated{pieces}"
-    return result.message.partition("\n")[0][:80] if result.verdict == "error" else ""
+    return ""

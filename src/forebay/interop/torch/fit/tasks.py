@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
@@ -13,10 +14,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from forebay import profiles
 from forebay.config import ALLOCATOR_SETTINGS, EMULATE, Emulated
 from forebay.errors import ForebayError
 from forebay.interop.torch import on_import
 from forebay.interop.torch.fit.results import FitResult
+from forebay.interop.torch.processes import ProgramUse, program_use, read_records, recorder
+from forebay.interop.torch.processes.reading import ending_by_status, with_main
+from forebay.verdicts import DeviceEvents, Ending, How, Judgement, Verdict
 
 __all__ = ["IN_WORKER", "FitTask", "pack", "run_task"]
 
@@ -41,8 +46,6 @@ class FitTask:
     main: str = ""  # the file of the module __main__ that the pickle needs
     path: tuple[str, ...] = ()  # sys.path
     folder: str = ""  # the working directory
-    measures_need: bool = False  # the second run, with unlimited memory
-    capacity: int = 0  # of the first run
 
 
 def pack(function: Callable[..., Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,39 +71,101 @@ def pack(function: Callable[..., Any], parameters: Mapping[str, Any]) -> dict[st
 def run_task(task: FitTask) -> FitResult:
     """Run a task in a new process; if it ran out of memory without values, again with unlimited memory."""
     started = time.monotonic()
-    found = _run(task)
-    if found.verdict == "out of memory" and task.mode == "shapes":
-        whole = _run(replace(task, memory=_UNLIMITED, measures_need=True, capacity=found.capacity))
-        if whole.fits or whole.settings:
-            found = replace(found, needed=whole.peak_allocated, settings=whole.settings)
+    use, output = _run(task)
+    judgement = use.judge()
+    found = _result(task, use, judgement, output)
+    if judgement.verdict is Verdict.DOES_NOT_FIT and task.mode == "shapes":
+        whole, _ = _run(replace(task, memory=_UNLIMITED), replay_capacity=found.capacity)
+        if whole.judge().verdict.fits:
+            found = _with_need(found, whole)
     return replace(found, parameters=task.parameters, seconds=time.monotonic() - started)
 
 
-def _run(task: FitTask) -> FitResult:
+def _run(task: FitTask, replay_capacity: int | None = None) -> tuple[ProgramUse, str]:
+    """Run the program, and return what its processes did and the last line that it printed."""
+    environment = _environment(task)
+    with TemporaryDirectory(prefix="forebay-fit-") as name:
+        folder = Path(name)
+        environment[recorder.FOLDER] = name
+        (folder / on_import.OPTIONS).write_text(json.dumps({"replay_capacity": replay_capacity}))
+        command = [sys.executable, *task.script]
+        if not task.script:
+            (folder / "task").write_bytes(pickle.dumps(task))
+            command = [sys.executable, "-c", _START, str(folder / "task")]
+        with subprocess.Popen(
+            command, env=environment, cwd=task.folder or None, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as process:  # fmt: skip
+            ending, output = _wait(process, task.timeout)
+        return program_use(with_main(read_records(folder), process.pid, ending)), output
+
+
+def _wait(process: subprocess.Popen[bytes], timeout: float | None) -> tuple[Ending, str]:
+    """Wait for the end of a process and of those that hold its output open. Returns the end and the last line."""
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return Ending(How.TIME_LIMIT, f"the run took longer than {timeout} s"), ""
+    except BaseException:
+        process.kill()
+        raise
+    last = output.decode(errors="replace").strip().rpartition("\n")[2]
+    return ending_by_status(process.returncode), last
+
+
+def _environment(task: FitTask) -> dict[str, str]:
+    """Return the environment of the program, in which PyTorch uses the emulated card."""
     ours = str(Path(__file__).parents[4])
     environment = {name: value for name, value in os.environ.items() if name not in (on_import.VARIABLE, EMULATE.name)}
     emulated = Emulated("cuda", task.count, task.profile, memory=task.memory)
     environment |= {EMULATE.name: str(emulated), IN_WORKER: "1"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [ours, environment.get("PYTHONPATH", "")]))
+    on_import.set_environment(task.mode, environment)
     if task.allocator_settings:
         environment[ALLOCATOR_SETTINGS[0]] = task.allocator_settings
-    with TemporaryDirectory(prefix="forebay-fit-") as folder:
-        request, answer = Path(folder) / "task", Path(folder) / "result"
-        request.write_bytes(pickle.dumps(task))
-        try:
-            done = subprocess.run(
-                [sys.executable, "-c", _START, str(request), str(answer)], env=environment, cwd=task.folder or None,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=task.timeout,
-                check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return _failed(task, f"TimeoutError: the run took longer than {task.timeout} s")
-        if answer.exists():
-            result: FitResult = pickle.loads(answer.read_bytes())  # noqa: S301 -- written by the process above
-            return result
-    last = done.stdout.decode(errors="replace").strip().rpartition("\n")[2]
-    return _failed(task, f"the process ended with status {done.returncode}: {last}")
+    return environment
 
 
-def _failed(task: FitTask, message: str) -> FitResult:
-    return FitResult(task.profile, task.parameters, False, 0, 0, 0, {}, message)
+def _result(task: FitTask, use: ProgramUse, judgement: Judgement, output: str) -> FitResult:
+    capacity = task.memory or int(profiles.load(task.profile).properties["total_memory"])
+    devices = [each.events for each in use.devices]
+    worst = max(devices, key=lambda each: (each.ooms > 0, each.reserved), default=DeviceEvents(0, capacity, 0, 0))
+    details = next((each.details for each in use.devices if each.events is worst), {})
+    return FitResult(
+        profile=task.profile,
+        parameters={},
+        verdict=judgement.verdict,
+        peak_allocated=worst.allocated,
+        peak_reserved=worst.reserved,
+        capacity=capacity,
+        categories={each["name"]: each["nbytes"] for each in details.get("categories", ())},
+        text=judgement.text,
+        message=_message(use, judgement, output),
+        reasons=judgement.reasons,
+        line=judgement.line,
+        ooms=sum(each.ooms for each in devices),
+        failed=worst.failed,
+        processes=sum(each.uses_devices for each in use.processes),
+    )
+
+
+def _message(use: ProgramUse, judgement: Judgement, output: str) -> str:
+    """Return what ended the program; of a status alone, with the last line that the program printed."""
+    ends_with_status = use.processes[0].ending.how is How.STATUS and judgement.verdict is Verdict.DID_NOT_FINISH
+    return f"{judgement.message}: {output}" if ends_with_status and output else judgement.message
+
+
+def _with_need(found: FitResult, whole: ProgramUse) -> FitResult:
+    """Add what the whole program needs, and the settings with which it fits."""
+    found = replace(found, needed=max(each.events.allocated for each in whole.devices))
+    if any(len(each.processes) > 1 for each in whole.devices):  # each has a history of its own
+        return found
+    if all(each.details.get("suffices", True) for each in whole.devices):  # it depends on the size of the memory
+        return found
+    first, *others = (each.details.get("settings", ()) for each in whole.devices)
+    settings = tuple(each for each in first if all(each in other for other in others))
+    if not settings:
+        return found
+    verdict = Verdict.FITS_WITH_OTHER_SETTINGS
+    return replace(found, verdict=verdict, text=str(verdict), settings=settings)

@@ -16,6 +16,7 @@ from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, memory_of, open_torch_device, over_storage
 from forebay.interop.torch.kernels.generic import caller_of, replace_values
 from forebay.interop.torch.kernels.schemas import written_arguments
+from forebay.interop.torch.processes import unread_values
 
 __all__ = ["forget_values", "keep_known", "known_values", "with_known_values"]
 
@@ -104,7 +105,7 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
         known = _read_all(args, keywords, copies, only_written)
         try:
             result = kernel(*args, **keywords)
-        except values.DataDependent:
+        except values.DataDependent as error:
             if name == "repeat_interleave" and int(known[0][0].sum()) > _MOST_REPEATS:
                 raise
             try:
@@ -113,6 +114,7 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
                 found = _FAILED
             if found is _FAILED or any(each.layout is not torch.strided for each in _tensors(found)):
                 raise
+            unread_values.withdraw(error.line)
             originals = {id(copies[id(each)]): each for each in _tensors(given)}
             result = _adopt(found, _device_of((args, keywords)), originals)
         else:

@@ -4,6 +4,7 @@
 this file hides, is imported instead of it.
 """
 
+import atexit
 import os
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -20,6 +21,15 @@ def _install_hook(folder: str) -> None:
     hook.ImportHook("torch", lambda _: _patch()).install()
 
 
+def _finish() -> None:
+    """Record the end of a process that has imported PyTorch, or ended with an exception: most do neither."""
+    name = "forebay.interop.torch.processes.recorder"
+    if name in sys.modules or hasattr(sys, "last_value"):
+        from importlib import import_module
+
+        import_module(name).finish()
+
+
 def _patch() -> None:
     from forebay.interop.torch import on_import
 
@@ -31,6 +41,8 @@ if __name__ == "sitecustomize":
     sys.path[:] = [each for each in sys.path if each != _folder]
     if os.environ.get("FOREBAY_TORCH"):
         _install_hook(_folder)
+        if os.environ.get("FOREBAY_RECORDS"):
+            atexit.register(_finish)  # the first, which runs last
     _this = sys.modules.pop("sitecustomize")
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401 -- the program's

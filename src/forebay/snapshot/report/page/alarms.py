@@ -8,7 +8,7 @@ from forebay.byte_sizes import format_bytes
 from forebay.errors import Unsupported
 from forebay.html_repr import escape_text
 from forebay.snapshot.analysis import summary
-from forebay.snapshot.formats.known_notes import truncation_of
+from forebay.snapshot.formats.known_notes import truncation_of, verdict_of
 from forebay.snapshot.report.explanation import explanation
 from forebay.snapshot.report.explanation_text import paragraphs
 from forebay.snapshot.report.page.view import View
@@ -21,8 +21,8 @@ _REMARKS = "Remarks"  # the paragraph of an explanation that `_remarks` replaces
 
 
 def section(view: View) -> str:
-    """Return the explanation of the last out-of-memory event, and remarks about the history."""
-    parts = []
+    """Return the verdict, the explanation of the last out-of-memory event, and remarks about the history."""
+    parts = [*_verdict(view)]
     if found := summary.ooms(view.snapshot):
         first, *others = _explanation(view, found[-1])
         text = " ".join(first.sentences).replace(view.folder or "\0", "")
@@ -33,6 +33,17 @@ def section(view: View) -> str:
         )
     parts += [f'<p class="remark">{escape_text(text)}</p>' for text in _remarks(view)]
     return "\n".join(parts)
+
+
+def _verdict(view: View) -> list[str]:
+    found = verdict_of(view.snapshot.notes)
+    if found is None:
+        return []
+    verdict, heading, text = found
+    kind = "remark" if verdict.fits else "alarm"
+    title = f"<strong>{escape_text(heading)}</strong>" if verdict.fits else f"<h2>{escape_text(heading)}</h2>"
+    body = f" {escape_text(text)}" if verdict.fits else f"<p>{escape_text(text)}</p>"
+    return [f'<section class="{kind}" aria-label="Verdict">{title}{body}</section>']
 
 
 def _explanation(view: View, oom: summary.Oom) -> list[Paragraph]:

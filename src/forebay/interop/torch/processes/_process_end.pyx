@@ -1,0 +1,68 @@
+# cython: language_level=3
+"""The exit status of this process, written into memory by the C library; documented in _process_end.pyi."""
+
+from libc.stdint cimport uintptr_t
+
+cdef extern from * nogil:
+    """
+    #include <signal.h>
+    #include <stdint.h>
+    #include <stdlib.h>
+    #include <string.h>
+    #include <unistd.h>
+
+    static int64_t* volatile forebay_status = NULL;
+    static volatile pid_t forebay_owner = 0;
+    static int forebay_registered = 0;
+
+    /* In a child that C code has forked, the address is that of its parent's record. */
+    static void forebay_record(int64_t value) {
+        if (forebay_status != NULL && forebay_owner == getpid()) *forebay_status = value;
+    }
+
+    static void forebay_on_signal(int number) {
+        struct sigaction standard;
+        forebay_record(-number);
+        memset(&standard, 0, sizeof standard);
+        standard.sa_handler = SIG_DFL;
+        sigaction(number, &standard, NULL);
+        raise(number); /* takes effect when this function returns, as the signal is blocked until then */
+    }
+
+    #ifdef __GLIBC__
+    static void forebay_on_exit(int status, void* unused) {
+        (void)unused;
+        forebay_record(status & 0xff);
+    }
+    #endif
+
+    static int forebay_watch(uintptr_t address, int terminates) {
+        forebay_status = (int64_t*)address;
+        forebay_owner = getpid();
+    #ifdef __GLIBC__
+        if (!forebay_registered) forebay_registered = on_exit(forebay_on_exit, NULL) == 0;
+    #endif
+        if (terminates) {
+            struct sigaction found;
+            if (sigaction(SIGTERM, NULL, &found)) return forebay_registered;
+            if (!(found.sa_flags & SA_SIGINFO) && found.sa_handler == SIG_DFL) {
+                memset(&found, 0, sizeof found);
+                found.sa_handler = forebay_on_signal;
+                sigaction(SIGTERM, &found, NULL);
+            }
+        }
+        return forebay_registered;
+    }
+
+    static void forebay_ignore(void) { forebay_status = NULL; }
+    """
+    int forebay_watch(uintptr_t address, int terminates)
+    void forebay_ignore()
+
+
+def watch(uintptr_t address, bint terminates):
+    return bool(forebay_watch(address, terminates))
+
+
+def ignore():
+    forebay_ignore()

@@ -1,0 +1,106 @@
+"""Exceptions that ended a process or a thread, as words and facts."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from forebay.errors import OutOfMemory
+from forebay.untrusted import printable, shortened
+from forebay.verdicts import Ending, How
+
+__all__ = ["ending_of", "line_of", "with_status"]
+
+_OURS = f"{Path(__file__).parents[3]}/"
+_HIDDEN = (_OURS, "<frozen", "<__array_function__")
+_LIBRARIES = (f"{sysconfig.get_path('stdlib')}/", "<string>", "<eval_with_key>")
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+_MOST = 300  # characters of a message
+_DEPTH = 100  # exceptions in a chain
+
+
+def ending_of(error: BaseException, where: str = "") -> Ending:
+    """Return how an exception ended a process, or what `where` names, such as a thread."""
+    if isinstance(error, SystemExit):
+        return with_status(_status_of(error), f"SystemExit: {error.code}", error)
+    text = shortened(printable(" ".join(str(error).split())), _MOST)
+    name = type(error).__name__
+    what = text if _is_out_of_memory(error) and text else f"{name}: {text}" if text else name
+    return Ending(
+        How.EXCEPTION,
+        f"{what} ({where})" if where else what,
+        line_of(error),
+        raised_out_of_memory=any(map(_is_out_of_memory, _causes(error))),
+        handling_out_of_memory=isinstance(error, Exception) and any(map(_is_out_of_memory, _contexts(error))),
+    )
+
+
+def with_status(status: int, what: str = "", error: BaseException | None = None) -> Ending:
+    """Return the end with an exit status; `error` is what carried it."""
+    if not status:
+        return Ending(How.FINISHED)
+    return Ending(How.STATUS, what or f"exit status {status}", "" if error is None else line_of(error))
+
+
+def line_of(error: BaseException) -> str:
+    """Return the line of the program where an exception was raised, such as "train.py:12"; "" if there is none."""
+    if isinstance(error, SyntaxError) and error.filename and not _is_library(error.filename):
+        return printable(f"{error.filename}:{error.lineno}")
+    frames = [*_lines(error.__traceback__)]
+    own = [each for each in frames if not _is_library(each[0])]
+    outside = [each for each in frames if not each[0].startswith(_HIDDEN)]
+    file, line = (own or outside or frames or [("", 0)])[-1]
+    return printable(f"{file}:{line}") if file else ""
+
+
+def _lines(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
+    """Yield the files and lines, outermost first."""
+    for frame, line in traceback.walk_tb(trace):
+        yield frame.f_code.co_filename, line
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_HIDDEN) or file.startswith(_LIBRARIES) or any(each in file for each in _PACKAGES)
+
+
+def _status_of(error: SystemExit) -> int:
+    """Return the status with which Python exits."""
+    code = error.code
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, OutOfMemory):
+        return True
+    torch: Any = sys.modules.get("torch")
+    kind = getattr(torch, "OutOfMemoryError", None)
+    return isinstance(kind, type) and isinstance(error, kind)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those that it was raised from; those of a group, too."""
+    yield from _chain(error, contexts=False)
+
+
+def _contexts(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those that were handled when it was raised."""
+    yield from _chain(error, contexts=True)
+
+
+def _chain(error: BaseException, *, contexts: bool) -> Iterator[BaseException]:
+    pending, seen = [error], set[int]()
+    while pending and len(seen) < _DEPTH:
+        each = pending.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        inner = each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+        pending += [*inner, *filter(None, (each.__cause__, each.__context__ if contexts else None))]

@@ -1,0 +1,137 @@
+"""The memory of a program: that of all its processes together.
+
+Note [Memory of several processes]: each process has an allocator of its own, and on a real card their segments share
+its memory. The peak of a device is therefore the largest sum of what the processes had reserved at one time, from the
+times of all changes. A process that ended without Python's exit is taken to have kept its memory until the
+end, as the workers of a pool do until they are terminated. The times of single blocks are not recorded: the peak of
+allocated bytes is at most the sum of the peaks of processes that ran at one time, and at most what they had reserved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from forebay.interop.torch.processes.reading import ProcessRecord
+from forebay.verdicts import DeviceEvents, Judgement, ProcessEvents, judge
+
+__all__ = ["ProcessPeak", "ProgramDevice", "ProgramUse", "program_use"]
+
+_END = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPeak:
+    """The peaks of a device in one process, in bytes."""
+
+    pid: int
+    allocated: int
+    reserved: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramDevice:
+    """What all processes of a program did on one device.
+
+    Parameters
+    ----------
+    events : DeviceEvents
+        The sums of all processes.
+    processes : tuple of ProcessPeak
+        Those that used the device, largest first.
+    is_exact : bool
+        The peaks are those of one process. Otherwise that of allocated bytes is the most that it can be.
+    details : Mapping of str to object
+        What held the peak of the largest process, as `PeakUse.as_json` returns it; empty if that is not known.
+    """
+
+    events: DeviceEvents
+    processes: tuple[ProcessPeak, ...]
+    is_exact: bool
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramUse:
+    """What all processes of a program did.
+
+    Parameters
+    ----------
+    processes : tuple of ProcessEvents
+        The processes; the first one is the program's.
+    devices : tuple of ProgramDevice
+        The devices that they used, by index.
+    """
+
+    processes: tuple[ProcessEvents, ...]
+    devices: tuple[ProgramDevice, ...]
+
+    def judge(self, index: int | None = None) -> Judgement:
+        """Return the verdict, about all devices or about one."""
+        if index is None:
+            return judge(self.processes, [each.events for each in self.devices])
+        return judge(self.processes, [each.events for each in self.devices if each.events.index == index])
+
+
+def program_use(records: Sequence[ProcessRecord]) -> ProgramUse:
+    """Add up the records of a program."""
+    indices = sorted({device.index for each in records for device in each.events.devices if device.is_used})
+    return ProgramUse(tuple(each.events for each in records), tuple(_device(records, index) for index in indices))
+
+
+def _device(records: Sequence[ProcessRecord], index: int) -> ProgramDevice:
+    used = [
+        (each, device) for each in records for device in each.events.devices if device.index == index and device.is_used
+    ]
+    largest, most = max(used, key=lambda pair: (pair[1].reserved, pair[1].allocated))
+    reserved = max(most.reserved, _peak_of_sum([_reserved(each, index) for each, _ in used]))
+    bound = _peak_of_sum([_allocated(each, device) for each, device in used])
+    allocated = max(device.allocated for _, device in used)
+    together = min(max(allocated, bound), max(reserved, allocated))
+    refused = [device for _, device in used if device.ooms]
+    events = DeviceEvents(
+        index,
+        max(device.capacity for _, device in used),
+        together,
+        reserved,
+        sum(device.ooms for device in refused),
+        refused[-1].failed if refused else 0,
+        bool(refused) and all(device.idle_since_oom for device in refused),
+    )
+    peaks = sorted(
+        (ProcessPeak(each.events.pid, device.allocated, device.reserved) for each, device in used),
+        key=lambda peak: (-peak.reserved, -peak.allocated, peak.pid),
+    )
+    is_exact = (together, reserved) == (allocated, most.reserved)
+    return ProgramDevice(events, tuple(peaks), is_exact, largest.details.get(index, {}))
+
+
+_Steps = list[tuple[int, int]]  # times, and values from then on
+
+
+def _reserved(record: ProcessRecord, index: int) -> _Steps:
+    steps = [(int(time), int(nbytes)) for time, device, nbytes in record.changes if device == index]
+    return [*steps, (record.ended or _END, 0)]
+
+
+def _allocated(record: ProcessRecord, device: DeviceEvents) -> _Steps:
+    first = next((int(time) for time, index, _ in record.changes if index == device.index), record.started)
+    return [(first, device.allocated), (record.ended or _END, 0)]
+
+
+def _peak_of_sum(processes: Sequence[_Steps]) -> int:
+    """Return the largest sum of the values of several processes at one time."""
+    differences = []
+    for steps in processes:
+        before = 0
+        for time, value in steps:
+            differences.append((time, value - before))
+            before = value
+    total = peak = 0
+    for _, difference in sorted(differences):  # of one time, those that free first
+        total += difference
+        peak = max(peak, total)
+    return peak

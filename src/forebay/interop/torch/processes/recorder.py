@@ -1,0 +1,213 @@
+"""The recorder of this process, see Note [Records survive any end]. It never raises, and does not import PyTorch."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from functools import wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+from forebay.errors import warn_unraisable
+from forebay.interop.torch.processes import unread_values
+from forebay.interop.torch.processes.endings import ending_of, with_status
+from forebay.interop.torch.processes.live_record import LiveRecord
+from forebay.verdicts import Ending, How
+
+__all__ = ["FOLDER", "Recorder", "finish", "refused", "running", "start", "used"]
+
+FOLDER = "FOREBAY_RECORDS"  # the folder of the records; unset: none are written
+_MOST_FAILURES = 20
+_recorder: Recorder | None = None
+
+
+class Recorder:
+    """The records of this process, from `start` to its end.
+
+    Parameters
+    ----------
+    folder : str
+        The folder of the records.
+    is_main : bool
+        It is the program's first process, in which `forebay run` records the end itself.
+    """
+
+    def __init__(self, folder: str, *, is_main: bool) -> None:
+        self.folder, self._is_main = folder, is_main
+        self.live: LiveRecord | None = None
+        self.details: Callable[[], list[dict[str, Any]]] | None = None  # what held the peaks, at the end
+        self.when_forked: Callable[[], None] | None = None
+        self.ending: Ending | None = None
+        self.failures: list[Ending] = []
+        self._status = 0
+        self._is_replaced = False
+        self._tells_status = False
+        self._is_finished = False
+
+    def start(self) -> None:
+        """Begin to record. Raises OSError if the files cannot be written: verdicts without them would be wrong."""
+        self._create()
+        unread_values.listen(self._write)
+        _replace_hooks(self)
+        os.register_at_fork(after_in_child=self._start_in_child)
+
+    def fail(self, error: BaseException, where: str) -> None:
+        """Record an exception that ended a thread or an exit handler."""
+        if self._is_finished or isinstance(error, SystemExit) or len(self.failures) >= _MOST_FAILURES:
+            return
+        with suppress(Exception):
+            self.failures.append(ending_of(error, where))
+            self._write()
+
+    def finish(self, status: int | None = None) -> None:
+        """Record the end of this process, once: what held the peaks, the exception, and the status if it is known."""
+        if self._is_finished:
+            return
+        self._is_finished, self._status = True, status or 0
+        with suppress(Exception):
+            error = None if self._is_main else getattr(sys, "last_value", None)
+            if self.ending is None and isinstance(error, BaseException):
+                self.ending = ending_of(error)
+            if self.live is not None:
+                self.live.end(status)
+            self._write(final=True)
+
+    def ending_of_main(self) -> Ending:
+        """Return how the program's first process ends, as far as it can tell itself."""
+        if self._is_replaced:
+            return Ending(How.REPLACED)
+        return self.ending or with_status(self._status)
+
+    def replaced(self, replaced: bool) -> None:
+        """Record that another program replaces this one, or that it could not."""
+        self._is_replaced = replaced
+        with suppress(Exception):
+            if replaced:
+                self._write(final=True)
+            if self.live is not None:
+                self.live.replace(replaced)
+
+    def _create(self) -> None:
+        from forebay.interop.torch.processes import _process_end
+
+        self.live = LiveRecord(self.folder)
+        self._tells_status = _process_end.watch(self.live.status_address, not self._is_main)
+
+    def _start_in_child(self) -> None:
+        """Begin anew in a forked child, as a fork handler."""
+        self.live = None  # else what follows would write into the record of the parent
+        try:
+            from forebay.interop.torch.processes import _process_end
+
+            _process_end.ignore()
+            self._is_main, self._is_finished, self.ending = False, False, None
+            self.failures = []
+            unread_values.clear()
+            if Path(self.folder).is_dir():  # else the program has ended
+                self._create()
+            if self.when_forked is not None:
+                self.when_forked()
+        except Exception as error:  # noqa: BLE001 -- the child runs without records
+            warn_unraisable(f"the device memory of process {os.getpid()} is not recorded: {error}")
+
+    def _write(self, *, final: bool = False) -> None:
+        """Write what needs words. `final` adds what held the peaks."""
+        if self.live is None:
+            return
+        with suppress(Exception):
+            text = {
+                "tells_status": self._tells_status,
+                "finished": self._is_finished,
+                "ending": asdict(self.ending) if self.ending is not None else None,
+                "failures": [asdict(each) for each in self.failures],
+                "unread": [*unread_values.lines()],
+                "devices": self.details() if final and self.details is not None else [],
+            }
+            path = self.live.path.with_suffix(".json")
+            partial = path.with_suffix(f".partial{threading.get_ident()}")
+            partial.write_text(json.dumps(text))
+            partial.replace(path)
+
+
+def start(folder: str | None = None, *, is_main: bool = False) -> Recorder | None:
+    """Return the recorder of this process, which begins with the first call; None if no records are wanted."""
+    global _recorder  # noqa: PLW0603 -- that of the process
+    folder = folder or os.environ.get(FOLDER)
+    if _recorder is None and folder and Path(folder).is_dir():
+        _recorder = Recorder(folder, is_main=is_main)
+        _recorder.start()
+    return _recorder
+
+
+def running() -> Recorder | None:
+    """Return the recorder of this process, if there is one."""
+    return _recorder
+
+
+def used(index: int, capacity: int, allocated: int, reserved: int) -> None:
+    """Record what a device has in blocks and in segments now, after an allocation."""
+    if _recorder is not None and _recorder.live is not None:
+        _recorder.live.used(index, capacity, allocated, reserved)
+
+
+def refused(index: int, capacity: int, nbytes: int) -> None:
+    """Record a request that ran out of memory."""
+    if _recorder is not None and _recorder.live is not None:
+        _recorder.live.refused(index, capacity, nbytes)
+
+
+def finish() -> None:
+    """Record the end of this process; also that of one that has ended with an exception before it imported PyTorch."""
+    if (found := start()) is not None:
+        found.finish()
+
+
+def _replace_hooks(recorder: Recorder) -> None:
+    in_thread, ignored = threading.excepthook, sys.unraisablehook
+
+    def on_thread_error(args: threading.ExceptHookArgs, /) -> None:
+        if args.exc_value is not None:
+            recorder.fail(args.exc_value, f"thread {args.thread.name}" if args.thread is not None else "thread")
+        in_thread(args)
+
+    def on_ignored_error(args: sys.UnraisableHookArgs, /) -> None:
+        # Exit handlers, and threads without a Thread, are called by no Python function; destructors are.
+        if args.exc_value is not None and _is_outermost(args.exc_traceback):
+            recorder.fail(args.exc_value, "exit handler")
+        ignored(args)
+
+    threading.excepthook, sys.unraisablehook = on_thread_error, on_ignored_error
+    exit_now, execv, execve = os._exit, os.execv, os.execve
+
+    @wraps(exit_now)
+    def record_and_exit(status: int) -> NoReturn:
+        recorder.finish(status)
+        exit_now(status)
+
+    @wraps(execv)
+    def record_and_execv(*args: Any, **keywords: Any) -> NoReturn:
+        recorder.replaced(True)
+        try:
+            execv(*args, **keywords)
+        finally:  # it could not
+            recorder.replaced(False)
+
+    @wraps(execve)
+    def record_and_execve(*args: Any, **keywords: Any) -> NoReturn:
+        recorder.replaced(True)
+        try:
+            execve(*args, **keywords)
+        finally:
+            recorder.replaced(False)
+
+    os._exit, os.execv, os.execve = record_and_exit, record_and_execv, record_and_execve
+
+
+def _is_outermost(trace: TracebackType | None) -> bool:
+    return trace is not None and trace.tb_frame.f_back is None
