@@ -34,6 +34,42 @@ def test_too_much(emulated_torch):
 def test_restored(emulated_torch):
     import torch
     assert torch.cuda.memory_allocated() == 0
+
+@pytest.mark.emulated_torch(profile="rtx_4090", memory="64MiB")
+def test_verdicts(emulated_torch):
+    import torch
+    assert emulated_torch.verdict == "no device memory used"
+    with pytest.raises(pytest.fail.Exception, match="No device memory used"):
+        emulated_torch.assert_fits()
+    with pytest.raises(pytest.fail.Exception, match="the peak is not known: no device memory used"):
+        emulated_torch.assert_peak("5MiB")
+    kept = torch.ones(1 << 20, device="cuda")
+    assert emulated_torch.verdict == "fits"
+    more = torch.ones(11 << 20, device="cuda")
+    assert emulated_torch.verdict == "tight"
+    emulated_torch.assert_fits()
+    with pytest.raises(pytest.fail.Exception, match="Tight. Only 0 B of cuda:0"):
+        emulated_torch.assert_fits(tight=False)
+    for _ in range(2):
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.ones(20 << 20, device="cuda")
+    assert emulated_torch.verdict == "fits after caught out-of-memory errors"
+    emulated_torch.assert_fits(tight=False)
+
+@pytest.mark.emulated_torch(mode="shapes", peak="1GiB")
+def test_unread(emulated_torch):
+    import torch
+    try:
+        torch.randn(3, device="cuda").sum().item()
+    except Exception:
+        pass
+    assert emulated_torch.verdict == "did not finish"
+
+@pytest.mark.emulated_torch(mode="shapes", peak="1GiB")
+def test_known(emulated_torch):
+    import torch
+    assert torch.ones(3, device="cuda").sum().item() == 3
+    assert emulated_torch.verdict == "fits"
 """
 
 
@@ -51,7 +87,8 @@ def run(folder, source, *options):
 @needs_torch
 def test_marker_chooses_the_device_and_limits_the_peak(tmp_path):
     output = run(tmp_path, TESTS)
-    assert "3 passed, 1 error" in output
+    assert "6 passed, 2 errors" in output, output
+    assert "the peak is not known: did not finish. A value is needed that is not computed with shapes only" in output
     assert "cuda:0: the peak is 4.00 GiB, 3.00 GiB more than 1.00 GiB\n  4.00 GiB other\n" in output
     assert "  by line: 4.00 GiB" in output
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 import forebay
 from forebay.byte_sizes import format_bytes, parse_bytes
 from forebay.errors import Unsupported
+from forebay.interop.torch.processes import unread_values
 from forebay.interop.torch.session import TorchSession
+from forebay.verdicts import Ending, How, Judgement, ProcessEvents, Verdict, judge
 
 __all__ = ["EmulatedTorch", "emulated_torch", "pytest_configure"]
 
@@ -52,14 +55,44 @@ class EmulatedTorch:
         """The peak of the bytes in segments, of the device that reserved most."""
         return max((each.peak_reserved for each in self._session.results()), default=0)
 
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict about what the test has done so far, as if it had ended without an error."""
+        return self._judge().verdict
+
+    def assert_fits(self, *, tight: bool = True) -> None:
+        """Fail the test unless what it has done so far fits.
+
+        Parameters
+        ----------
+        tight : bool, default True
+            Whether it may leave less than 0.75 GiB free, or 5 % of a device below 8 GiB.
+        """
+        found = self._judge()
+        if not found.verdict.fits or (found.verdict is Verdict.TIGHT and not tight):
+            pytest.fail(" ".join([f"{found.text}.".capitalize(), *found.reasons]), pytrace=False)
+
+    def _judge(self) -> Judgement:
+        devices = tuple(each.events for each in self._session.results())
+        unread = unread_values.lines()
+        process = ProcessEvents(os.getpid(), Ending(How.FINISHED), devices, unread=unread, is_main=True)
+        return judge([process], devices)
+
     def assert_peak(self, at_most: int | str) -> None:
         """Fail the test if a device has had more memory allocated, and say what held it.
+
+        Also fail it if the peak is not known, because no device memory was used, or a value was needed that is not
+        computed, whether or not the test caught the error.
 
         Parameters
         ----------
         at_most : int or str
             The largest peak: bytes, or a size such as "2GiB".
         """
+        found = self._judge()
+        if found.verdict in (Verdict.DID_NOT_FINISH, Verdict.NO_DEVICE_MEMORY):
+            reasons = " ".join([f"{found.text}.", *found.reasons])
+            pytest.fail(f"the peak is not known: {reasons}", pytrace=False)
         limit = parse_bytes(at_most) if isinstance(at_most, str) else at_most
         lines = []
         for use in self._session.results():
@@ -87,13 +120,14 @@ def emulated_torch(request: pytest.FixtureRequest) -> Iterator[EmulatedTorch]:
     Yields
     ------
     EmulatedTorch
-        Its peaks, and `assert_peak`.
+        Its verdict, its peaks, and assertions about them.
     """
     pytest.importorskip("torch", reason="PyTorch is not installed", exc_type=ImportError)
     marker = request.node.get_closest_marker("emulated_torch")
     options: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
     mode, peak = options.pop("mode", "compute"), options.pop("peak", None)
     session = TorchSession(mode)
+    unread_values.clear()
     with forebay.emulate("cuda", **options):
         try:
             session.start()
