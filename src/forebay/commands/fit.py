@@ -140,7 +140,7 @@ def _remarks(found: FitResult) -> list[str]:
         at = f", at {found.line}" if found.line else ""
         peak = f"{format_bytes(found.peak_allocated)} allocated and {format_bytes(found.peak_reserved)} reserved"
         return [f"{found.verdict}: {found.message.rstrip('.')}{at}. The peak so far is {peak}."]
-    return [f"{found.verdict}: {' '.join(found.reasons)}"] if found.reasons and not found.settings else []
+    return [f"{found.text}: {' '.join(found.reasons)}"] if found.reasons and not found.settings else []
 
 
 def _cards(text: str) -> list[str]:

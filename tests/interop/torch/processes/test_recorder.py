@@ -199,6 +199,21 @@ def test_memory_of_a_process_counts_however_it_was_started(programs, source):
     assert device.is_exact
 
 
+def test_exception_of_a_process_of_multiprocessing_is_known(programs):
+    found = programs.run("""
+        def fail(): {}[1]
+        recorder.start()  # as the import of PyTorch does
+        if __name__ == "__main__":
+            for method in ("fork", "spawn"):
+                process = multiprocessing.get_context(method).Process(target=fail)
+                process.start()
+                process.join()
+    """)
+    endings = [each.ending for each in found.processes[1:] if each.ending.how is not How.FINISHED]
+    assert [(each.what, each.line.rpartition("/")[2]) for each in endings] == [("KeyError: 1", "program.py:3")] * 2
+    assert found.judge().verdict is Verdict.DID_NOT_FINISH
+
+
 def test_forked_child_does_not_write_into_the_record_of_its_parent(programs):
     found = programs.run("""
         use(1)

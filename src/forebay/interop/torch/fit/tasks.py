@@ -74,7 +74,7 @@ def run_task(task: FitTask) -> FitResult:
     use, output = _run(task)
     judgement = use.judge()
     found = _result(task, use, judgement, output)
-    if judgement.verdict is Verdict.DOES_NOT_FIT and task.mode == "shapes":
+    if judgement.verdict is Verdict.DOES_NOT_FIT and found.ooms and task.mode == "shapes":
         whole, _ = _run(replace(task, memory=_UNLIMITED), replay_capacity=found.capacity)
         if whole.judge().verdict.fits:
             found = _with_need(found, whole)

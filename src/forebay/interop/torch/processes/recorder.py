@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from functools import wraps
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -183,6 +184,26 @@ def _replace_hooks(recorder: Recorder) -> None:
         ignored(args)
 
     threading.excepthook, sys.unraisablehook = on_thread_error, on_ignored_error
+    _replace_exits(recorder)
+    _replace_run(recorder)
+
+
+def _replace_run(recorder: Recorder) -> None:
+    """Record the exception of a process of multiprocessing, which prints it and exits with status 1."""
+    run = BaseProcess.run
+
+    @wraps(run)
+    def record_and_run(self: BaseProcess) -> None:
+        try:
+            run(self)
+        except Exception as error:
+            recorder.ending = ending_of(error)
+            raise
+
+    BaseProcess.run = record_and_run  # type: ignore[method-assign]  # of this process
+
+
+def _replace_exits(recorder: Recorder) -> None:
     exit_now, execv, execve = os._exit, os.execv, os.execve
 
     @wraps(exit_now)
