@@ -36,7 +36,11 @@ def test_unchanged_program_uses_the_emulated_device_and_its_peak_is_attributed(r
     observed = run(runner, TRAINING.replace("SHOW", "print(loss.item() > 0)"))
     assert (observed.status, observed.out) == (0, "NVIDIA GeForce RTX 4090 (emulated) True\nTrue\n"), observed.err
     assert "PyTorch: the program fits on cuda:0 (NVIDIA GeForce RTX 4090)" in observed.err
-    (found,) = json.loads((observed.output / "summary.json").read_text())["torch"]
+    summary = json.loads((observed.output / "summary.json").read_text())
+    assert (summary["verdict"], summary["verdict_text"], summary["verdict_reasons"]) == ("fits", "fits", [])
+    (found,) = summary["torch"]
+    assert (found["verdict"], found["ooms"], found["is_exact"]) == ("fits", 0, True)
+    assert "PyTorch: the program fits on cuda:0" in (observed.output / "report.html").read_text()
     names = {each["name"] for each in found["categories"]}
     assert names >= {"parameters", "gradients", "optimizer state", "activations"}
     assert sum(each["nbytes"] for each in found["categories"]) == found["peak_allocated"]
@@ -56,6 +60,14 @@ def test_shapes_only_runs_without_values_and_names_the_line_that_reads_one(runne
     observed = run(runner, TRAINING.replace("SHOW", "print(loss.item())"), "--shapes-only")
     assert observed.status == 1
     assert "script.py:10: print(loss.item())" in observed.err
+    assert "PyTorch: the program did not finish on cuda:0" in observed.err
+    assert "The peak so far is" in observed.err
+    (folder,) = runner.folder.glob("forebay-report-2")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["verdict"] == summary["torch"][0]["verdict"] == "did not finish"
+    assert summary["ended_by"].startswith("DataDependent: .item() needs the values")
+    assert summary["ended_at"].endswith("script.py:10")
+    assert "the program did not finish on cuda:0" in (folder / "report.html").read_text()
 
 
 @needs_torch
@@ -66,6 +78,9 @@ def test_out_of_memory_is_explained(runner):
     assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 60.00 MiB" in observed.err
     assert "cuda:0 ran out of memory" in observed.err
     assert "PyTorch: the program does not fit on cuda:0" in observed.err
+    summary = json.loads((observed.output / "summary.json").read_text())
+    assert summary["verdict"] == "does not fit"
+    assert "A request for 60.00 MiB of cuda:0 ran out of memory" in summary["verdict_reasons"][0]
     assert "settings that were tried by replay" in " ".join(observed.err.split())
 
 
@@ -88,15 +103,52 @@ CHILDREN = """
 
 @needs_torch
 def test_child_processes_use_the_emulated_device(runner):
-    observed = run(runner, CHILDREN, "--quiet")
+    observed = run(runner, CHILDREN)
     assert (observed.status, observed.out) == (0, "spawn 3.0\nfork 3.0\ncommand 1\nFalse\n"), observed.err
+    assert "PyTorch: the program fits on cuda:0 (NVIDIA GeForce RTX 4090)" in observed.err
+    assert "Processes that used cuda:0" in observed.err
+    summary = json.loads((observed.output / "summary.json").read_text())
+    (found,) = summary["torch"]
+    assert (summary["verdict"], len(found["processes"]), found["peak_reserved"] > 0) == ("fits", 2, True)
+    assert summary["pid"] not in [each["pid"] for each in found["processes"]]
+
+
+SILENT = """
+    import os, torch
+    kept = torch.ones(8 << 18, device="cuda")
+    try:
+        torch.ones(60 << 18, device="cuda")
+    except torch.OutOfMemoryError:
+        kept = torch.ones(4 << 18, device="cuda")
+    os._exit(0)
+"""
+
+
+@needs_torch
+def test_verdict_survives_an_exit_without_handlers_and_counts_caught_errors(runner):
+    observed = run(runner, SILENT, "--memory", "64MiB", "--json")
+    assert observed.status == 0
+    summary = json.loads(observed.err)
+    assert summary["verdict"] == "fits after caught out-of-memory errors"
+    assert summary["verdict_text"] == "fits after 1 caught out-of-memory error"
+    assert summary["verdict_reasons"] == ["The last request that failed was for 60.00 MiB."]
+    assert summary["torch"][0]["failed"] == 60 << 20
+
+
+@needs_torch
+def test_program_that_uses_no_device_memory_is_not_said_to_fit(runner):
+    observed = run(runner, "import torch; print(torch.zeros(3).sum().item())")
+    assert (observed.status, observed.out) == (0, "0.0\n")
+    assert "PyTorch: no device memory used" in observed.err
+    summary = json.loads((observed.output / "summary.json").read_text())
+    assert (summary["verdict"], summary["torch"]) == ("no device memory used", [])
 
 
 def test_program_without_pytorch_has_no_such_section(runner):
     observed = run(runner, "import sys; print('torch' in sys.modules, 'torch' in dir())")
     assert (observed.status, observed.out) == (0, "False False\n")
     assert "PyTorch:" not in observed.err
-    assert "torch" not in json.loads((observed.output / "summary.json").read_text())
+    assert not {"torch", "verdict"} & {*json.loads((observed.output / "summary.json").read_text())}
     assert not (observed.output / "snapshot.pickle").exists()
 
 

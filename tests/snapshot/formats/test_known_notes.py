@@ -13,8 +13,9 @@ from forebay.snapshot.analysis.summary import summary
 from forebay.snapshot.formats import known_notes, torch_writer
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
 from forebay.snapshot.report import html
+from forebay.verdicts import Verdict
 
-NAMES = ("allocator_settings", "heaps", "order", "pools", "program", "seconds", "truncated", "watermarks")
+NAMES = ("allocator_settings", "heaps", "order", "pools", "program", "seconds", "truncated", "verdict", "watermarks")
 SETTINGS = ("max_split_size", "garbage_collection_threshold", "roundup_power2_divisions", "PYTORCH_CUDA_ALLOC_CONF")
 VALUES = (
     None, True, -1, 1.5, float("nan"), 10**400, "text", [], [[]], {}, {"0": "ab"}, {"0": [1, 2, 3]}, {"1": {"2": None}},
@@ -66,3 +67,16 @@ def test_number_of_a_pool_takes_no_table_of_that_size(tmp_path):
     torch_writer.write([snapshot], tmp_path / "torch.pickle")
     value = pickle.loads((tmp_path / "torch.pickle").read_bytes())
     assert value["device_traces"][0][0]["pool_id"] == (0, (1 << 32) - 1)
+
+
+NOTED = {"verdict": "tight", "heading": "It fits tightly", "text": ""}
+
+
+@pytest.mark.parametrize(
+    "changed", [{"verdict": "perhaps"}, {"verdict": ["tight"]}, {"heading": None}, {"text": 1}, {"text": "x" * 100_000}]
+)
+def test_verdict_has_three_known_texts(changed):
+    assert known_notes.verdict_of({"verdict": NOTED}) == (Verdict.TIGHT, "It fits tightly", "")
+    assert known_notes.verdict_of({"verdict": NOTED | changed}) is None
+    assert known_notes.verdict_of({"verdict": "tight"}) is None
+    assert known_notes.verdict_of({}) is None

@@ -125,6 +125,17 @@ def test_settings_are_shown():
     assert re.search(r"max_split_size\s+64.00 MiB", re.sub("<[^>]+>", " ", render(snapshot)))
 
 
+@pytest.mark.parametrize(("verdict", "kind"), [("fits", "remark"), ("tight", "remark"), ("did not finish", "alarm")])
+def test_verdict_of_the_run_is_stated(verdict, kind):
+    note = {"verdict": verdict, "heading": "PyTorch: <the heading>", "text": "KeyError: '<1>'."}
+    page = render(Scene().snapshot(notes={"verdict": note}))
+    assert f'<section class="{kind}" aria-label="Verdict">' in page
+    assert "PyTorch: &lt;the heading&gt;" in page
+    assert "&lt;1&gt;" in page
+    assert "verdict {" not in page  # among the other notes
+    assert "Verdict" not in render(Scene().snapshot(notes={"verdict": {**note, "verdict": "perhaps"}}))
+
+
 def test_truncated_file_is_stated():
     snapshot = Scene().snapshot(notes={"truncated": "the <file> ends"})
     assert '<p class="remark">The snapshot is truncated: the &lt;file&gt; ends.</p>' in render(snapshot)

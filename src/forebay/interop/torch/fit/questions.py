@@ -67,9 +67,9 @@ def will_it_fit(
     Notes
     -----
     Each card is a run in a Python process of its own, also with an executor: the allocator begins empty, and a program
-    that depends on the properties of the card behaves as there. If memory runs out in the mode "shapes", a second run
-    with unlimited memory finds what the whole program needs, and replays of its allocations find the settings with
-    which it fits. What functions print is discarded.
+    that depends on the properties of the card behaves as there. The processes that it starts count, too. If memory runs
+    out in the mode "shapes", a second run with unlimited memory finds what the whole program needs, and replays of its
+    allocations find the settings with which it fits. What functions print is discarded.
 
     Examples
     --------
@@ -78,9 +78,9 @@ def will_it_fit(
     ...     import torch
     ...     torch.ones(30 << 28, device="cuda")
     >>> will_it_fit(step, ["rtx_4090", "h100"])  # doctest: +SKIP
-    card                     allocated  reserved   of         held most by     needs
-    rtx_4090  out of memory  0 B        0 B        23.52 GiB                   30.00 GiB allocated
-    h100      fits           30.00 GiB  30.00 GiB  79.19 GiB  other 30.00 GiB
+    card                    allocated  reserved   of         held most by  needs
+    rtx_4090  does not fit  0 B        0 B        23.52 GiB                30.00 GiB allocated
+    h100      fits          30.00 GiB  30.00 GiB  79.19 GiB  other 100%
     """
     return sweep(
         function, {}, profiles, mode=mode, count=count, memory=memory, settings=settings, executor=executor,
