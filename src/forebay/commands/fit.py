@@ -131,13 +131,14 @@ def _print(found: FitTable) -> None:
             console.print(f"{each.profile}: a replay of the whole program fits with these settings:")
             console.print(Padding.indent(Text(printable(each.settings[0]), "green", no_wrap=True), 4))
         for line in _remarks(each):
-            console.print(Text(printable(f"{each.profile}: {line}"), "red" if not each.fits else ""))
+            text = f"{each.profile}: {line}".replace(f"{Path.cwd()}/", "")
+            console.print(Text(printable(text), "red" if not each.fits else ""))
 
 
 def _remarks(found: FitResult) -> list[str]:
     """Return what the table does not say about a verdict."""
     if found.verdict is Verdict.DID_NOT_FINISH:
-        at = f", at {found.line}" if found.line else ""
+        at = f", at {found.line}" if found.line and found.line not in found.message else ""
         peak = f"{format_bytes(found.peak_allocated)} allocated and {format_bytes(found.peak_reserved)} reserved"
         return [f"{found.verdict}: {found.message.rstrip('.')}{at}. The peak so far is {peak}."]
     return [f"{found.text}: {' '.join(found.reasons)}"] if found.reasons and not found.settings else []

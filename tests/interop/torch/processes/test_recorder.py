@@ -199,6 +199,21 @@ def test_memory_of_a_process_counts_however_it_was_started(programs, source):
     assert device.is_exact
 
 
+def test_processes_that_are_terminated_one_after_the_other_do_not_add_up(programs):
+    found = programs.run("""
+        source = "use(20)\\nprint(flush=True)\\nsignal.pause()"
+        for _ in range(2):
+            child = subprocess.Popen(python(source), stdout=subprocess.PIPE)
+            child.stdout.readline()
+            child.terminate()
+            child.wait()
+    """)
+    assert [each.ending.how for each in found.processes[1:]] == [How.TERMINATED] * 2
+    (device,) = found.devices
+    assert (device.events.reserved, device.is_exact) == (20 * GIB, True)
+    assert found.judge().verdict is Verdict.FITS
+
+
 def test_exception_of_a_process_of_multiprocessing_is_known(programs):
     found = programs.run("""
         def fail(): {}[1]

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The exit status of this process, written into memory by the C library; documented in _process_end.pyi."""
+"""The end of this process, written into memory by the C library; documented in _process_end.pyi."""
 
 from libc.stdint cimport uintptr_t
 
@@ -9,15 +9,20 @@ cdef extern from * nogil:
     #include <stdint.h>
     #include <stdlib.h>
     #include <string.h>
+    #include <time.h>
     #include <unistd.h>
 
-    static int64_t* volatile forebay_status = NULL;
+    static int64_t* volatile forebay_end = NULL; /* the time, and the status */
     static volatile pid_t forebay_owner = 0;
     static int forebay_registered = 0;
 
     /* In a child that C code has forked, the address is that of its parent's record. */
     static void forebay_record(int64_t value) {
-        if (forebay_status != NULL && forebay_owner == getpid()) *forebay_status = value;
+        struct timespec now;
+        if (forebay_end == NULL || forebay_owner != getpid()) return;
+        if (!forebay_end[0] && clock_gettime(CLOCK_MONOTONIC, &now) == 0)
+            forebay_end[0] = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+        forebay_end[1] = value;
     }
 
     static void forebay_on_signal(int number) {
@@ -37,7 +42,7 @@ cdef extern from * nogil:
     #endif
 
     static int forebay_watch(uintptr_t address, int terminates) {
-        forebay_status = (int64_t*)address;
+        forebay_end = (int64_t*)address;
         forebay_owner = getpid();
     #ifdef __GLIBC__
         if (!forebay_registered) forebay_registered = on_exit(forebay_on_exit, NULL) == 0;
@@ -54,7 +59,7 @@ cdef extern from * nogil:
         return forebay_registered;
     }
 
-    static void forebay_ignore(void) { forebay_status = NULL; }
+    static void forebay_ignore(void) { forebay_end = NULL; }
     """
     int forebay_watch(uintptr_t address, int terminates)
     void forebay_ignore()

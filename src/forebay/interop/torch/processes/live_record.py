@@ -60,9 +60,9 @@ class LiveRecord:
         words[Word.VERSION] = 1  # last: the record is complete
 
     @property
-    def status_address(self) -> int:
-        """The address of the exit status."""
-        return self.address + Word.STATUS * 8
+    def end_address(self) -> int:
+        """The address of the time of the end, which the exit status follows."""
+        return self.address + Word.ENDED * 8
 
     def used(self, index: int, capacity: int, allocated: int, reserved: int) -> None:
         """Note what a device has in blocks and in segments now, after an allocation."""

@@ -2,9 +2,9 @@
 
 Note [Memory of several processes]: each process has an allocator of its own, and on a real card their segments share
 its memory. The peak of a device is therefore the largest sum of what the processes had reserved at one time, from the
-times of all changes. A process that ended without Python's exit is taken to have kept its memory until the
-end, as the workers of a pool do until they are terminated. The times of single blocks are not recorded: the peak of
-allocated bytes is at most the sum of the peaks of processes that ran at one time, and at most what they had reserved.
+times of all changes. A process whose end has left no trace, as by SIGKILL, is taken to have kept its memory until the
+end. The times of single blocks are not recorded: the peak of allocated bytes is at most the sum of the peaks of
+processes that ran at one time, and at most what they had reserved.
 """
 
 from __future__ import annotations

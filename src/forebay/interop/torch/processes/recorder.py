@@ -98,7 +98,7 @@ class Recorder:
         from forebay.interop.torch.processes import _process_end
 
         self.live = LiveRecord(self.folder)
-        self._tells_status = _process_end.watch(self.live.status_address, not self._is_main)
+        self._tells_status = _process_end.watch(self.live.end_address, not self._is_main)
 
     def _start_in_child(self) -> None:
         """Begin anew in a forked child, as a fork handler."""
