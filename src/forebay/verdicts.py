@@ -156,6 +156,8 @@ class DeviceEvents:
         Size of the last one.
     idle_since_oom : bool, optional
         Nothing was allocated after the last one.
+    at_most : int, optional
+        What processes that ran at one time could reserve if their peaks were at one time; 0 for one process.
     """
 
     index: int
@@ -165,6 +167,7 @@ class DeviceEvents:
     ooms: int = 0
     failed: int = 0
     idle_since_oom: bool = False
+    at_most: int = 0
 
     @property
     def is_used(self) -> bool:
@@ -281,6 +284,14 @@ def judge(processes: Sequence[ProcessEvents], devices: Sequence[DeviceEvents]) -
         return _plain(Verdict.DOES_NOT_FIT, reason)
     if not any(each.is_used for each in devices):
         return _plain(Verdict.NO_DEVICE_MEMORY)
+    possible = [each for each in devices if each.capacity and each.at_most > each.capacity]
+    if possible:  # on a real card, the same processes have other times
+        worst = max(possible, key=lambda each: each.at_most - each.capacity)
+        reason = (
+            f"Processes that ran at one time reserve up to {format_bytes(worst.at_most)} of "
+            f"{format_bytes(worst.capacity)} of cuda:{worst.index} if their peaks coincide, which they did not here."
+        )
+        return _plain(Verdict.TIGHT, reason)
     if ooms := sum(each.ooms for each in devices):
         return _after_errors(ooms, devices)
     tight = [each for each in devices if each.capacity and each.capacity - each.reserved < margin(each.capacity)]

@@ -66,7 +66,7 @@ def test_categories_of_a_training_step(session):
     assert found["inputs"] == 2 * MIB
     assert found["activations"] == 5 * 4 * MIB + 2 * 512  # outputs of relu and of the products; the scalars
     assert use.phase == "backward"
-    assert use.fits
+    assert (use.ooms, use.events.ooms, use.events.is_used) == (0, 0, True)
     assert use.spare == 128 * MIB - use.peak_reserved
     modules = {each.name: each.nbytes for each in use.modules}
     assert {"Net.first", "Net.layers.0", "Net.layers.1", "Net"} <= set(modules)
@@ -81,7 +81,8 @@ def test_out_of_memory_in_the_first_step_is_attributed(session):
     with pytest.raises(torch.OutOfMemoryError):
         step(model, optimizer)
     use, found = sizes(session)
-    assert not use.fits
+    assert use.events.failed > 0
+    assert use.events.idle_since_oom
     assert use.ooms == 1
     assert found["parameters"] == 10 * MIB
     assert found["other"] == held.nbytes

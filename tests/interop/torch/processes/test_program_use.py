@@ -12,13 +12,14 @@ from forebay.verdicts import DeviceEvents, Ending, How, ProcessEvents, Verdict
 GIB = 1 << 30
 
 
-def record(pid, *changes, ended, index=0, allocated=None):
+def record(pid, *changes, ended, started=None, index=0, allocated=None):
     """Return a record with changes of a device, as pairs of time and GiB."""
     peak = max(gib for _, gib in changes) * GIB
     used = DeviceEvents(index, 24 * GIB, peak if allocated is None else allocated * GIB, peak)
     rows = np.array([(time, index, gib * GIB) for time, gib in changes], np.int64)
     events = ProcessEvents(pid, Ending(How.FINISHED), (used,), is_main=pid == 1)
-    return ProcessRecord(events, 0, ended, rows, {index: {"pid": pid}})
+    began = changes[0][0] if started is None else started
+    return ProcessRecord(events, began, ended, rows, {index: {"pid": pid}})
 
 
 def test_processes_at_different_times_have_the_peak_of_the_largest():
@@ -36,6 +37,15 @@ def test_processes_at_one_time_are_added_up():
     assert device.events.allocated == 18 * GIB
     (device,) = program_use([record(1, (1, 10), ended=9, allocated=3), record(2, (3, 8), ended=9, allocated=4)]).devices
     assert device.events.allocated == 7 * GIB
+
+
+def test_processes_that_run_at_one_time_are_tight_if_only_their_times_prevent_an_error():
+    """As two workers that ended so soon here that one began to allocate after the other."""
+    found = program_use([record(1, (1, 14), (2, 0), ended=3), record(2, (4, 14), ended=9, started=1)])
+    (device,) = found.devices
+    assert (device.events.reserved, device.events.at_most) == (14 * GIB, 28 * GIB)
+    assert found.judge().verdict is Verdict.TIGHT
+    assert "reserve up to 28.00 GiB of 24.00 GiB of cuda:0" in found.judge().reasons[0]
 
 
 def test_process_without_an_end_keeps_its_memory():

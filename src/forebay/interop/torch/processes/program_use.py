@@ -4,7 +4,8 @@ Note [Memory of several processes]: each process has an allocator of its own, an
 its memory. The peak of a device is therefore the largest sum of what the processes had reserved at one time, from the
 times of all changes. A process whose end has left no trace, as by SIGKILL, is taken to have kept its memory until the
 end. The times of single blocks are not recorded: the peak of allocated bytes is at most the sum of the peaks of
-processes that ran at one time, and at most what they had reserved.
+processes that ran at one time, and at most what they had reserved. Times on a real card differ: if the peaks of
+processes that ran at one time would not fit together, the program is tight.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ def _device(records: Sequence[ProcessRecord], index: int) -> ProgramDevice:
     bound = _peak_of_sum([_allocated(each, device) for each, device in used])
     allocated = max(device.allocated for _, device in used)
     together = min(max(allocated, bound), max(reserved, allocated))
+    at_most = _peak_of_sum([[(each.started, device.reserved), (each.ended or _END, 0)] for each, device in used])
     refused = [device for _, device in used if device.ooms]
     events = DeviceEvents(
         index,
@@ -100,6 +102,7 @@ def _device(records: Sequence[ProcessRecord], index: int) -> ProgramDevice:
         sum(device.ooms for device in refused),
         refused[-1].failed if refused else 0,
         bool(refused) and all(device.idle_since_oom for device in refused),
+        at_most if len(used) > 1 else 0,
     )
     peaks = sorted(
         (ProcessPeak(each.events.pid, device.allocated, device.reserved) for each, device in used),
