@@ -101,6 +101,20 @@ def test_processes_that_share_a_device_do_not_fit_if_their_sum_does_not():
     assert found.reasons == ("The processes together reserve 30.00 GiB of 24.00 GiB of cuda:0.",)
 
 
+def test_reason_names_the_process():
+    found = judge([process(), process(Ending(How.LOST), device(), is_main=False)], [device()])
+    assert (found.message, found.reasons) == (
+        "Process 8 was killed, or crashed",
+        ("Process 8 was killed, or crashed.",),
+    )
+    found = judge([process(KEY_ERROR)], [])
+    reason = "The program ended with an exception: KeyError: 1, at train.py:3."
+    assert (found.message, found.reasons, found.line) == ("KeyError: 1", (reason,), "train.py:3")
+    found = judge([process(STATUS, device(ooms=1, idle=True))], [])
+    before = "Before that, a request for 30.00 GiB of cuda:0 ran out of memory."
+    assert found.reasons == ("The program failed: exit status 1.", before)
+
+
 def test_text_counts_caught_errors_and_names_the_last_size():
     found = judge([process()], [device(ooms=1)])
     assert found.text == "fits after 1 caught out-of-memory error"

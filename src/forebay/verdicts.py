@@ -325,26 +325,27 @@ def _failed(verdict: Verdict, process: ProcessEvents, ending: Ending) -> Judgeme
     refused = [each for each in process.devices if each.ooms]
     what = f": {ending.what}" if ending.what else ""
     at = f", at {ending.line}" if ending.line else ""
-    end = f"{_END_IN_WORDS[ending.how]}{_where(process)}{what.rstrip('.')}{at}."
+    subject = "The program" if process.is_main else f"Process {process.pid}"
+    end = f"{subject} {_END_IN_WORDS[ending.how]}{what.rstrip('.')}{at}."
     reasons = [end]
     if verdict is Verdict.DOES_NOT_FIT and refused:
         last = refused[-1]
         request = f"a request for {format_bytes(last.failed)} of cuda:{last.index} ran out of memory"
         is_request = ending.raised_out_of_memory  # whose text is long
         reasons = [f"A{request[1:]}{_where(process)}{at}."] if is_request else [end, f"Before that, {request}."]
-    message = f"{ending.what or _END_IN_WORDS[ending.how]}{_where(process)}"
+    message = f"{ending.what}{_where(process)}" if ending.what else f"{subject} {_END_IN_WORDS[ending.how]}"
     return Judgement(verdict, str(verdict), tuple(reasons), message, ending.line)
 
 
 _END_IN_WORDS = {
-    How.FINISHED: "It ended",
-    How.EXCEPTION: "An exception ended it",
-    How.STATUS: "It failed",
-    How.SIGNAL: "A signal ended it",
-    How.TERMINATED: "A signal ended it",
-    How.LOST: "It was killed, or crashed",
-    How.REPLACED: "It was replaced by another program",
-    How.TIME_LIMIT: "It took too long",
+    How.FINISHED: "ended",
+    How.EXCEPTION: "ended with an exception",
+    How.STATUS: "failed",
+    How.SIGNAL: "was ended by a signal",
+    How.TERMINATED: "was ended by a signal",
+    How.LOST: "was killed, or crashed",
+    How.REPLACED: "was replaced by another program",
+    How.TIME_LIMIT: "took too long",
 }
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay.commands import CommandError
-from forebay.snapshot.formats.known_notes import VERDICT
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -94,6 +93,7 @@ class TorchResult:
     def with_notes(self, snapshots: list[Snapshot]) -> list[Snapshot]:
         """Return the snapshots with the verdict about their device as a note, which the page shows."""
         from forebay.interop.torch.attribution.text import verdict_heading
+        from forebay.snapshot.formats.known_notes import VERDICT
 
         by_device = {f"cuda:{each.device.events.index}": self._verdict(each) for each in self.devices}
         whole = Note(verdict_heading(self.judgement), self.judgement)
