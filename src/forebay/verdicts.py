@@ -330,7 +330,8 @@ def _failed(verdict: Verdict, process: ProcessEvents, ending: Ending) -> Judgeme
     reasons = [end]
     if verdict is Verdict.DOES_NOT_FIT and refused:
         last = refused[-1]
-        request = f"a request for {format_bytes(last.failed)} of cuda:{last.index} ran out of memory"
+        size = f" for {format_bytes(last.failed)}" if last.failed else ""
+        request = f"a request{size} of cuda:{last.index} ran out of memory"
         is_request = ending.raised_out_of_memory  # whose text is long
         reasons = [f"A{request[1:]}{_where(process)}{at}."] if is_request else [end, f"Before that, {request}."]
     message = f"{ending.what}{_where(process)}" if ending.what else f"{subject} {_END_IN_WORDS[ending.how]}"
@@ -356,7 +357,7 @@ def _where(process: ProcessEvents) -> str:
 def _after_errors(ooms: int, devices: Sequence[DeviceEvents]) -> Judgement:
     last = max((each for each in devices if each.ooms), key=lambda each: each.failed)
     text = f"fits after {ooms:,} caught out-of-memory error{'s' * (ooms > 1)}"
-    reasons = [f"The last request that failed was for {format_bytes(last.failed)}."]
+    reasons = [f"The last request that failed was for {format_bytes(last.failed)}."] if last.failed else []
     if all(each.idle_since_oom for each in devices if each.ooms):
         reasons.append("Nothing was allocated on the device after it.")
     return Judgement(Verdict.FITS_AFTER_ERRORS, text, tuple(reasons))

@@ -19,6 +19,7 @@ from forebay.errors import warn_unraisable
 from forebay.interop.torch.processes import unread_values
 from forebay.interop.torch.processes.endings import ending_of, with_status
 from forebay.interop.torch.processes.live_record import LiveRecord
+from forebay.interop.torch.processes.own_devices import note_own_devices
 from forebay.verdicts import Ending, How
 
 __all__ = ["FOLDER", "Recorder", "finish", "refused", "running", "start", "used"]
@@ -76,6 +77,8 @@ class Recorder:
             if self.ending is None and isinstance(error, BaseException):
                 self.ending = ending_of(error)
             if self.live is not None:
+                if self.details is None:  # without PyTorch
+                    note_own_devices(self.live)
                 self.live.end(status)
             self._write(final=True)
 

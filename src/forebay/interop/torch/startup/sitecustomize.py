@@ -22,9 +22,9 @@ def _install_hook(folder: str) -> None:
 
 
 def _finish() -> None:
-    """Record the end of a process that has imported PyTorch, or ended with an exception: most do neither."""
+    """Record the end of a process that may have used devices, or ended with an exception: most do neither."""
     name = "forebay.interop.torch.processes.recorder"
-    if name in sys.modules or hasattr(sys, "last_value"):
+    if name in sys.modules or "forebay.runtime.devices.open_device" in sys.modules or hasattr(sys, "last_value"):
         from importlib import import_module
 
         import_module(name).finish()
