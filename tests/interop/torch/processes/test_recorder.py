@@ -2,74 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
-import subprocess
 import sys
-from textwrap import dedent
 
 import pytest
+from support.recorded_programs import sections
 
-from forebay.interop.torch import on_import
-from forebay.interop.torch.processes import program_use, read_records, recorder
-from forebay.interop.torch.processes.reading import ending_by_status, with_main
+from forebay.interop.torch.processes import read_records
 from forebay.verdicts import How, Verdict, judge
 
-LIMIT = 60  # seconds of a program, which takes less than one
 GIB = 1 << 30
-
-USE = """
-    import atexit, multiprocessing, os, signal, subprocess, sys, threading
-    from concurrent.futures import ProcessPoolExecutor
-    from forebay.interop.torch.processes import recorder, unread_values
-    GIB = 1 << 30
-
-    def use(gib=1):
-        recorder.start()
-        recorder.used(0, 24 * GIB, gib * GIB, gib * GIB)
-
-    def refuse(gib=30):
-        recorder.start()
-        recorder.refused(0, 24 * GIB, gib * GIB)
-
-    def python(source, **more):
-        return [sys.executable, "-c", "from use import *\\n" + source]
-"""
-
-
-def sections(text):
-    """Return programs by name: each begins with a line "= NAME"."""
-    parts = re.split(r"^= (.*)\n", dedent(text), flags=re.MULTILINE)[1:]
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
-class Programs:
-    """Runs programs with records, as `forebay fit` does."""
-
-    def __init__(self, folder):
-        self.folder, self.records = folder, folder / "records"
-        self.records.mkdir()
-        (folder / "use.py").write_text(dedent(USE))
-
-    def run(self, source, *, alarm=None):
-        (self.folder / "program.py").write_text(f"from use import *\n{dedent(source)}")
-        environment = os.environ | {recorder.FOLDER: str(self.records)}
-        paths = [str(self.folder), *filter(None, sys.path)]
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
-        on_import.set_environment("shapes", environment)
-        done = subprocess.Popen(
-            [sys.executable, "program.py"], cwd=self.folder, env=environment, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
-        self.output, _ = done.communicate(timeout=LIMIT)
-        self.status = done.returncode
-        return program_use(with_main(read_records(self.records), done.pid, ending_by_status(done.returncode)))
-
-
-@pytest.fixture
-def programs(tmp_path):
-    return Programs(tmp_path)
 
 
 SYNTAX = "SyntaxError: invalid syntax (<string>, line 1)"
@@ -227,45 +169,6 @@ def test_exception_of_a_process_of_multiprocessing_is_known(programs):
     endings = [each.ending for each in found.processes[1:] if each.ending.how is not How.FINISHED]
     assert [(each.what, each.line.rpartition("/")[2]) for each in endings] == [("KeyError: 1", "program.py:3")] * 2
     assert found.judge().verdict is Verdict.DID_NOT_FINISH
-
-
-OWN = sections("""
-    = program
-    x = forebay.zeros(1 << 28, device="cuda")
-    = process that it starts
-    subprocess.run(python('import forebay; x = forebay.zeros(1 << 28, device="cuda")'), check=True)
-    = forked child of a program that used the device
-    x = forebay.zeros(1 << 28, device="cuda")
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-""")
-
-
-@pytest.mark.parametrize("source", OWN.values(), ids=OWN)
-def test_memory_of_devices_without_pytorch_counts_once(programs, monkeypatch, source):
-    monkeypatch.setenv("FOREBAY_EMULATE", "cuda:1@rtx_4090")
-    found = programs.run(f"import forebay\n{source}")
-    assert programs.status == 0, programs.output
-    (device,) = found.devices
-    assert (device.events.allocated, device.is_exact) == (GIB, True)
-    assert found.judge().verdict is Verdict.FITS
-
-
-def test_memory_that_runs_out_without_pytorch_counts(programs, monkeypatch):
-    monkeypatch.setenv("FOREBAY_EMULATE", "cuda:1@rtx_4090")
-    source = """
-        import forebay
-        try:
-            forebay.zeros(100 << 28, device="cuda")
-        except forebay.OutOfMemory:
-            x = forebay.zeros(1 << 28, device="cuda")
-    """
-    found = programs.run(source).judge()
-    assert (found.text, found.reasons) == ("fits after 1 caught out-of-memory error", ())
-    for path in programs.records.iterdir():
-        path.unlink()
-    assert programs.run(source.replace("except forebay.OutOfMemory", "finally")).judge().verdict is Verdict.DOES_NOT_FIT
 
 
 def test_forked_child_does_not_write_into_the_record_of_its_parent(programs):
