@@ -22,6 +22,7 @@ LAYERS: list[tuple[float, str]] = [
     (0, "_core"),
     (0.5, "system_memory"),
     (1, f"{_FILES} {_WORDS} own_version verdicts"),
+    (1.5, "rehearsal"),
     (2, "backends"),
     (2.5, "vendor"),
     (3, "runtime"),

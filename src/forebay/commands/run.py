@@ -15,7 +15,9 @@ has one section for each of them, and --memory is the memory of each.
 
 With --emulate cuda, PyTorch uses the emulated devices if the program imports it, without a change of the program: the
 report says whether it fits, with the verdicts of forebay fit, and what held the peak. The memory of all processes that
-it starts counts. --shapes-only computes no values, so that a model of any size needs little memory and time.
+it starts counts. --shapes-only computes no values, so that a model of any size needs little memory and time. The
+program then changes no existing file: what it writes goes to a private overlay, which it reads back, and which is
+dropped at the end. Of new files only texts are created, or none with --dry; the report lists them.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from forebay.commands import CommandError, ProgramError, quiet_interrupt, run_torch, size_argument
+from forebay.commands import CommandError, ProgramError, quiet_interrupt, run_rehearsal, run_torch, size_argument
 from forebay.commands.run_session import RunSession
 from forebay.commands.script_runner import Program
 from forebay.config import EMULATE, Emulated, parse_emulated
+from forebay.rehearsal.inside import is_inside
 
 OUTPUT = Path("forebay-report")
 ENTRIES = 1_000_000
@@ -57,6 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mode.add_argument(
         "--shapes-only", dest="torch", action="store_const", const="shapes",
         help="with --emulate cuda: PyTorch computes only the shapes; a program that reads a value ends with its line",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dry", action="store_true",
+        help="with --shapes-only: create no new files either, apart from the report",
     )  # fmt: skip
     parser.add_argument(
         "--memory", type=size_argument, metavar="SIZE",
@@ -117,6 +124,14 @@ def mark_program(arguments: list[str]) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.dry and args.torch != "shapes":
+        raise CommandError("--dry requires --shapes-only: a program with values writes its files")
+    if args.torch == "shapes" and not is_inside():
+        with quiet_interrupt():
+            _program_of(args)
+            _check_shapes(args)
+            named = [] if args.trace is None else [_absolute(args.trace)]
+            return run_rehearsal.rehearse(args, _absolute(args.output or _default_output()), named)
     with quiet_interrupt():
         program, session = _prepare(args)
     try:
@@ -131,15 +146,26 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _prepare(args: argparse.Namespace) -> tuple[Program, RunSession]:
-    """Read the program and start the recording."""
-    argv = args.program[1:] if args.program[:1] == ["--"] else args.program
+def _program_of(args: argparse.Namespace) -> list[str]:
+    """Return the program and its arguments."""
+    argv: list[str] = args.program[1:] if args.program[:1] == ["--"] else args.program
     if not argv:
         kind, example = _EXAMPLES[args.form]
         raise CommandError(f"no {kind} to run: forebay run {example} (see forebay run --help)")
+    return argv
+
+
+def _check_shapes(args: argparse.Namespace) -> None:
+    if args.torch == "shapes" and not uses_cuda(args.emulate):
+        raise CommandError("--shapes-only requires emulated CUDA devices, as in --emulate cuda@h100 --shapes-only")
+
+
+def _prepare(args: argparse.Namespace) -> tuple[Program, RunSession]:
+    """Read the program and start the recording."""
+    argv = _program_of(args)
     program = Program(argv, args.form)
     session = RunSession(
-        _absolute(args.output or _default_output()),
+        run_rehearsal.real_output(_absolute(args.output or _default_output())),
         argv,
         None if args.emulate else args.memory,
         args.entries if args.history else None,
@@ -154,8 +180,7 @@ def _prepare(args: argparse.Namespace) -> tuple[Program, RunSession]:
     session.prepare()
     trace = None if args.trace is None else _absolute(args.trace)
     _emulate(args.emulate, guard=args.guard, memory=args.memory)
-    if args.torch == "shapes" and not uses_cuda(args.emulate):
-        raise CommandError("--shapes-only requires emulated CUDA devices, as in --emulate cuda@h100 --shapes-only")
+    _check_shapes(args)
     try:
         session.start()
         if uses_cuda(args.emulate):

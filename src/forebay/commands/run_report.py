@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay.atomic_write import atomic_write
-from forebay.commands import run_children, run_torch
+from forebay.commands import run_children, run_rehearsal, run_torch
 from forebay.commands.run_output import PICKLE, REPORT, SNAPSHOT, SUMMARY, reason
 from forebay.commands.run_process import ProcessUse
 from forebay.commands.terminal import Terminal
 
 if TYPE_CHECKING:
     from forebay.commands.run_torch import TorchResult
+    from forebay.rehearsal.files_report import FilesReport
     from forebay.snapshot.model import Snapshot
 
 _SITES = 10  # in the summary
@@ -30,6 +31,7 @@ def report(
     terminal: Terminal,
     output: Path,
     style: str = "tables",
+    changed_files: FilesReport | None = None,
 ) -> None:
     """Write the files. Print tables and the paths, or the summary as JSON ("json"), or only errors ("quiet")."""
     import json
@@ -40,8 +42,12 @@ def report(
     if torch is not None:
         summary |= torch.as_json()
         snapshots = torch.with_notes(snapshots)
+    if changed_files is not None:
+        summary["files"] = changed_files.as_json()
     if style == "tables":
         _print_tables(snapshots, process, children, terminal, torch)
+        if changed_files is not None:
+            run_rehearsal.print_files(terminal.console(), changed_files)
     pages = [*snapshots, *run_children.snapshots(output, children)]
     files = _write(snapshots, pages, json.dumps(summary, indent=2), terminal, output)
     if style == "json":

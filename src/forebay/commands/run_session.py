@@ -14,13 +14,23 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from forebay.commands import CommandError, run_children, run_devices, run_output, run_process, run_report, run_torch
+from forebay.commands import (
+    CommandError,
+    run_children,
+    run_devices,
+    run_output,
+    run_process,
+    run_rehearsal,
+    run_report,
+    run_torch,
+)
 from forebay.commands.reserved_descriptors import ReservedDescriptors
 from forebay.commands.run_output import reason
 from forebay.commands.run_progress import ProgressLine
 from forebay.commands.terminal import Terminal
 from forebay.errors import ForebayError, warn_unraisable
 from forebay.observe.monitor.endpoint import Endpoint
+from forebay.rehearsal.inside import Channel
 
 if TYPE_CHECKING:
     from forebay.observe import Trace
@@ -54,6 +64,7 @@ class RunSession:
     _finished: bool = False
     _ends_replaced: bool = False
     _trace: Trace | None = None
+    _rehearsal: Channel = field(default_factory=Channel)  # of a program that changes no files
     _descriptors: ReservedDescriptors = field(default_factory=ReservedDescriptors)
 
     def prepare(self) -> None:
@@ -198,7 +209,9 @@ class RunSession:
                 self.output = run_output.free_directory(self._wanted)
             style = "quiet" if self.quiet else "json" if self.as_json else "tables"
             notes = {**self._notes(seconds), "run": self._run}
-            run_report.report(run_devices.snapshots(notes), process, notes, self._terminal, self.output, style)
+            files = self._rehearsal.report()
+            snapshots = run_devices.snapshots({**notes, **run_rehearsal.notes_of(files)})
+            run_report.report(snapshots, process, notes, self._terminal, self.output, style, files)
             if self._trace is not None and self._trace.written and style == "tables":
                 self._terminal.console().print(f"{'trace':9} {self._trace.path}", soft_wrap=True, markup=False)
             if self.show_page:

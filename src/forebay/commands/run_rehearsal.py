@@ -1,0 +1,112 @@
+"""`forebay run --shapes-only` changes no files: the program runs with a private overlay, in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forebay.commands import CommandError, run_output
+from forebay.errors import ForebayError
+from forebay.observe.monitor import sockets
+from forebay.rehearsal.caches import download_caches
+from forebay.rehearsal.services import SERVICES, set_environment
+from forebay.rehearsal.supervise import Rehearsal, end_as
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from forebay.rehearsal.files_report import FilesReport
+
+_OUTPUT = "FOREBAY_REHEARSAL_OUTPUT"  # the directory of the report, which was made for real
+_SECTION = "Files"
+
+
+def rehearse(args: argparse.Namespace, output: Path, written: list[Path]) -> int:
+    """Run this command again in a process with a private overlay, and return its status.
+
+    `output` is the directory of the report, and `written` are files that the user named.
+    """
+    if sys.argv[1:2] != ["run"]:
+        raise CommandError("--shapes-only starts the command again, and needs its command line: call `forebay run`")
+    folder = output if args.overwrite else run_output.free_directory(output)
+    run_output.make_directory(folder)
+    os.environ[_OUTPUT] = str(folder)
+    set_environment(os.environ)
+    caches = download_caches()
+    real = [str(folder), *_monitor_directory(args), *filter(os.path.isdir, caches)]
+    rehearsal = Rehearsal(real, [str(each) for each in written], caches, dry=args.dry, services=SERVICES)
+    try:
+        status, report, failed = rehearsal.run([sys.executable, *sys.orig_argv[1:]])
+    except ForebayError as error:
+        raise CommandError(str(error)) from error
+    if not rehearsal.has_reported and not args.quiet:
+        _print_short(report)
+    if report.full:
+        _print(
+            f"forebay: error: the private overlay of the program's files is full ({report.full}): let the program "
+            "write less, or run it on a machine with more memory"
+        )
+    for path, reason in failed.items():
+        _print(f"forebay: error: cannot create {path!r}: {reason}")
+    return end_as(status)
+
+
+def real_output(output: Path) -> Path:
+    """Return the directory of the report that `rehearse` has made, in the process that it started."""
+    return Path(os.environ.pop(_OUTPUT, "") or output)
+
+
+def print_files(console: Console, report: FilesReport) -> None:
+    """Print what happened to files."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from forebay.untrusted import printable
+
+    lists = list(report.lists())
+    if not lists and not report.sentences():
+        return
+    console.print(Text(_SECTION, "bold"))
+    for sentence in report.sentences():
+        console.print(Padding.indent(Text(printable(sentence)), 2))
+    for heading, paths in lists:
+        console.print(Padding.indent(Text(f"{heading}:"), 2))
+        for path in paths:
+            console.print(Padding.indent(Text(printable(path), overflow="fold"), 4))
+    console.print()
+
+
+def notes_of(report: FilesReport | None) -> dict[str, object]:
+    """Return the notes for the page of the report."""
+    if report is None:
+        return {}
+    return {f"files {heading}": ", ".join(paths) for heading, paths in report.lists()}
+
+
+def _monitor_directory(args: argparse.Namespace) -> Iterator[str]:
+    """Return the directory of the sockets that `forebay top` reads, which other processes must reach."""
+    if args.monitor:
+        with suppress(OSError):
+            folder = sockets.directory()
+            if folder.is_dir():
+                yield str(folder)
+
+
+def _print_short(report: FilesReport) -> None:
+    """Print what happened to files of a program that ended without a report."""
+    for sentence in report.sentences():
+        _print(f"forebay: {sentence}")
+    for heading, paths in report.lists():
+        _print(f"forebay: {heading}: {', '.join(paths)}")
+
+
+def _print(line: str) -> None:
+    from forebay.untrusted import printable
+
+    with suppress(OSError, ValueError, AttributeError):  # standard error is closed
+        print(printable(line), file=sys.stderr, flush=True)

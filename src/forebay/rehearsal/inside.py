@@ -1,0 +1,65 @@
+"""The program's side of a run without values: asks the process that started it for the report of its files."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from contextlib import suppress
+
+from forebay.rehearsal.files_report import FilesReport
+from forebay.rehearsal.launch import CHANNEL, MECHANISM
+
+__all__ = ["Channel", "is_inside"]
+
+_LOWEST = 220
+_TIMEOUT = 60.0  # seconds: a list of the files is read from memory
+
+
+def is_inside() -> bool:
+    """Return True in a program whose changes are private, and in the processes that it starts."""
+    return os.environ.get(MECHANISM) == "inside"
+
+
+def _reserve(number: int) -> int:
+    """Return a high descriptor in place of one, so that those of the program begin at 3."""
+    for lowest in (_LOWEST, 3):
+        with suppress(OSError):  # the limit is lower
+            found = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, lowest)
+            os.close(number)
+            return found
+    os.set_inheritable(number, False)
+    return number
+
+
+class Channel:
+    """A connection to the process that started the program. Create it before the program runs."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        number = os.environ.pop(CHANNEL, "")  # not inherited by the processes of the program
+        if number.isdecimal():
+            with suppress(OSError):
+                self._socket = socket.socket(fileno=_reserve(int(number)))
+                self._socket.settimeout(_TIMEOUT)
+
+    def report(self) -> FilesReport | None:
+        """Return the report of the files up to now; None if the program has closed the connection. Never raises."""
+        if self._socket is None:
+            return None
+        try:
+            self._socket.sendall(b"?")
+            size = int.from_bytes(self._receive(8), "big")
+            return FilesReport.from_json(json.loads(self._receive(size)))
+        except (OSError, ValueError, TypeError, KeyError, EOFError):
+            return None
+
+    def _receive(self, size: int) -> bytes:
+        found = b""
+        while self._socket is not None and len(found) < size:
+            piece = self._socket.recv(size - len(found))
+            if not piece:
+                raise EOFError
+            found += piece
+        return found

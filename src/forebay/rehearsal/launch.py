@@ -1,0 +1,170 @@
+"""Start of a program whose changes of files are private: in a mount namespace, or else by Python's functions."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from forebay.errors import ForebayError, Unsupported
+from forebay.rehearsal.changes import Layer
+from forebay.rehearsal.mount_plan import MountPlan, make_plan
+from forebay.rehearsal.private_folder import PrivateFolder
+
+__all__ = ["CHANNEL", "FOLDER", "MECHANISM", "Launched", "launch"]
+
+CHANNEL = "FOREBAY_REHEARSAL_CHANNEL"  # the descriptor of a socket to the launcher
+FOLDER = "FOREBAY_REHEARSAL_FOLDER"  # of the changes, where Python's functions redirect them
+MECHANISM = "FOREBAY_REHEARSAL"  # "auto" (default), "namespace" or "python"; "inside" in the program
+_ENTRY = str(Path(__file__).with_name("namespace_entry.py"))
+_FULL_ATTRIBUTES = (6, 6)  # Linux: the first whose tmpfs has the attributes that overlays of ordinary users need
+
+
+@dataclass
+class Launched:
+    """A program that was started, and where its changes are."""
+
+    process: subprocess.Popen[bytes]
+    mechanism: str  # "namespace" or "python"
+    why_not: str  # the reason for "python"
+    channel: socket.socket
+    layers: list[Layer]
+    read_only: tuple[str, ...] = ()
+    _handles: list[int] = field(default_factory=list)
+    _folder: PrivateFolder | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """True if no more changes fit in."""
+        with suppress(OSError):
+            found = os.statvfs(self.layers[0].upper)
+            return found.f_bavail * found.f_frsize < 1 << 16
+        return False
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that the changes can take."""
+        found = os.statvfs(self.layers[0].upper)
+        return found.f_blocks * found.f_frsize
+
+    def close(self) -> None:
+        """Forget the changes. Processes that still run keep theirs."""
+        self.channel.close()
+        while self._handles:
+            os.close(self._handles.pop())
+        if self._folder is not None:
+            self._folder.remove()
+
+
+def launch(
+    program: Sequence[str], real: Sequence[str], *, environment: Mapping[str, str] | None = None,
+    size: str = "50%", dies_with_parent: bool = True, **options: Any,
+) -> Launched:  # fmt: skip
+    """Start a program with private changes.
+
+    Parameters
+    ----------
+    program : sequence of str
+        The executable file and its arguments.
+    real : sequence of str
+        Folders that the program changes for real.
+    environment : Mapping of str to str, optional
+        The environment of the program, by default that of this process.
+    size : str, default "50%"
+        What changes may take in a mount namespace: bytes, or a share of the memory.
+    dies_with_parent : bool, default True
+        End the program when the thread that calls this ends without having waited for it.
+    **options
+        Arguments of subprocess.Popen.
+
+    Returns
+    -------
+    Launched
+        The running program.
+
+    Raises
+    ------
+    ForebayError
+        If the environment variable FOREBAY_REHEARSAL asks for what is not possible.
+    """
+    given = dict(os.environ if environment is None else environment)
+    wanted = given.get(MECHANISM, "") or "auto"
+    if wanted not in ("auto", "namespace", "python", "inside"):
+        raise ForebayError(f"{MECHANISM} must be 'auto', 'namespace' or 'python', not {wanted!r}")
+    why_not = f"{MECHANISM} is 'python'"
+    if wanted != "python":
+        try:
+            plan = make_plan(real)
+            return _in_namespace(plan, program, given, size, options, dies_with_parent=dies_with_parent)
+        except (Unsupported, OSError) as error:
+            why_not = str(error)
+        if wanted == "namespace":
+            raise ForebayError(f"no mount namespace with overlays can be made here: {why_not}")
+    return _with_functions(program, real, given, why_not, options)
+
+
+def _in_namespace(
+    plan: MountPlan, program: Sequence[str], environment: dict[str, str], size: str, options: dict[str, Any], *,
+    dies_with_parent: bool,
+) -> Launched:  # fmt: skip
+    if sys.platform != "linux":
+        raise Unsupported(f"{sys.platform} has no mount namespaces")
+    folder = None if plan.privileged or _has_attributes() else PrivateFolder()
+    details = {
+        "privileged": plan.privileged, "steps": plan.steps, "size": size, "store": folder and str(folder.path),
+        "parent": os.getpid(), "dies_with_parent": dies_with_parent,
+    }  # fmt: skip
+    ours, theirs = socket.socketpair()
+    with theirs:
+        environment |= {MECHANISM: "inside", CHANNEL: str(theirs.fileno())}
+        entry = [sys.executable, "-I", "-S", _ENTRY, str(theirs.fileno()), json.dumps(details), *program]
+        process = subprocess.Popen(entry, env=environment, pass_fds=[theirs.fileno()], **options)
+    try:
+        answer, handles, _, _ = socket.recv_fds(ours, 1 << 16, 1)
+        _check_entry(answer, handles)
+    except BaseException:
+        ours.close()
+        process.kill()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+        process.wait()
+        if folder is not None:
+            folder.remove()
+        raise
+    changes = f"/proc/self/fd/{handles[0]}"
+    layers = [Layer(path, f"{changes}/{number}/upper") for number, path in enumerate(plan.overlays)]
+    return Launched(process, "namespace", "", ours, layers, plan.sealed, list(handles), folder)
+
+
+def _check_entry(answer: bytes, handles: list[int]) -> None:
+    if not handles:
+        raise Unsupported(json.loads(answer)["failed"] if answer else "the process that enters it ended")
+
+
+def _with_functions(
+    program: Sequence[str], real: Sequence[str], environment: dict[str, str], why_not: str, options: dict[str, Any]
+) -> Launched:
+    folder = PrivateFolder()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        environment |= {MECHANISM: "inside", CHANNEL: str(theirs.fileno())}
+        environment[FOLDER] = json.dumps({"folder": str(folder.path), "real": [*real]})
+        process = subprocess.Popen(program, env=environment, pass_fds=[theirs.fileno()], **options)
+    layer = Layer("/", str(folder.path / "upper"), str(folder.path / "deleted"))
+    return Launched(process, "python", why_not, ours, [layer], (), [], folder)
+
+
+def _has_attributes() -> bool:
+    numbers = os.uname().release.split("-")[0].split(".")[:2]
+    try:
+        return (int(numbers[0]), int(numbers[1])) >= _FULL_ATTRIBUTES
+    except (ValueError, IndexError):
+        return False

@@ -1,0 +1,161 @@
+"""The process that starts a program with private changes: waits for it, passes signals on, and creates new files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from forebay.byte_sizes import format_bytes
+from forebay.rehearsal.changes import read_changes
+from forebay.rehearsal.files_report import FilesReport, make_report
+from forebay.rehearsal.launch import Launched, launch
+from forebay.rehearsal.mount_table import is_below
+from forebay.rehearsal.new_files import choose, create
+
+__all__ = ["Rehearsal", "end_as"]
+
+_FORWARDED = [
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGCONT", "SIGWINCH")
+]
+_WAITED = {*_FORWARDED, signal.SIGCHLD}
+
+
+@dataclass
+class Rehearsal:
+    """A program that changes no file of the user.
+
+    Parameters
+    ----------
+    real : sequence of str
+        Folders that the program changes for real: that of the report, and caches of downloads.
+    written : sequence of str
+        Files that are written for real at the end, also if they exist: those that the user named.
+    dry : bool
+        Create no new files either.
+    services : tuple of str
+        What is not sent to other services, for the report.
+    """
+
+    real: Sequence[str]
+    written: Sequence[str] = ()
+    caches: Sequence[str] = ()
+    dry: bool = False
+    services: tuple[str, ...] = ()
+    size: str = "50%"
+    _reported: bool = field(default=False, init=False)
+
+    def run(self, program: Sequence[str]) -> tuple[int, FilesReport, dict[str, str]]:
+        """Run a program, as a shell would, until it ends.
+
+        Returns
+        -------
+        tuple
+            Its status, negative for a signal; the report; and why new files could not be created, by path.
+        """
+        launched = launch(program, self.real, size=self.size)
+        try:
+            with _blocked(_WAITED):
+                threading.Thread(target=self._answer, args=(launched,), daemon=True).start()
+                status = _wait(launched.process.pid)
+            launched.process.returncode = status  # it was waited for here
+            report = self.report(launched)
+            changes = read_changes(launched.layers)
+            _, failed = create(self._chosen(changes), self._is_written)
+            return status, report, failed
+        finally:
+            launched.close()
+
+    @property
+    def has_reported(self) -> bool:
+        """True if the program has asked for the report, to include it in its own."""
+        return self._reported
+
+    def report(self, launched: Launched) -> FilesReport:
+        """Return the changes up to now."""
+        changes = read_changes(launched.layers)
+        full = format_bytes(launched.capacity) if launched.is_full else ""
+        return make_report(
+            changes, self._chosen(changes), launched.mechanism, launched.why_not, launched.read_only, self.services,
+            full,
+        )  # fmt: skip
+
+    def _chosen(self, changes: Any) -> Any:
+        if self.dry:
+            changes = [each for each in changes if self._is_written(each.path)]
+        return choose(changes, self._is_kept, self._is_written)
+
+    def _is_written(self, path: str) -> bool:
+        return path in self.written
+
+    def _is_kept(self, path: str) -> bool:
+        return self._is_written(path) or any(is_below(path, folder) for folder in self.caches)
+
+    def _answer(self, launched: Launched) -> None:
+        """Send the report to the program each time it asks, until it ends."""
+        with suppress(OSError):
+            while launched.channel.recv(1):
+                report = json.dumps(self.report(launched).as_json()).encode()
+                self._reported = True
+                launched.channel.sendall(len(report).to_bytes(8, "big") + report)
+
+
+class _blocked:  # noqa: N801 -- used as a function
+    """Context manager: signals wait for `_wait`, in this thread and in those that it starts."""
+
+    def __init__(self, numbers: set[signal.Signals]) -> None:
+        self._numbers = numbers
+
+    def __enter__(self) -> None:
+        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
+
+    def __exit__(self, *_: object) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+
+
+def _wait(pid: int) -> int:
+    """Wait until a child ends. Signals are passed on, except those of the terminal, which it gets itself."""
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+        if done and os.WIFSTOPPED(status):
+            os.kill(os.getpid(), signal.SIGSTOP)  # as the program, so that the shell notices
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        elif done:
+            return os.waitstatus_to_exitcode(status)
+        else:
+            _pass_signal(pid)
+
+
+def _pass_signal(pid: int) -> None:
+    wait = getattr(signal, "sigwaitinfo", None)
+    if wait is None:  # macOS, which does not tell where a signal comes from
+        number, sender = signal.sigwait(_WAITED), 0
+    else:
+        found = wait(_WAITED)
+        number, sender = found.si_signo, found.si_code
+    if number != signal.SIGCHLD and sender <= 0:  # positive: the kernel, for the whole group of the terminal
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def end_as(status: int) -> int:
+    """Return the exit status of a program; end by the same signal if it was ended by one."""
+    if status >= 0:
+        return status
+    with suppress(OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program's core, if any, is the one of interest
+        signal.signal(-status, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-status})
+        sys.stdout.flush()
+        os.kill(os.getpid(), -status)
+    return 128 - status
