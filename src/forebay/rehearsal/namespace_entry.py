@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 
-__all__: list[str] = []
+__all__ = ["enter", "main"]
 
 _NEW_MOUNTS, _NEW_USERS = 0x00020000, 0x10000000
 _READ_ONLY, _NO_SUID, _NO_DEVICES, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18

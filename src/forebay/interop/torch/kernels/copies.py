@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices import host_placeholders, values
 from forebay.interop.torch.devices.emulated_memory import alias, mixed_devices
 from forebay.interop.torch.kernels.known_values import keep_known, known_values
 
@@ -22,14 +22,18 @@ def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
     if not target.is_cuda:
         known = known_values(source)
         if known is None:
-            raise values.needs_values("a copy to the CPU")
+            if not host_placeholders.is_saving():
+                raise values.needs_values("a copy to the CPU")
+            host_placeholders.copy_without_values(target)
+            return target
         target.copy_(known)
         return target
     torch.broadcast_shapes(target.size(), source.size())  # parameters of lazy modules have no `shape`
     if source.is_cuda:
         keep_known(target, known_values(source))
     else:
-        keep_known(target, source if source.device.type == "cpu" else None)
+        has_values = source.device.type == "cpu" and not host_placeholders.has_no_values(source.untyped_storage())
+        keep_known(target, source if has_values else None)
     return target
 
 
