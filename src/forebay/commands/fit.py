@@ -2,8 +2,8 @@
 
 The program runs once for each card, on an emulated device with the card's memory, in a process of its own. By default
 it computes only shapes, so that a model of any size needs little memory and time; a program that reads a value ends
-with its line. What it prints is discarded. Arguments after SCRIPT are passed to it. The memory of the processes that it
-starts counts, too.
+with its line. What it prints is discarded, and so are its changes of files: they go to a private overlay, unless
+--compute is given. Arguments after SCRIPT are passed to it. The memory of the processes that it starts counts, too.
 
 For each card, the verdict is one of:
 
@@ -30,6 +30,8 @@ from typing import TYPE_CHECKING
 from forebay.byte_sizes import format_bytes
 from forebay.commands import CommandError, command_output, size_argument
 from forebay.commands.dask_executor import dask_executor
+from forebay.commands.run_rehearsal import print_files
+from forebay.rehearsal.files_report import merge
 from forebay.verdicts import Verdict, exit_status
 
 if TYPE_CHECKING:
@@ -133,6 +135,10 @@ def _print(found: FitTable) -> None:
         for line in _remarks(each):
             text = f"{each.profile}: {line}".replace(f"{Path.cwd()}/", "")
             console.print(Text(printable(text), "red" if not each.fits else ""))
+    reports = [each.files for each in found if each.files is not None]
+    if reports:
+        console.print()
+        print_files(console, merge(reports))
 
 
 def _remarks(found: FitResult) -> list[str]:

@@ -135,6 +135,7 @@ def install(mode: str) -> None:
         raise CommandError(f"cannot write the records of the program's processes: {error}") from error
     on_import.set_environment(mode)
     on_import.install()
+    on_import.silence_services()
 
 
 def discard() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from forebay.byte_sizes import format_bytes
 from forebay.rehearsal.changes import Change
 
-__all__ = ["FilesReport", "NewFile", "make_report"]
+__all__ = ["FilesReport", "NewFile", "make_report", "merge"]
 
 _SHOWN = 8  # paths of each list on a terminal
 _MOST = 10_000  # paths of each list in JSON
@@ -104,7 +104,7 @@ class FilesReport:
             ("was read-only, as it cannot get an overlay", self.read_only),
         ):
             if paths:
-                more = [f"… and {len(paths) - _SHOWN:,} more (summary.json)"] if len(paths) > _SHOWN else []
+                more = [f"… and {len(paths) - _SHOWN:,} more"] if len(paths) > _SHOWN else []
                 yield heading, [*paths[:_SHOWN], *more]
 
 
@@ -126,6 +126,18 @@ def make_report(
         mechanism, why_not, **by_kind, not_created=tuple(new)[:_MOST], created=tuple(sorted(created))[:_MOST],
         read_only=read_only, services=services, full=full,
     )  # fmt: skip
+
+
+def merge(reports: Sequence[FilesReport]) -> FilesReport:
+    """Return the report of several runs of a program: each path once."""
+    first = next((each for each in reports if each.mechanism != "namespace"), reports[0])
+    united: dict[str, Any] = {
+        name: tuple(dict.fromkeys(path for each in reports for path in getattr(each, name)))
+        for name in ("changed", "deleted", "renamed", "created", "read_only")
+    }
+    new = {each.path: each for report in reports for each in report.not_created}
+    full = next((each.full for each in reports if each.full), "")
+    return replace(first, **united, not_created=tuple(new.values()), full=full)
 
 
 _KINDS = ("changed", "deleted", "renamed")

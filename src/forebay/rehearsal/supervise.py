@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from forebay.rehearsal.files_report import FilesReport, make_report
 from forebay.rehearsal.launch import Launched, launch
 from forebay.rehearsal.mount_table import is_below
 from forebay.rehearsal.new_files import choose, create
+from forebay.rehearsal.services import DROPPED
 
 __all__ = ["Rehearsal", "end_as"]
 
@@ -38,10 +39,14 @@ class Rehearsal:
         Folders that the program changes for real: that of the report, and caches of downloads.
     written : sequence of str
         Files that are written for real at the end, also if they exist: those that the user named.
+    caches : sequence of str
+        Folders in which new files are created whatever they contain.
     dry : bool
         Create no new files either.
     services : tuple of str
         What is not sent to other services, for the report.
+    size : str, default "50%"
+        What changes may take: bytes, or a share of the memory.
     """
 
     real: Sequence[str]
@@ -73,6 +78,19 @@ class Rehearsal:
         finally:
             launched.close()
 
+    @contextmanager
+    def started(self, program: Sequence[str], environment: Mapping[str, str], **options: Any) -> Iterator[Launched]:
+        """Context manager: a program that was started with an environment and options of `subprocess.Popen`.
+
+        At the end it is waited for, and no new files are created.
+        """
+        launched = launch(program, self.real, environment=environment, size=self.size, **options)
+        try:
+            with launched.process:
+                yield launched
+        finally:
+            launched.close()
+
     @property
     def has_reported(self) -> bool:
         """True if the program has asked for the report, to include it in its own."""
@@ -88,6 +106,7 @@ class Rehearsal:
         )  # fmt: skip
 
     def _chosen(self, changes: Any) -> Any:
+        changes = [each for each in changes if not is_below(each.path, DROPPED)]
         if self.dry:
             changes = [each for each in changes if self._is_written(each.path)]
         return choose(changes, self._is_kept, self._is_written)

@@ -7,21 +7,26 @@ import os
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from forebay.interop.torch.import_hook import ImportHook
+from forebay.rehearsal import services
+from forebay.rehearsal.inside import is_inside
 
 if TYPE_CHECKING:
     from forebay.interop.torch.session import TorchSession
 
-__all__ = ["OPTIONS", "VARIABLE", "install", "set_environment", "uninstall"]
+__all__ = ["OPTIONS", "VARIABLE", "install", "set_environment", "silence_services", "uninstall"]
 
 VARIABLE = "FOREBAY_TORCH"  # "compute" or "shapes": PyTorch of this process and of its children uses emulated devices
 OPTIONS = "options.json"  # in the folder of the records: what each process of the program records beside its peaks
 _ENTRIES = 4_000_000  # of the history, which has no stacks here
 _STARTUP = str(Path(__file__).with_name("startup"))
 
-_hooks: list[ImportHook] = []  # that of PyTorch
+_SAFETENSORS = "safetensors.torch"
+
+_hooks: list[ImportHook] = []  # those of PyTorch and safetensors
 
 
 def install(after: Callable[[], None] | None = None) -> None:
@@ -31,9 +36,17 @@ def install(after: Callable[[], None] | None = None) -> None:
     if "torch" in sys.modules:
         call()
     else:
-        hook = ImportHook("torch", lambda _: call())
-        _hooks.append(hook)
-        hook.install()
+        _install("torch", lambda _: call())
+    if _SAFETENSORS in sys.modules:
+        _replace_save_file(sys.modules[_SAFETENSORS])
+    else:
+        _install(_SAFETENSORS, _replace_save_file)
+
+
+def _install(name: str, after: Callable[[ModuleType], None]) -> None:
+    hook = ImportHook(name, after)
+    _hooks.append(hook)
+    hook.install()
 
 
 def uninstall() -> None:
@@ -42,12 +55,25 @@ def uninstall() -> None:
         _hooks.pop().remove()
 
 
+def silence_services() -> None:
+    """Let libraries send nothing to other services, if the files of this program are private, too."""
+    if is_inside():
+        services.install(ImportHook)
+
+
 def set_environment(mode: str, environment: MutableMapping[str, str] = os.environ) -> None:
     """Let Python processes that start with an environment install the hook; by default those that this one starts."""
     environment[VARIABLE] = mode
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
     if _STARTUP not in paths:
         environment["PYTHONPATH"] = os.pathsep.join([_STARTUP, *filter(None, paths)])
+
+
+def _replace_save_file(module: ModuleType) -> None:
+    """Replace the function before another module copies its name. It stays the library's unless PyTorch is patched."""
+    from forebay.interop.torch.extensions.safetensors_files import replace_save_file
+
+    replace_save_file(module)
 
 
 def _patch() -> None:

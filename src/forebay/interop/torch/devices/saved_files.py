@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.serialization
@@ -52,7 +52,7 @@ class _Writing:
         self._holes: list[str] = []
         self._stack = ExitStack()
 
-    def __enter__(self) -> _Writing:
+    def __enter__(self) -> Self:
         if not isinstance(self._file, (str, os.PathLike)) and not callable(getattr(self._file, "write", None)):
             self._original(self._file)  # raises PyTorch's error
         if is_inside():

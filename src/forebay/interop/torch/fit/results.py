@@ -8,6 +8,7 @@ from typing import Any, overload
 
 from forebay.byte_sizes import format_bytes
 from forebay.html_repr import Html, box, table
+from forebay.rehearsal.files_report import FilesReport
 from forebay.verdicts import Verdict
 
 __all__ = ["FitResult", "FitTable"]
@@ -56,6 +57,8 @@ class FitResult:
         prove; the first one reserves least.
     seconds : float
         Duration of the run.
+    files : FilesReport or None
+        The files that the program wrote only in its overlay; None if it wrote its files as always, with values.
     """
 
     profile: str
@@ -75,6 +78,7 @@ class FitResult:
     needed: int | None = None
     settings: tuple[str, ...] = ()
     seconds: float = 0.0
+    files: FilesReport | None = None
 
     @property
     def fits(self) -> bool:

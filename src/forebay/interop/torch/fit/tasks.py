@@ -21,6 +21,11 @@ from forebay.interop.torch import on_import
 from forebay.interop.torch.fit.results import FitResult
 from forebay.interop.torch.processes import ProgramUse, program_use, read_records, recorder
 from forebay.interop.torch.processes.reading import ending_by_status, with_main
+from forebay.rehearsal import services
+from forebay.rehearsal.caches import download_caches
+from forebay.rehearsal.files_report import FilesReport
+from forebay.rehearsal.inside import is_inside
+from forebay.rehearsal.supervise import Rehearsal
 from forebay.verdicts import DeviceEvents, Ending, How, Judgement, Verdict
 
 __all__ = ["IN_WORKER", "FitTask", "pack", "run_task"]
@@ -71,18 +76,18 @@ def pack(function: Callable[..., Any], parameters: Mapping[str, Any]) -> dict[st
 def run_task(task: FitTask) -> FitResult:
     """Run a task in a new process; if it ran out of memory without values, again with unlimited memory."""
     started = time.monotonic()
-    use, output = _run(task)
+    use, output, files = _run(task)
     judgement = use.judge()
     found = _result(task, use, judgement, output)
     if judgement.verdict is Verdict.DOES_NOT_FIT and found.ooms and task.mode == "shapes":
-        whole, _ = _run(replace(task, memory=_UNLIMITED), replay_capacity=found.capacity)
+        whole, _, _ = _run(replace(task, memory=_UNLIMITED), replay_capacity=found.capacity)
         if whole.judge().verdict.fits:
             found = _with_need(found, whole)
-    return replace(found, parameters=task.parameters, seconds=time.monotonic() - started)
+    return replace(found, parameters=task.parameters, files=files, seconds=time.monotonic() - started)
 
 
-def _run(task: FitTask, replay_capacity: int | None = None) -> tuple[ProgramUse, str]:
-    """Run the program, and return what its processes did and the last line that it printed."""
+def _run(task: FitTask, replay_capacity: int | None = None) -> tuple[ProgramUse, str, FilesReport | None]:
+    """Run the program. Return what its processes did, the last line that it printed, and what became of its files."""
     environment = _environment(task)
     with TemporaryDirectory(prefix="forebay-fit-") as name:
         folder = Path(name)
@@ -92,12 +97,25 @@ def _run(task: FitTask, replay_capacity: int | None = None) -> tuple[ProgramUse,
         if not task.script:
             (folder / "task").write_bytes(pickle.dumps(task))
             command = [sys.executable, "-c", _START, str(folder / "task")]
-        with subprocess.Popen(
-            command, env=environment, cwd=task.folder or None, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        ) as process:  # fmt: skip
-            ending, output = _wait(process, task.timeout)
-        return program_use(with_main(read_records(folder), process.pid, ending)), output
+        pid, ending, output, files = _start(task, command, name, environment)
+        return program_use(with_main(read_records(folder), pid, ending)), output, files
+
+
+def _start(
+    task: FitTask, command: list[str], folder: str, environment: dict[str, str]
+) -> tuple[int, Ending, str, FilesReport | None]:
+    """Run the process of a task. Without values, it changes and creates no files but those in `folder`."""
+    options: dict[str, Any] = {
+        "cwd": task.folder or None, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
+    }  # fmt: skip
+    if task.mode != "shapes" or is_inside():
+        with subprocess.Popen(command, env=environment, **options) as process:
+            return (process.pid, *_wait(process, task.timeout), None)
+    services.set_environment(environment)
+    caches = download_caches()
+    rehearsal = Rehearsal([folder, *filter(os.path.isdir, caches)], caches=caches, dry=True, services=services.SERVICES)
+    with rehearsal.started(command, environment, **options) as launched:
+        return (launched.process.pid, *_wait(launched.process, task.timeout), rehearsal.report(launched))
 
 
 def _wait(process: subprocess.Popen[bytes], timeout: float | None) -> tuple[Ending, str]:

@@ -8,17 +8,33 @@ import atexit
 import os
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
+from types import ModuleType
+from typing import Any
 
 __all__: list[str] = []
 
 
-def _install_hook(folder: str) -> None:
-    """Load the hook by its path: most processes never import PyTorch, and need not import forebay."""
-    file = os.path.join(os.path.dirname(folder), "import_hook.py")  # noqa: PTH118, PTH120 -- pathlib is slow to import
-    spec = spec_from_file_location("_forebay_import_hook", file)
-    hook = module_from_spec(spec)  # type: ignore[arg-type]  # the file exists
-    spec.loader.exec_module(hook)  # type: ignore[union-attr]  # as above
-    hook.ImportHook("torch", lambda _: _patch()).install()
+def _load(file: str) -> Any:
+    """Load a module by its path: most processes never import PyTorch, and need not import forebay."""
+    path = os.path.join(_forebay, *file.split("/"))  # noqa: PTH118 -- pathlib is slow to import
+    spec = spec_from_file_location(f"_forebay_{os.path.basename(file)[:-3]}", path)  # noqa: PTH119 -- as above
+    module = module_from_spec(spec)  # type: ignore[arg-type]  # the file exists
+    spec.loader.exec_module(module)  # type: ignore[union-attr]  # as above
+    return module
+
+
+def _install() -> None:
+    hook = _load("interop/torch/import_hook.py").ImportHook
+    hook("torch", lambda _: _patch()).install()
+    hook("safetensors.torch", _replace_save_file).install()
+    if os.environ.get("FOREBAY_REHEARSAL") == "inside":
+        _load("rehearsal/services.py").install(hook)
+
+
+def _replace_save_file(module: ModuleType) -> None:
+    from forebay.interop.torch.extensions.safetensors_files import replace_save_file
+
+    replace_save_file(module)
 
 
 def _finish() -> None:
@@ -39,8 +55,9 @@ def _patch() -> None:
 if __name__ == "sitecustomize":
     _folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 -- as above
     sys.path[:] = [each for each in sys.path if each != _folder]
+    _forebay = os.path.dirname(os.path.dirname(os.path.dirname(_folder)))  # noqa: PTH120 -- as above
     if os.environ.get("FOREBAY_TORCH"):
-        _install_hook(_folder)
+        _install()
         if os.environ.get("FOREBAY_RECORDS"):
             atexit.register(_finish)  # the first, which runs last
     _this = sys.modules.pop("sitecustomize")
