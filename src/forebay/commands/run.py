@@ -31,7 +31,7 @@ from forebay.commands import CommandError, ProgramError, quiet_interrupt, run_re
 from forebay.commands.run_session import RunSession
 from forebay.commands.script_runner import Program
 from forebay.config import EMULATE, Emulated, parse_emulated
-from forebay.rehearsal.inside import is_inside
+from forebay.rehearsal.inside import is_inside, redirect_files
 
 OUTPUT = Path("forebay-report")
 ENTRIES = 1_000_000
@@ -162,6 +162,7 @@ def _check_shapes(args: argparse.Namespace) -> None:
 
 def _prepare(args: argparse.Namespace) -> tuple[Program, RunSession]:
     """Read the program and start the recording."""
+    redirect_files()
     argv = _program_of(args)
     program = Program(argv, args.form)
     session = RunSession(

@@ -100,7 +100,7 @@ def _entry(layer: Layer, inner: str, found: os.stat_result, *, is_new: bool) -> 
         return
     if not is_folder:
         yield Change(path, "new" if real is None else "changed", source, found.st_mode)
-    elif real is not None and stat.S_IMODE(found.st_mode) != stat.S_IMODE(real.st_mode):
+    elif real is not None and (found.st_mode ^ real.st_mode) & ~stat.S_IRWXU:  # what the owner may is not comparable
         yield Change(path, "changed", source, found.st_mode)
     if is_folder and _attribute(source, "opaque") == b"y":  # deleted, and made again
         yield from _hidden(path, source)

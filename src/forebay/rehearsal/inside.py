@@ -9,9 +9,9 @@ import socket
 from contextlib import suppress
 
 from forebay.rehearsal.files_report import FilesReport
-from forebay.rehearsal.launch import CHANNEL, MECHANISM
+from forebay.rehearsal.launch import CHANNEL, FOLDER, MECHANISM
 
-__all__ = ["Channel", "is_inside"]
+__all__ = ["Channel", "is_inside", "redirect_files"]
 
 _LOWEST = 220
 _TIMEOUT = 60.0  # seconds: a list of the files is read from memory
@@ -31,6 +31,17 @@ def _reserve(number: int) -> int:
             return found
     os.set_inheritable(number, False)
     return number
+
+
+def redirect_files() -> None:
+    """Redirect Python's functions for files, if this program has no namespace of mounts."""
+    text = os.environ.get(FOLDER, "")
+    if text:
+        from forebay.rehearsal.file_functions import install
+        from forebay.rehearsal.merged_view import MergedView
+
+        details = json.loads(text)
+        install(MergedView(details["folder"], details["real"]))
 
 
 class Channel:

@@ -157,6 +157,7 @@ def _with_functions(
     with theirs:
         environment |= {MECHANISM: "inside", CHANNEL: str(theirs.fileno())}
         environment[FOLDER] = json.dumps({"folder": str(folder.path), "real": [*real]})
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"  # Python writes it by functions of its own
         process = subprocess.Popen(program, env=environment, pass_fds=[theirs.fileno()], **options)
     layer = Layer("/", str(folder.path / "upper"), str(folder.path / "deleted"))
     return Launched(process, "python", why_not, ours, [layer], (), [], folder)

@@ -20,6 +20,7 @@ import torch.serialization
 
 from forebay.interop.torch.devices import host_placeholders, values
 from forebay.interop.torch.devices.python_names import NameReplacements
+from forebay.rehearsal.file_functions import has_private_places, place_of
 from forebay.rehearsal.inside import is_inside
 
 __all__ = ["replace_saving"]
@@ -34,6 +35,13 @@ def replace_saving(names: NameReplacements) -> None:
     for name, replacement in (("_open_zipfile_writer", _Writing), ("_open_zipfile_reader", _Reading)):
         if hasattr(module, name):
             names.replace(module, name, _with_original(replacement, getattr(module, name)))
+    if has_private_places():  # PyTorch maps a file by itself
+        map_file = torch.UntypedStorage.from_file
+
+        def from_file(filename: str, shared: bool = False, nbytes: int = 0) -> torch.UntypedStorage:
+            return map_file(place_of(filename, write=shared), shared, nbytes)
+
+        names.replace(torch.UntypedStorage, "from_file", staticmethod(from_file))
 
 
 def _with_original(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,6 +84,8 @@ class _Writing:
             if kind is not None:
                 return
             file = self._file
+            if isinstance(file, (str, os.PathLike)):
+                file = place_of(file, write=True)
             if self._holes and not isinstance(file, (str, os.PathLike)) and not _is_seekable(file):
                 file = _Forward(file)
             with self._original(file) as writer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.kernels.known_values import known_values
+from forebay.rehearsal.file_functions import has_private_places, place_of
 from forebay.rehearsal.inside import is_inside
 
 __all__ = ["MODULE", "replace_save_file"]
@@ -40,7 +42,7 @@ def replace_save_file(module: ModuleType) -> None:
         tensors: dict[str, torch.Tensor], filename: str | os.PathLike[str], metadata: dict[str, str] | None = None
     ) -> None:
         if values.is_computed() or not isinstance(tensors, dict) or not any(map(_is_unknown, tensors.values())):
-            original(tensors, filename, metadata)
+            original(tensors, place_of(filename, write=True), metadata)
             return
         if not is_inside():
             raise values.needs_values("safetensors.torch.save_file")
@@ -49,6 +51,13 @@ def replace_save_file(module: ModuleType) -> None:
             check(tensors)
         _write(tensors, filename, metadata)
 
+    def safe_open(filename: Any, *args: Any, **keywords: Any) -> Any:
+        return opened(place_of(filename), *args, **keywords)
+
+    opened = module.safe_open
+    if has_private_places():  # where the library would open the real file
+        module.safe_open = safe_open  # type: ignore[attr-defined]  # as below
+        sys.modules["safetensors"].safe_open = safe_open  # type: ignore[attr-defined]  # as below
     save_file.__doc__ = original.__doc__
     save_file._is_forebays = True  # type: ignore[attr-defined]  # asked above
     module.save_file = save_file  # type: ignore[attr-defined]  # the library's function
