@@ -24,6 +24,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -138,7 +139,7 @@ def _print(found: FitTable) -> None:
     reports = [each.files for each in found if each.files is not None]
     if reports:
         console.print()
-        print_files(console, merge(reports))
+        print_files(console, replace(merge(reports), services=()))  # all of them: the worker knows what is used
 
 
 def _remarks(found: FitResult) -> list[str]:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,7 +102,7 @@ def _print_short(report: FilesReport) -> None:
     """Print what happened to files of a program that ended without a report."""
     for sentence in report.sentences():
         _print(f"forebay: {sentence}")
-    for heading, paths in report.lists():
+    for heading, paths in replace(report, services=()).lists():  # those that it used are not known
         _print(f"forebay: {heading}: {', '.join(paths)}")
 
 

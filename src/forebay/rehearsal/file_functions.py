@@ -22,7 +22,6 @@ __all__ = ["has_private_places", "install", "place_of"]
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _view: Any = None  # the MergedView of this process
-_replaced: list[Callable[..., Any]] = []  # functions of other modules
 _folder = ""  # the working directory, if it exists only in the private folder
 
 
@@ -43,10 +42,7 @@ def install(view: Any) -> None:
             setattr(os, name, functools.wraps(getattr(posix, name))(function))
     builtins.open = io.open = functools.wraps(io.open)(_opened_by(io.open))
     shutil._use_fd_functions = False  # type: ignore[attr-defined]  # noqa: SLF001 -- rmtree would pass descriptors of folders
-    if "sqlite3" in sys.modules:
-        _replace_sqlite(sys.modules["sqlite3"])
-    else:
-        _connect_on_import()
+    _replace_sqlite()
 
 
 def place_of(path: Any, *, write: bool = False) -> str:
@@ -358,34 +354,23 @@ def _getcwd() -> str:
     return _folder or posix.getcwd()
 
 
-def _connect_on_import() -> None:
-    """Redirect sqlite3 when the program imports it."""
-    original = builtins.__import__
-
-    def load(name: str, *args: Any, **keywords: Any) -> Any:
-        found = original(name, *args, **keywords)
-        if name == "sqlite3" or name.startswith("sqlite3."):
-            _replace_sqlite(sys.modules["sqlite3"])
-        return found
-
-    builtins.__import__ = load
-
-
-def _replace_sqlite(module: Any) -> None:
-    connect = module.connect
-    if connect in _replaced:
+def _replace_sqlite() -> None:
+    """Let SQLite open private files. Its module takes the function from one in C, unless it was imported before."""
+    try:
+        import _sqlite3
+    except ImportError:  # a Python without it
         return
+    connect = _sqlite3.connect
 
     @functools.wraps(connect)
     def to_private(database: Any, *args: Any, **keywords: Any) -> Any:
         text = os.fsdecode(database)
-        if text in ("", ":memory:") or text.startswith("file:"):
-            return connect(database, *args, **keywords)
-        return connect(_to_write(text), *args, **keywords)
+        is_file = text not in ("", ":memory:") and not text.startswith("file:")
+        return connect(_to_write(text) if is_file else database, *args, **keywords)
 
-    _replaced.append(to_private)
-    module.connect = to_private
-    module.dbapi2.connect = to_private
+    for name in ("_sqlite3", "sqlite3", "sqlite3.dbapi2"):
+        if name in sys.modules:
+            sys.modules[name].connect = to_private  # type: ignore[attr-defined]  # the library's function
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

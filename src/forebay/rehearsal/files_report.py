@@ -49,7 +49,8 @@ class FilesReport:
     read_only : tuple of str
         What could not get an overlay, and could not be changed therefore.
     services : tuple of str
-        What was not sent to other services.
+        What was done so that other services receive no assumed numbers: for those that the program imported or,
+        where that is not known, for all.
     full : str
         The size of the overlay if it is full; "" if it is not.
     """
@@ -102,6 +103,7 @@ class FilesReport:
             ("not created, as its content may depend on values", new),
             ("created", self.created),
             ("was read-only, as it cannot get an overlay", self.read_only),
+            ("services received no assumed numbers", self.services),
         ):
             if paths:
                 more = [f"… and {len(paths) - _SHOWN:,} more"] if len(paths) > _SHOWN else []

@@ -6,10 +6,13 @@ import fcntl
 import json
 import os
 import socket
+import sys
 from contextlib import suppress
+from dataclasses import replace
 
 from forebay.rehearsal.files_report import FilesReport
-from forebay.rehearsal.launch import CHANNEL, FOLDER, MECHANISM
+from forebay.rehearsal.launch import CHANNEL, FOLDER, MECHANISM, RENAMES
+from forebay.rehearsal.services import used
 
 __all__ = ["Channel", "is_inside", "redirect_files"]
 
@@ -42,6 +45,10 @@ def redirect_files() -> None:
 
         details = json.loads(text)
         install(MergedView(details["folder"], details["real"]))
+    if os.environ.get(RENAMES):
+        from forebay.rehearsal import folder_renames
+
+        folder_renames.install()
 
 
 class Channel:
@@ -62,7 +69,8 @@ class Channel:
         try:
             self._socket.sendall(b"?")
             size = int.from_bytes(self._receive(8), "big")
-            return FilesReport.from_json(json.loads(self._receive(size)))
+            found = FilesReport.from_json(json.loads(self._receive(size)))
+            return replace(found, services=used(sys.modules))
         except (OSError, ValueError, TypeError, KeyError, EOFError):
             return None
 

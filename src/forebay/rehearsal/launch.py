@@ -18,9 +18,10 @@ from forebay.rehearsal.changes import Layer
 from forebay.rehearsal.mount_plan import MountPlan, make_plan
 from forebay.rehearsal.private_folder import PrivateFolder
 
-__all__ = ["CHANNEL", "FOLDER", "MECHANISM", "Launched", "launch"]
+__all__ = ["CHANNEL", "FOLDER", "MECHANISM", "RENAMES", "Launched", "launch"]
 
 CHANNEL = "FOREBAY_REHEARSAL_CHANNEL"  # the descriptor of a socket to the launcher
+RENAMES = "FOREBAY_REHEARSAL_RENAMES"  # set where Python must copy folders to rename them
 FOLDER = "FOREBAY_REHEARSAL_FOLDER"  # of the changes, where Python's functions redirect them
 MECHANISM = "FOREBAY_REHEARSAL"  # "auto" (default), "namespace" or "python"; "inside" in the program
 _ENTRY = str(Path(__file__).with_name("namespace_entry.py"))
@@ -124,6 +125,8 @@ def _in_namespace(
     ours, theirs = socket.socketpair()
     with theirs:
         environment |= {MECHANISM: "inside", CHANNEL: str(theirs.fileno())}
+        if not plan.privileged:
+            environment[RENAMES] = "1"
         entry = [sys.executable, "-I", "-S", _ENTRY, str(theirs.fileno()), json.dumps(details), *program]
         process = subprocess.Popen(entry, env=environment, pass_fds=[theirs.fileno()], **options)
     try:

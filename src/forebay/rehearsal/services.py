@@ -7,19 +7,22 @@ program starts.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Container, MutableMapping
 from types import ModuleType
 from typing import Any
 
-__all__ = ["DROPPED", "SERVICES", "install", "set_environment"]
+__all__ = ["DROPPED", "SERVICES", "install", "set_environment", "used"]
 
-SERVICES = (
-    "Hugging Face Hub: repositories are not created or changed, and nothing is uploaded",
-    "Weights & Biases, neptune.ai and SwanLab: disabled",
-    "MLflow: written to a folder that is dropped",
-    "ClearML: offline",
-    "TensorBoard: event files are not created",
+_SERVICES = (  # the modules, of which a program imports one, and what is done
+    (("huggingface_hub",), "Hugging Face Hub: repositories are not created or changed, and nothing is uploaded"),
+    (("wandb",), "Weights & Biases: disabled"),
+    (("neptune",), "neptune.ai: disabled"),
+    (("swanlab",), "SwanLab: disabled"),
+    (("mlflow",), "MLflow: written to a folder that is dropped"),
+    (("clearml",), "ClearML: offline"),
+    (("tensorboard", "tensorboardX"), "TensorBoard: event files are not created"),
 )
+SERVICES = tuple(text for _, text in _SERVICES)
 DROPPED = "/tmp/forebay-mlruns"  # noqa: S108 -- in the overlay, and never created for real
 _ENVIRONMENT = {
     "WANDB_MODE": "disabled",
@@ -37,6 +40,11 @@ _READS = (  # beginnings of the names of methods of HfApi that change nothing
 _COMMITS = ("create_commit", "delete_file", "delete_files", "delete_folder", "upload_file", "upload_folder")
 _REPOSITORIES = ("create_repo", "duplicate_repo", "duplicate_space")
 _NO_COMMIT = "0" * 40
+
+
+def used(modules: Container[str]) -> tuple[str, ...]:
+    """Return what is done for the services whose modules are imported."""
+    return tuple(text for names, text in _SERVICES if any(each in modules for each in names))
 
 
 def set_environment(environment: MutableMapping[str, str]) -> None:

@@ -31,6 +31,8 @@ def _install() -> None:
         _load("rehearsal/services.py").install(hook)
     if os.environ.get("FOREBAY_REHEARSAL_FOLDER"):
         _redirect_files(os.environ["FOREBAY_REHEARSAL_FOLDER"])
+    if os.environ.get("FOREBAY_REHEARSAL_RENAMES"):
+        _load("rehearsal/folder_renames.py").install()
 
 
 def _redirect_files(text: str) -> None:

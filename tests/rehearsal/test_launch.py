@@ -1,0 +1,457 @@
+"""Programs whose changes of files are private: by a mount namespace, and by Python's functions."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from support.rehearsals import LIMIT, kinds, needs_namespace, rehearse, tree
+
+from forebay.errors import ForebayError
+from forebay.rehearsal.launch import MECHANISM, launch
+
+both = pytest.mark.parametrize("mechanism", [pytest.param("namespace", marks=needs_namespace), "python"])
+
+
+@pytest.fixture
+def project(tmp_path):
+    folder = tmp_path / "project, with: signs"
+    (folder / "sub" / "deep").mkdir(parents=True)
+    (folder / "gone").mkdir()
+    (folder / "user.txt").write_text("user\n")
+    (folder / "best.pt").write_bytes(os.urandom(27_000))
+    (folder / "log.txt").write_text("line 1\n")
+    (folder / "sub" / "deep" / "file.txt").write_text("deep\n")
+    (folder / "gone" / "a.txt").write_text("a\n")
+    (folder / "link.txt").symlink_to("user.txt")
+    (folder / "linked").symlink_to("sub")
+    os.link(folder / "user.txt", folder / "hard.txt")
+    (folder / "mode.txt").write_text("mode\n")
+    (folder / "mode.txt").chmod(0o640)
+    return folder
+
+
+CHANGES = {
+    "write": r"""
+        open('user.txt', 'w').write('new')
+        assert open('user.txt').read() == 'new'
+    """,
+    "append": r"""
+        open('log.txt', 'a').write('line 2\n')
+        assert open('log.txt').read() == 'line 1\nline 2\n'
+    """,
+    "update": r"""
+        f = open('best.pt', 'r+b')
+        f.seek(5)
+        f.write(b'x')
+        f.close()
+        assert open('best.pt','rb').read()[5:6] == b'x'
+    """,
+    "os.open": r"""
+        import os
+        f = os.open('user.txt', os.O_WRONLY | os.O_TRUNC)
+        os.write(f, b'x')
+        os.close(f)
+        assert os.stat('user.txt').st_size == 1
+    """,
+    "pathlib": r"""
+        from pathlib import Path
+        Path('user.txt').write_text('p')
+        assert Path('user.txt').read_text() == 'p'
+        Path('log.txt').unlink()
+        assert not Path('log.txt').exists()
+    """,
+    "absolute": r"""
+        import os
+        open(os.path.abspath('user.txt'), 'w').write('new')
+        assert open('user.txt').read() == 'new'
+    """,
+    "through a link": r"""
+        open('link.txt', 'w').write('new')
+        assert open('user.txt').read() == 'new'
+    """,
+    "through a linked folder": r"""
+        open('linked/deep/file.txt', 'w').write('n')
+        assert open('sub/deep/file.txt').read() == 'n'
+    """,
+    "through a parent": r"""
+        import os
+        os.chdir('sub/deep')
+        open('../../user.txt', 'w').write('n')
+        assert open('../../user.txt').read() == 'n'
+    """,
+    "remove": r"""
+        import os
+        os.remove('user.txt')
+        assert not os.path.exists('user.txt')
+        assert 'user.txt' not in os.listdir()
+        open('user.txt', 'w').write('again')
+        assert os.path.getsize('user.txt') == 5
+    """,
+    "rename": r"""
+        import os
+        os.rename('user.txt', 'other.txt')
+        assert os.listdir().count('other.txt') == 1
+        assert not os.path.exists('user.txt')
+        assert open('other.txt').read() == 'user\n'
+    """,
+    "replace across folders": r"""
+        import os
+        open('sub/new.txt', 'w').write('n')
+        os.replace('sub/new.txt', 'user.txt')
+        assert open('user.txt').read() == 'n'
+        assert not os.path.exists('sub/new.txt')
+    """,
+    "rename of a folder": r"""
+        import shutil
+        shutil.move('sub', 'moved')
+        assert open('moved/deep/file.txt').read() == 'deep\n'
+        import os
+        assert not os.path.exists('sub')
+    """,
+    "remove of a tree": r"""
+        import shutil, os
+        shutil.rmtree('gone')
+        assert not os.path.exists('gone')
+        os.mkdir('gone')
+        assert os.listdir('gone') == []
+        open('gone/b.txt', 'w').write('b')
+        assert os.listdir('gone') == ['b.txt']
+    """,
+    "rmdir": r"""
+        import os
+        os.remove('gone/a.txt')
+        os.rmdir('gone')
+        assert not os.path.isdir('gone')
+    """,
+    "truncate": r"""
+        import os
+        os.truncate('best.pt', 10)
+        assert os.stat('best.pt').st_size == 10
+    """,
+    "modes and times": r"""
+        import os
+        os.chmod('mode.txt', 0o600)
+        assert os.stat('mode.txt').st_mode & 0o777 == 0o600
+        os.utime('mode.txt', (1, 1))
+        assert os.stat('mode.txt').st_mtime == 1
+    """,
+    "new links": r"""
+        import os
+        os.remove('link.txt')
+        os.symlink('log.txt', 'link.txt')
+        assert open('link.txt').read() == 'line 1\n'
+        assert os.readlink('link.txt') == 'log.txt'
+    """,
+    "hard links": r"""
+        import os
+        os.link('user.txt', 'second.txt')
+        os.remove('second.txt')
+        open('hard.txt', 'w').write('x')
+        assert open('hard.txt').read() == 'x'
+    """,
+    "walk": r"""
+        import os
+        os.makedirs('sub/new/deeper')
+        open('sub/new/deeper/x', 'w').close()
+        os.remove('sub/deep/file.txt')
+        found = sorted((path, sorted(folders), sorted(files)) for path, folders, files in os.walk('sub'))
+        assert found[:2] == [('sub', ['deep', 'new'], []), ('sub/deep', [], [])]
+        assert found[2:] == [('sub/new', ['deeper'], []), ('sub/new/deeper', [], ['x'])]
+        assert [e.name for e in os.scandir('sub') if e.is_dir() and not e.is_symlink()].count('new') == 1
+    """,
+    "glob": r"""
+        import glob, os
+        open('sub/n.txt', 'w').close()
+        assert sorted(glob.glob('**/*.txt', root_dir='sub', recursive=True)) == ['deep/file.txt', 'n.txt']
+    """,
+    "shutil": r"""
+        import shutil, os
+        shutil.copy('best.pt', 'user.txt')
+        assert os.path.getsize('user.txt') == 27000
+        shutil.copytree('sub', 'copied')
+        assert open('copied/deep/file.txt').read() == 'deep\n'
+    """,
+    "temporary files": r"""
+        import tempfile, os
+        f = tempfile.NamedTemporaryFile('w', dir='.', delete=False)
+        f.write('x')
+        f.close()
+        os.replace(f.name, 'user.txt')
+        assert open('user.txt').read() == 'x'
+        t = tempfile.TemporaryFile(dir='.')
+        t.write(b'y')
+        t.seek(0)
+        assert t.read() == b'y'
+        d = tempfile.TemporaryDirectory(dir='.')
+        open(d.name + '/z', 'w').close()
+        d.cleanup()
+        assert not os.path.exists(d.name)
+    """,
+    "NumPy": r"""
+        import numpy as np
+        np.save('new.npy', np.arange(5))
+        assert np.load('new.npy').tolist() == [0, 1, 2, 3, 4]
+        m = np.memmap('best.pt', dtype='u1', mode='r+')
+        m[:] = 7
+        m.flush()
+        assert (np.fromfile('best.pt', 'u1') == 7).all()
+        np.zeros(3).tofile('user.txt')
+        assert len(open('user.txt', 'rb').read()) == 24
+    """,
+    "SQLite": r"""
+        import sqlite3
+        c = sqlite3.connect('data.db')
+        c.execute('create table t (x)')
+        c.execute('insert into t values (1)')
+        c.commit()
+        c.close()
+        assert sqlite3.connect('data.db').execute('select x from t').fetchall() == [(1,)]
+    """,
+    "logging": r"""
+        import logging
+        logging.basicConfig(filename='log.txt')
+        logging.error('e')
+        logging.shutdown()
+        assert 'e' in open('log.txt').read()
+    """,
+    "process of Python": r"""
+        import multiprocessing as m, os
+        if os.fork() == 0:
+            open('user.txt', 'w').write('child')
+            os._exit(0)
+        os.wait()
+        assert open('user.txt').read() == 'child'
+    """,
+}
+
+
+@both
+@pytest.mark.parametrize("way", CHANGES)
+def test_change_is_read_back_and_leaves_the_real_tree_unchanged(project, mechanism, way):
+    before = tree(project)
+    status, output, changes, launched = rehearse(dedent(CHANGES[way]), project, mechanism)
+    launched.close()
+    assert (status, output) == (0, "")
+    assert tree(project) == before
+    assert kinds(changes, project)
+
+
+IN_NAMESPACE = {
+    "shell": r"""
+        import subprocess
+        subprocess.run('echo x > user.txt
+        rm log.txt
+        mv sub sub2', shell=True, check=True)
+        assert open('user.txt').read() == 'x\n'
+    """,
+    "C library": r"""
+        import ctypes, os
+        c = ctypes.CDLL(None)
+        f = c.creat(b'user.txt', 0o644)
+        assert c.write(f, b'abc', 3) == 3
+        c.rename(b'log.txt', b'user2.txt')
+        assert os.path.exists('user2.txt')
+    """,
+    "unnamed file": r"""
+        import os
+        f = os.open('.', os.O_TMPFILE | os.O_RDWR)
+        os.write(f, b'x')
+        assert os.pread(f, 1, 0) == b'x'
+    """,
+    "descriptor of a folder": r"""
+        import os
+        d = os.open('.', os.O_RDONLY)
+        os.unlink('user.txt', dir_fd=d)
+        os.mkdir('n', dir_fd=d)
+        assert os.path.isdir('n')
+    """,
+}
+
+
+@needs_namespace
+@pytest.mark.parametrize("way", IN_NAMESPACE)
+def test_namespace_covers_other_programs_and_libraries(project, way):
+    before = tree(project)
+    status, output, _, launched = rehearse(dedent(IN_NAMESPACE[way]), project, "namespace")
+    launched.close()
+    assert (status, output, tree(project)) == (0, "", before)
+
+
+@both
+def test_changes_have_kinds(project, mechanism):
+    source = (
+        "import os, shutil; open('log.txt', 'a').write('x'); os.remove('user.txt'); open('new.txt', 'w').close(); "
+        "shutil.rmtree('gone'); os.makedirs('fresh/inner'); open('best.pt', 'r+b').close(); os.chmod('mode.txt', 0o777)"
+    )
+    _, _, changes, launched = rehearse(source, project, mechanism)
+    launched.close()
+    assert kinds(changes, project) == {
+        "log.txt": "changed", "user.txt": "deleted", "new.txt": "new", "gone": "deleted", "fresh": "new",
+        "fresh/inner": "new", "mode.txt": "changed",
+    }  # fmt: skip
+
+
+@both
+def test_real_folder_is_changed(project, mechanism):
+    status, output, changes, launched = rehearse(
+        "open('sub/x', 'w').write('1')", project, mechanism, real=(str(project / "sub"),)
+    )
+    launched.close()
+    assert (status, output, kinds(changes, project)) == (0, "", {})
+    assert (project / "sub" / "x").read_text() == "1"
+
+
+@both
+def test_missing_and_refused_files_raise_the_errors_of_the_system(project, mechanism):
+    source = """
+import os, errno
+for call, code in (
+    (lambda: open('none/x', 'w'), errno.ENOENT), (lambda: open('none'), errno.ENOENT),
+    (lambda: open('user.txt/x', 'w'), errno.ENOTDIR), (lambda: open('sub', 'w'), errno.EISDIR),
+    (lambda: os.mkdir('sub'), errno.EEXIST), (lambda: os.rmdir('sub'), errno.ENOTEMPTY),
+    (lambda: open('user.txt', 'x'), errno.EEXIST), (lambda: os.unlink('none'), errno.ENOENT),
+    (lambda: os.rename('none', 'x'), errno.ENOENT), (lambda: os.listdir('none'), errno.ENOENT),
+    (lambda: os.readlink('user.txt'), errno.EINVAL), (lambda: os.listdir('user.txt'), errno.ENOTDIR),
+):
+    try:
+        call()
+    except OSError as error:
+        assert error.errno == code, (error, code)
+        assert 'forebay' not in str(error), error
+    else:
+        raise AssertionError(code)
+"""
+    status, output, changes, launched = rehearse(source, project, mechanism)
+    launched.close()
+    assert (status, output, kinds(changes, project)) == (0, "", {})
+
+
+@needs_namespace
+def test_full_overlay_raises_the_error_of_a_full_disk_and_is_known(project):
+    source = (
+        "try:\n    open('big', 'wb').write(bytes(8 << 20))\nexcept OSError as error:\n    print(error.errno)\n"
+    )  # fmt: skip
+    status, output, _, launched = rehearse(source, project, "namespace", size="4m")
+    assert (status, output.strip()) == (0, "28")
+    assert launched.is_full
+    assert launched.capacity == 4 << 20
+    launched.close()
+
+
+@both
+def test_killed_program_leaves_no_mount_and_no_changes(project, mechanism):
+    before, mounts = tree(project), Path("/proc/self/mountinfo").read_text()
+    environment = {**os.environ, MECHANISM: mechanism}
+    source = (
+        "from forebay.rehearsal.inside import redirect_files; redirect_files(); import signal\n"
+        "f = open('user.txt', 'w'); f.write('x'); f.flush(); print('ready', flush=True); signal.pause()"
+    )
+    launched = launch([sys.executable, "-c", source], [], environment=environment, cwd=project, stdout=subprocess.PIPE)
+    assert launched.process.stdout.readline() == b"ready\n"
+    launched.process.kill()
+    assert launched.process.wait(LIMIT) == -signal.SIGKILL
+    launched.process.stdout.close()
+    launched.close()
+    assert tree(project) == before
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+
+
+@needs_namespace
+def test_killed_launcher_ends_the_program_and_leaves_nothing(project):
+    before = tree(project)
+    source = f"""
+import sys
+from forebay.rehearsal.launch import launch
+program = "import os, signal; open('user.txt', 'w').write('x'); print(os.getpid(), flush=True); signal.pause()"
+launch([sys.executable, "-c", program], [], cwd={str(project)!r}).process.wait()
+"""
+    launcher = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE)
+    program = os.pidfd_open(int(launcher.stdout.readline()))
+    launcher.kill()
+    launcher.wait(LIMIT)
+    launcher.stdout.close()
+    assert select.select([program], [], [], LIMIT)[0]  # it has ended
+    os.close(program)
+    assert tree(project) == before
+
+
+def test_unknown_mechanism_is_refused():
+    with pytest.raises(ForebayError, match="must be 'auto', 'namespace' or 'python', not 'overlay'"):
+        launch(["/bin/true"], [], environment={**os.environ, MECHANISM: "overlay"})
+
+
+AS_USER = """
+import os, sys
+from pathlib import Path
+from forebay.rehearsal import file_functions  # what an ordinary user could not read later
+from forebay.rehearsal.changes import read_changes
+from forebay.rehearsal.launch import launch
+
+os.chdir({folder!r})
+os.setgroups([])
+os.setgid({user})
+os.setuid({user})
+sys.executable = {python!r}
+os.environ["HOME"] = {folder!r}
+launched = launch(["/bin/sh", "-c", {program!r}], [])
+print(launched.process.wait(), launched.mechanism, launched.why_not)
+print(*sorted(each.kind + " " + Path(each.path).name for each in read_changes(launched.layers)), sep=", ")
+launched.close()
+"""
+_USER = 54_321
+_PYTHON = "/usr/bin/python3"  # of the system, as users may not enter the folder of others
+
+
+def as_user(folder: Path, program: str) -> list[str]:
+    for each in (folder, *folder.parents):
+        if each.stat().st_uid == 0 and each != Path("/tmp"):
+            each.chmod(each.stat().st_mode | 0o055)
+    source = AS_USER.format(folder=str(folder), user=_USER, python=_PYTHON, program=program)
+    done = subprocess.run(
+        [sys.executable, "-c", source], check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT
+    )
+    return done.stdout.decode().splitlines()
+
+
+def give(folder: Path, user: int, group: int) -> None:
+    for each in (folder, *folder.rglob("*")):
+        os.chown(each, user, group, follow_symlinks=False)
+
+
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or not Path(_PYTHON).exists(), reason="root becomes an ordinary user, with the system's Python"
+)
+
+
+@needs_namespace
+@needs_root
+def test_ordinary_user_gets_a_namespace_and_the_permissions_of_before(project):
+    give(project, _USER, _USER)
+    (project.parent / "other").mkdir()
+    (project.parent / "other" / "theirs.txt").write_text("theirs")
+    before = tree(project.parent)
+    program = (
+        "id -u; echo x > user.txt; cat user.txt; rm -r gone; mkdir gone; ls gone; mv sub sub2; cat sub2/deep/file.txt; "
+        "echo y > ../other/theirs.txt || echo refused; touch ../other/new || echo refused; touch /usr/x || echo refused"
+    )
+    output = [each for each in as_user(project, program) if "denied" not in each and "cannot create" not in each]
+    assert output[:6] == [str(_USER), "x", "deep", "refused", "refused", "refused"]
+    assert output[6] == "0 namespace "
+    assert "changed user.txt" in output[7]
+    assert tree(project.parent) == before
+
+
+@needs_root
+def test_files_of_another_group_need_python_functions(project):
+    give(project, _USER, _USER)
+    os.chown(project / "log.txt", _USER, 0)
+    lines = as_user(project, "true")
+    assert lines[0].startswith("0 python")
+    assert "log.txt belongs to another user or group" in lines[0]
