@@ -42,6 +42,7 @@ class Runner:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.limit = LIMIT
 
     def write(self, source: str, name: str = "script.py") -> Path:
         path = self.folder / name
@@ -53,7 +54,7 @@ class Runner:
         settings = {"stdin": subprocess.DEVNULL} | settings if "input" not in settings else settings
         done = subprocess.run(
             [sys.executable, *arguments], cwd=self.folder, capture_output=True, encoding="utf-8", check=False,
-            timeout=LIMIT, **settings,
+            timeout=self.limit, **settings,
         )  # fmt: skip
         return Outcome(done.returncode, done.stdout, done.stderr, self.folder / "forebay-report")
 

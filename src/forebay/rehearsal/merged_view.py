@@ -40,19 +40,24 @@ class MergedView:
         """Return the absolute path without links, as the program sees it. The last part may be missing."""
         rest = [each for each in reversed(path.split("/")) if each not in ("", ".")]
         found, links = "", 0
+        is_private = is_hidden = True  # what the private folders may have below here: most folders have nothing there
         while rest:
             name = rest.pop()
             if name == "..":
-                found = found.rpartition("/")[0]
+                found, is_private, is_hidden = found.rpartition("/")[0], True, True
                 continue
             inner = f"{found}/{name}"
-            place = self.place(inner)
+            is_private = is_private and _status(self._upper + inner) is not None
+            is_hidden = is_hidden and _status(self._deleted + inner) is not None
+            place = self.place(inner) if is_private or is_hidden else inner
             if (rest or follow) and _is_link(place):
                 links += 1
                 if links > _MOST_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
                 target = posix.readlink(place)
-                found = "" if target.startswith("/") else found
+                if target.startswith("/"):
+                    found = ""
+                is_private = is_hidden = True
                 rest += [each for each in reversed(target.split("/")) if each not in ("", ".")]
             else:
                 found = inner
