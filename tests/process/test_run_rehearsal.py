@@ -178,12 +178,13 @@ def test_processes_of_the_program_and_workers_are_covered(runner):
     assert (runner.folder / "notes.txt").read_text() == "notes"
 
 
-def test_killed_run_leaves_the_files(runner, before):
+@both
+def test_killed_run_leaves_the_files(runner, before, mechanism):
     runner.write("open('notes.txt', 'w').write('x'); print('ready', flush=True); import signal; signal.pause()")
     now = tree(runner.folder)
     running = subprocess.Popen(
         [sys.executable, "-m", "forebay", "run", "--emulate", "cuda", "--shapes-only", "script.py"], cwd=runner.folder,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=os.environ | {MECHANISM: mechanism},
     )  # fmt: skip
     assert running.stdout.readline() == b"ready\n"
     running.kill()
@@ -251,7 +252,9 @@ def test_trainer_with_checkpoints_changes_nothing_but_listed_new_files(runner, m
     found = unchanged(runner)
     created = inner(files["created"], runner)
     assert {name: text for name, text in found.items() if name not in created} == before
-    assert set(found) - set(before) == set(created) == {"out/config.json", "out/generation_config.json"}
+    assert (
+        set(found) - set(before) == set(created) == {"out/README.md", "out/config.json", "out/generation_config.json"}
+    )
     assert {"out/checkpoint-3/model.safetensors", "out/checkpoint-3/optimizer.pt"} <= set(
         inner(files["changed"], runner)
     )

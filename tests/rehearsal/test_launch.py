@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from textwrap import dedent
 
@@ -380,6 +381,39 @@ launch([sys.executable, "-c", program], [], cwd={str(project)!r}).process.wait()
     assert select.select([program], [], [], LIMIT)[0]  # it has ended
     os.close(program)
     assert tree(project) == before
+
+
+DEEP = """
+import os, subprocess, sys
+from forebay.rehearsal.launch import launch
+
+base = sys.argv[1]
+for name in ("lower", "one", "two", *(f"{layer}{part}" for layer in "ab" for part in "uw")):
+    os.mkdir(f"{base}/{name}")
+open(f"{base}/lower/file", "w").write("x\\n")
+for lower, layer, target in (("lower", "a", "one"), ("one", "b", "two")):
+    options = f"lowerdir={base}/{lower},upperdir={base}/{layer}u,workdir={base}/{layer}w"
+    subprocess.run(["mount", "-t", "overlay", "o", "-o", options, f"{base}/{target}"], check=True)
+os.chdir(base if sys.argv[2] == "outside" else f"{base}/two")
+launched = launch(["/bin/sh", "-c", f"echo x > {base}/two/file || cat {base}/two/file"], [])
+print(launched.process.wait(), launched.mechanism, *launched.read_only, launched.why_not)
+launched.close()
+"""
+
+
+@needs_namespace
+@pytest.mark.skipif(os.geteuid() != 0, reason="root mounts")
+@pytest.mark.parametrize("working", ["outside", "inside"])
+def test_storage_that_cannot_get_an_overlay_is_read_only_unless_the_program_works_there(working):
+    """The kernel refuses an overlay over an overlay over an overlay."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as base:
+        command = ["unshare", "-m", sys.executable, "-c", DEEP, base, working]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=LIMIT)
+    if working == "outside":
+        assert done.stdout.splitlines() == ["x", f"0 namespace {base}/two "]
+        assert "Read-only file system" in done.stderr
+    else:
+        assert done.stdout.startswith(f"0 python mount of overlay at '{base}/two': Invalid argument")
 
 
 def test_unknown_mechanism_is_refused():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import socket
 import sys
 from contextlib import suppress
@@ -17,6 +18,7 @@ from forebay.rehearsal.services import used
 __all__ = ["Channel", "is_inside", "redirect_files"]
 
 _LOWEST = 220
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _TIMEOUT = 60.0  # seconds: a list of the files is read from memory
 
 
@@ -45,10 +47,19 @@ def redirect_files() -> None:
 
         details = json.loads(text)
         install(MergedView(details["folder"], details["real"]))
+        _end_with(details["parent"])
     if os.environ.get(RENAMES):
         from forebay.rehearsal import folder_renames
 
         folder_renames.install()
+
+
+def _end_with(parent: int) -> None:
+    """End this process when the launcher ends, whose exit would otherwise be taken for that of the program."""
+    if sys.platform == "linux" and os.getppid() == parent:  # otherwise a process of the program
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
 
 
 class Channel:

@@ -15,8 +15,9 @@ from typing import Any
 
 from forebay.errors import ForebayError, Unsupported
 from forebay.rehearsal.changes import Layer
-from forebay.rehearsal.mount_plan import MountPlan, make_plan
+from forebay.rehearsal.mount_plan import MountPlan, make_plan, working_folders
 from forebay.rehearsal.private_folder import PrivateFolder
+from forebay.system_memory import usable_memory
 
 __all__ = ["CHANNEL", "FOLDER", "MECHANISM", "RENAMES", "Launched", "launch"]
 
@@ -66,7 +67,7 @@ class Launched:
 
 def launch(
     program: Sequence[str], real: Sequence[str], *, environment: Mapping[str, str] | None = None,
-    size: str = "50%", dies_with_parent: bool = True, **options: Any,
+    size: str = "", dies_with_parent: bool = True, **options: Any,
 ) -> Launched:  # fmt: skip
     """Start a program with private changes.
 
@@ -78,8 +79,9 @@ def launch(
         Folders that the program changes for real.
     environment : Mapping of str to str, optional
         The environment of the program, by default that of this process.
-    size : str, default "50%"
-        What changes may take in a mount namespace: bytes, or a share of the memory.
+    size : str, optional
+        What changes may take in a mount namespace, such as "4g"; by default half of the memory that the process may
+        use.
     dies_with_parent : bool, default True
         End the program when the thread that calls this ends without having waited for it.
     **options
@@ -108,7 +110,7 @@ def launch(
             why_not = str(error)
         if wanted == "namespace":
             raise ForebayError(f"no mount namespace with overlays can be made here: {why_not}")
-    return _with_functions(program, real, given, why_not, options)
+    return _with_functions(program, real, given, why_not, options, dies_with_parent=dies_with_parent)
 
 
 def _in_namespace(
@@ -119,9 +121,14 @@ def _in_namespace(
         raise Unsupported(f"{sys.platform} has no mount namespaces")
     folder = None if plan.privileged or _has_attributes() else PrivateFolder()
     details = {
-        "privileged": plan.privileged, "steps": plan.steps, "size": size, "store": folder and str(folder.path),
-        "parent": os.getpid(), "dies_with_parent": dies_with_parent,
-    }  # fmt: skip
+        "privileged": plan.privileged,
+        "steps": plan.steps,
+        "size": size or str(usable_memory() // 2),
+        "store": folder and str(folder.path),
+        "needed": working_folders(),
+        "parent": os.getpid(),
+        "dies_with_parent": dies_with_parent,
+    }
     ours, theirs = socket.socketpair()
     with theirs:
         environment |= {MECHANISM: "inside", CHANNEL: str(theirs.fileno())}
@@ -130,8 +137,8 @@ def _in_namespace(
         entry = [sys.executable, "-I", "-S", _ENTRY, str(theirs.fileno()), json.dumps(details), *program]
         process = subprocess.Popen(entry, env=environment, pass_fds=[theirs.fileno()], **options)
     try:
-        answer, handles, _, _ = socket.recv_fds(ours, 1 << 16, 1)
-        _check_entry(answer, handles)
+        answer, handles, _, _ = socket.recv_fds(ours, 1 << 20, 1)
+        sealed = _sealed(answer, handles)
     except BaseException:
         ours.close()
         process.kill()
@@ -144,24 +151,30 @@ def _in_namespace(
         raise
     changes = f"/proc/self/fd/{handles[0]}"
     layers = [Layer(path, f"{changes}/{number}/upper") for number, path in enumerate(plan.overlays)]
-    return Launched(process, "namespace", "", ours, layers, plan.sealed, list(handles), folder)
+    return Launched(process, "namespace", "", ours, layers, (*plan.sealed, *sealed), list(handles), folder)
 
 
-def _check_entry(answer: bytes, handles: list[int]) -> None:
+def _sealed(answer: bytes, handles: list[int]) -> list[str]:
+    """Return the folders that are read-only. Raises Unsupported with the reason of the process if it failed."""
     if not handles:
         raise Unsupported(json.loads(answer)["failed"] if answer else "the process that enters it ended")
+    found: list[str] = json.loads(answer)["sealed"]
+    return found
 
 
 def _with_functions(
-    program: Sequence[str], real: Sequence[str], environment: dict[str, str], why_not: str, options: dict[str, Any]
-) -> Launched:
+    program: Sequence[str], real: Sequence[str], environment: dict[str, str], why_not: str, options: dict[str, Any], *,
+    dies_with_parent: bool,
+) -> Launched:  # fmt: skip
     folder = PrivateFolder()
     ours, theirs = socket.socketpair()
     with theirs:
         environment |= {MECHANISM: "inside", CHANNEL: str(theirs.fileno())}
-        environment[FOLDER] = json.dumps({"folder": str(folder.path), "real": [*real]})
+        details = {"folder": str(folder.path), "real": [*real], "parent": os.getpid() if dies_with_parent else 0}
+        environment[FOLDER] = json.dumps(details)
         environment["PYTHONDONTWRITEBYTECODE"] = "1"  # Python writes it by functions of its own
-        process = subprocess.Popen(program, env=environment, pass_fds=[theirs.fileno()], **options)
+        # The program has the lock, too: as long as it runs, another run does not remove the folder.
+        process = subprocess.Popen(program, env=environment, pass_fds=[theirs.fileno(), folder.lock], **options)
     layer = Layer("/", str(folder.path / "upper"), str(folder.path / "deleted"))
     return Launched(process, "python", why_not, ours, [layer], (), [], folder)
 

@@ -38,7 +38,7 @@ def main() -> None:
     plan = json.loads(sys.argv[2])
     folder = os.getcwdb()  # noqa: PTH109 -- pathlib is slow to import
     try:
-        changes = enter(plan)
+        changes, sealed = enter(plan)
         os.chdir(folder)
     except (_StepFailed, OSError) as error:
         channel.sendall(json.dumps({"failed": str(error)}).encode())
@@ -47,15 +47,18 @@ def main() -> None:
         _libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != plan["parent"]:  # it ended before this line
             os.kill(os.getpid(), signal.SIGKILL)
-    socket.send_fds(channel, [b"{}"], [changes])
+    socket.send_fds(channel, [json.dumps({"sealed": sealed}).encode()], [changes])
     os.close(changes)
     program = sys.argv[3:]
     os.set_inheritable(channel.detach(), True)
     os.execv(program[0], program)  # noqa: S606 -- the purpose of this file
 
 
-def enter(plan: dict) -> int:  # type: ignore[type-arg]  # plain JSON
-    """Enter a mount namespace with the tree of the plan, and return a descriptor of the folder with the changes."""
+def enter(plan: dict) -> tuple[int, list[str]]:  # type: ignore[type-arg]  # plain JSON
+    """Enter a mount namespace with the tree of the plan.
+
+    Returns a descriptor of the folder with the changes, and the folders that are read-only as they have no overlay.
+    """
     if plan["privileged"]:
         _check(_libc.unshare(_NEW_MOUNTS), "unshare(CLONE_NEWNS)")
     else:
@@ -68,26 +71,33 @@ def enter(plan: dict) -> int:  # type: ignore[type-arg]  # plain JSON
     _check(_libc.syscall(_pivot_root(), b".", b"old"), "pivot_root")
     os.chdir("/")
     store = "/old" + plan["store"] if plan["store"] else "/changes"
-    _build(plan, store)
+    sealed = _build(plan, store)
     changes = os.open(store, os.O_RDONLY | os.O_DIRECTORY)
     os.chdir("/new")
     _check(_libc.syscall(_pivot_root(), b".", b"."), "pivot_root")
     _check(_libc.umount2(b".", _DETACH), "umount2")
     os.chdir("/")
-    return changes
+    return changes, sealed
 
 
-def _build(plan: dict, store: str) -> None:  # type: ignore[type-arg]  # as above
-    number = 0
+def _build(plan: dict, store: str) -> list[str]:  # type: ignore[type-arg]  # as above
+    number, sealed = 0, []
     for kind, path in plan["steps"]:
         source, target = f"/old{path.rstrip('/')}", f"/new{path.rstrip('/')}"
         if kind == "tree":
             _mount(source, target, None, _BIND | _RECURSIVE)
         elif kind == "overlay":
-            _overlay(plan, source, target, f"{store}/{number}")
+            try:
+                _overlay(plan, source, target, f"{store}/{number}")
+            except _StepFailed:  # such as of a file system without overlays: nothing can be changed there
+                if any(each == path or each.startswith(path.rstrip("/") + "/") for each in plan["needed"]):
+                    raise
+                _bind(source, target, seal=True, recursive=False)
+                sealed.append(path)
             number += 1
         else:
             _bind(source, target, seal=kind == "seal", recursive=not plan["privileged"])
+    return sealed
 
 
 def _overlay(plan: dict, lower: str, target: str, folder: str) -> None:  # type: ignore[type-arg]  # as above

@@ -25,17 +25,17 @@ class PrivateFolder:
         base = Path(tempfile.gettempdir())
         _remove_stale(base)
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.geteuid()}-", dir=base))
-        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for name in ("upper", "deleted"):
             (self.path / name).mkdir()
 
     def remove(self) -> None:
         """Remove the folder. Calling it again does nothing."""
-        if self._lock >= 0:
+        if self.lock >= 0:
             _remove_tree(self.path)
-            os.close(self._lock)
-            self._lock = -1
+            os.close(self.lock)
+            self.lock = -1
 
 
 def _remove_stale(base: Path) -> None:

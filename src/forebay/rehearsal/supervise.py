@@ -45,8 +45,8 @@ class Rehearsal:
         Create no new files either.
     services : tuple of str
         What is not sent to other services, for the report.
-    size : str, default "50%"
-        What changes may take: bytes, or a share of the memory.
+    size : str, optional
+        What changes may take, as for `launch`.
     """
 
     real: Sequence[str]
@@ -54,7 +54,7 @@ class Rehearsal:
     caches: Sequence[str] = ()
     dry: bool = False
     services: tuple[str, ...] = ()
-    size: str = "50%"
+    size: str = ""
     _reported: bool = field(default=False, init=False)
 
     def run(self, program: Sequence[str]) -> tuple[int, FilesReport, dict[str, str]]:
