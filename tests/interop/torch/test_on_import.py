@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -90,8 +91,27 @@ STARTED = """
 
 def test_child_process_gets_the_hook_and_nothing_else(tmp_path):
     startup = str(Path(on_import.__file__).with_name("startup"))
-    assert run(tmp_path, STARTED, PYTHONPATH=startup, FOREBAY_TORCH="shapes") == "1 False []\n"
+    assert run(tmp_path, STARTED, PYTHONPATH=startup, FOREBAY_TORCH="shapes") == "2 False []\n"  # PyTorch, safetensors
     assert run(tmp_path, STARTED, PYTHONPATH=startup, FOREBAY_TORCH="") == "0 False []\n"
+
+
+def test_child_process_of_a_run_without_values_silences_services_and_redirects_files(tmp_path):
+    startup = str(Path(on_import.__file__).with_name("startup"))
+    private = tmp_path / "private"
+    for name in ("upper", "deleted"):
+        (private / name).mkdir(parents=True)
+    (tmp_path / "user.txt").write_text("user")
+    source = (
+        STARTED
+        + f"""
+    open({str(tmp_path / "user.txt")!r}, "w").write("new")
+    print(open({str(tmp_path / "user.txt")!r}).read(), "forebay" in sys.modules)
+    """
+    )
+    folder = json.dumps({"folder": str(private), "real": [], "parent": 0})
+    variables = {"FOREBAY_TORCH": "shapes", "FOREBAY_REHEARSAL": "inside", "FOREBAY_REHEARSAL_FOLDER": folder}
+    assert run(tmp_path, source, PYTHONPATH=startup, **variables) == "5 False []\nnew False\n"
+    assert (tmp_path / "user.txt").read_text() == "user"
 
 
 def test_sitecustomize_of_the_program_is_imported(tmp_path):
