@@ -81,4 +81,6 @@ extensions = [
     small("snapshot/formats/_history_reader", *native("pickle/*.hpp")),
     small("snapshot/formats/_plain_pickle", "native/pickle/opcodes.hpp"),
 ]
-setup(ext_modules=cythonize(extensions, nthreads=in_parallel))
+# Cython would give each extension type methods for pickling. They make objects without `__init__`, from any state:
+# addresses of another process, tables that are too short. Without these methods, pickle and copy raise TypeError.
+setup(ext_modules=cythonize(extensions, nthreads=in_parallel, compiler_directives={"auto_pickle": False}))

@@ -276,7 +276,7 @@ class Stream {
     reached_ = last_;
     pending_.clear();
     shared_.clear();
-    {
+    if (driver_) {
       const Current current(*driver_, context_);
       for (const Handle event : events_) driver_->event_destroy(event);
     }

@@ -4,6 +4,7 @@
 // live blocks are freed; then, segment by segment, all blocks of the checkpoint are allocated, and those that were not
 // live are freed. Everything that could fail comes first, except for the entry of a block that other queues use.
 #include <algorithm>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 
@@ -127,15 +128,26 @@ Restored Pool::restore(uint32_t pool_id, const Checkpoint& saved, uint32_t stack
   return result;
 }
 
-// Throws unless the memory of every saved block is still committed. Blocks that other queues use cannot be divided or
-// merged; PyTorch does not find a segment that begins with one.
+// Throws unless the saved blocks tile segments of the partition, each once, and their memory is still committed. Blocks
+// that other queues use cannot be divided or merged; PyTorch does not find a segment that begins with one.
 void Pool::check_restorable(uint32_t pool_id, const Checkpoint& saved) const {
   const PoolPartition* partition = find_partition(pool_id);
+  std::set<uint64_t> seen;
   for (const auto& blocks : saved) {
+    if (blocks.empty()) throw std::invalid_argument("a segment of the checkpoint has no blocks");
     const auto at = segments_.find(blocks.front().address);
     if (at == segments_.end() || at->second.free_list->partition != partition || is_used_by_others(*at->second.first) ||
         !is_committed(*at->second.first))
       throw_at(" could not find", blocks.front().address);
+    uint64_t left = at->second.size;
+    for (const SavedBlock& wanted : blocks) {
+      if (wanted.address != at->first + at->second.size - left || wanted.size == 0 || wanted.size > left ||
+          wanted.size % kMinAlignment || (wanted.live && !wanted.committed))
+        throw_at("the blocks of the checkpoint do not tile the segment at", at->first);
+      left -= wanted.size;
+    }
+    if (left || !seen.insert(at->first).second)
+      throw_at("the blocks of the checkpoint do not tile the segment at", at->first);
     const Block* block = at->second.first;
     for (const SavedBlock& wanted : blocks) {
       if (!wanted.committed) continue;

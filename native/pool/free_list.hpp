@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "pool/block.hpp"
@@ -35,8 +36,8 @@ class FreeList {
 
   PoolPartition* const partition;
   const bool small;
-  std::map<uint64_t, Block*> uncommitted;                   // uncommitted ranges of expandable segments, by address
-  std::map<std::pair<uint64_t, uint64_t>, Segment*> heaps;  // by largest gap and rank
+  std::map<uint64_t, Block*> uncommitted;  // uncommitted ranges of expandable segments, by address
+  std::map<std::tuple<uint64_t, uint64_t, uint64_t>, Segment*> heaps;  // by largest gap, rank, and address
 
  private:
   static constexpr unsigned kBinsPerDoubling = 16;

@@ -1,6 +1,7 @@
 // Heaps: segments tiled by buffers and the gaps between them, as in PyTorch's Metal allocator. A
 // free buffer keeps its size and can be allocated again until it is released into a gap.
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "pool/pool.hpp"
@@ -11,9 +12,10 @@ namespace {
 // Re-sorts a heap in its free list when its largest gap has changed. Neither step can fail.
 class GapUpdate {
  public:
-  explicit GapUpdate(Segment* heap) : heap_(heap), node_(list().extract({heap->largest_gap(), heap->rank})) {}
+  explicit GapUpdate(Segment* heap)
+      : heap_(heap), node_(list().extract({heap->largest_gap(), heap->rank, heap->address})) {}
   ~GapUpdate() {
-    node_.key().first = heap_->largest_gap();
+    std::get<0>(node_.key()) = heap_->largest_gap();
     list().insert(std::move(node_));
   }
   GapUpdate(const GapUpdate&) = delete;
@@ -38,7 +40,7 @@ void Pool::list_new_segment(Block* block) {
   try {
     segment.gaps = std::make_unique<Gaps>();
     segment.gaps->emplace(std::pair(block->size, block->address), block);
-    segment.free_list->heaps.emplace(std::pair(block->size, segment.rank), &segment);
+    segment.free_list->heaps.emplace(std::tuple(block->size, segment.rank, segment.address), &segment);
   } catch (...) {
     erase_segment(&segment);
     throw;
@@ -65,7 +67,7 @@ BestFitBuffer Pool::best_fit_buffer(uint64_t nbytes, uint64_t queue, uint32_t po
   const auto at = lists.find(queue);
   if (at == lists.end()) return {};
   const FreeList& list = *at->second;
-  const bool has_gap = list.heaps.lower_bound({size, 0}) != list.heaps.end();
+  const bool has_gap = list.heaps.lower_bound({size, 0, 0}) != list.heaps.end();
   const Block* block = list.best_fit(size);
   return block == nullptr ? BestFitBuffer{0, 0, has_gap} : BestFitBuffer{block->address, block->size, has_gap};
 }
@@ -77,7 +79,7 @@ Block* Pool::new_buffer(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_
   PoolPartition* partition = find_partition(pool_id);
   if (partition == nullptr) return nullptr;
   const auto& heaps = free_list(partition, queue, is_small(size))->heaps;
-  const auto at = heaps.lower_bound({size, 0});
+  const auto at = heaps.lower_bound({size, 0, 0});
   if (at == heaps.end()) return nullptr;
   return allocate_from(carve_buffer(at->second, size), size, nbytes, stack, false);
 }

@@ -45,7 +45,7 @@ const char* Pool::check_invariants() const {
     size_t gaps = 0;
     if (segment.is_heap()) {
       ++heaps;
-      const auto entry = segment.free_list->heaps.find({segment.largest_gap(), segment.rank});
+      const auto entry = segment.free_list->heaps.find({segment.largest_gap(), segment.rank, address});
       if (entry == segment.free_list->heaps.end() || entry->second != &segment)
         return "a heap is not sorted by its largest gap";
     }

@@ -46,9 +46,12 @@ struct Policy {
         heaps(buffer_alignment != 0),
         heap_limit(heap_limit == 0 ? kUnlimited : heap_limit) {
     if (heaps) block_alignment = buffer_alignment;
-    if (block_alignment % kMinAlignment || (block_alignment & (block_alignment - 1)))
-      throw std::invalid_argument("the buffer alignment must be a power of two of at least 256");
+    const auto is_power_of_2 = [](uint64_t number) { return (number & (number - 1)) == 0; };  // or 0
+    if (block_alignment % kMinAlignment || !is_power_of_2(block_alignment) || block_alignment >= kMaxRequest)
+      throw std::invalid_argument("the buffer alignment must be a power of two of at least 256 and less than 2^60");
     if (divisions.size() != this->divisions.size()) throw std::invalid_argument("expected 16 divisions");
+    if (!std::all_of(divisions.begin(), divisions.end(), is_power_of_2))
+      throw std::invalid_argument("the divisions must be powers of two");
     std::copy(divisions.begin(), divisions.end(), this->divisions.begin());
     has_divisions = *std::max_element(divisions.begin(), divisions.end()) > 1;
   }

@@ -21,7 +21,8 @@ int64_t bytes(uint64_t size) { return static_cast<int64_t>(size); }
 
 Block* Pool::create_segment(uint64_t address, uint64_t size, uint64_t queue, uint32_t stack, uint64_t rank,
                             FreeList* list, uint64_t page_size) {
-  if (address == 0 || address % kMinBlockSize || size == 0 || size % kMinBlockSize || address + size < address)
+  if (address == 0 || address % kMinBlockSize || size == 0 || size % kMinBlockSize || address + size < address ||
+      size >= kMaxRequest)
     throw_invalid_segment(address, size, "is invalid: both must be multiples of " + std::to_string(kMinBlockSize));
   if (overlaps(address, size)) throw_invalid_segment(address, size, "would overlap another");
   Block* block = new_record();
@@ -79,7 +80,7 @@ bool Pool::evict(uint64_t address, uint32_t stack) {
   if (segment.expandable() || segment.first->is_split()) return false;
   if (segment.first->state != (segment.is_heap() ? State::Gap : State::Free)) return false;
   if (segment.is_heap()) {
-    segment.free_list->heaps.erase({segment.largest_gap(), segment.rank});
+    segment.free_list->heaps.erase({segment.largest_gap(), segment.rank, segment.address});
   } else {
     remove_free(segment.first);
   }
@@ -104,7 +105,7 @@ std::vector<Evictable> Pool::evictable(bool small, uint32_t pool_id, bool expand
   if (partition == nullptr) return found;
   for (const auto& [queue, list] : partition->lists[small ? 1 : 0]) {
     for (const auto& [key, heap] : list->heaps) {
-      if (!parts && key.first == heap->size) found.push_back({heap->address, heap->size, queue, 0, false, 0});
+      if (!parts && std::get<0>(key) == heap->size) found.push_back({heap->address, heap->size, queue, 0, false, 0});
     }
     for (const Block* block = list->smallest(); block != nullptr; block = list->next(block)) {
       const Segment& segment = *block->segment;

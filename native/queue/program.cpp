@@ -19,6 +19,13 @@ Step step_at(const char* bytes, size_t at) {
   return step;
 }
 
+// Null addresses are errors of the caller; no others can be told from valid ones.
+bool has_addresses(const Step& step) {
+  if (step.opcode == Opcode::Copy) return !step.c || (step.a && step.b);
+  if (step.opcode == Opcode::Fill) return !step.c || step.a;
+  return (step.opcode != Opcode::Call && step.opcode != Opcode::SetCondition) || step.a;
+}
+
 bool are_valid_operands(Opcode opcode, const char* operands, size_t nbytes) {
   if (opcode == Opcode::Draw) return is_valid_draw(operands, nbytes);
   if (opcode == Opcode::StridedCopy) return is_valid_strided_copy(operands, nbytes);
@@ -36,7 +43,8 @@ bool is_valid_program(const void* bytes, size_t nbytes) {
     if (nbytes - at < sizeof(Step)) return false;
     const Step step = step_at(program, at);
     if (step.nbytes < sizeof step || step.nbytes > nbytes - at || step.opcode > Opcode::EndWhile) return false;
-    if (!are_valid_operands(step.opcode, program + at + sizeof step, step.nbytes - sizeof step)) return false;
+    if (!has_addresses(step) || !are_valid_operands(step.opcode, program + at + sizeof step, step.nbytes - sizeof step))
+      return false;
     if (step.opcode >= Opcode::SetCondition) jumps.push_back(at);
     if (is_condition(step.opcode)) conditions.push_back(at);
     at += step.nbytes;

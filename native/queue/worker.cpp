@@ -358,10 +358,14 @@ Worker::State& Worker::state_for_write(const void* dst, size_t nbytes) const {
 }
 
 void Worker::copy(void* dst, const void* src, size_t nbytes) {
+  if (nbytes && (!dst || !src)) state_->throw_error("cannot copy from or to address 0");
   state_for_write(dst, nbytes).push(Copy{dst, src, nbytes});
 }
 
-void Worker::fill(void* dst, int byte, size_t nbytes) { state_for_write(dst, nbytes).push(Fill{dst, byte, nbytes}); }
+void Worker::fill(void* dst, int byte, size_t nbytes) {
+  if (nbytes && !dst) state_->throw_error("cannot fill address 0");
+  state_for_write(dst, nbytes).push(Fill{dst, byte, nbytes});
+}
 
 void Worker::draw(const void* packed, size_t nbytes) {
   if (!is_valid_draw(packed, nbytes)) throw std::invalid_argument("invalid packed draw");
@@ -389,6 +393,7 @@ void Worker::program(const void* bytes, size_t nbytes) {
 }
 
 void Worker::run(Function function, void* argument, bool host_call) {
+  if (!function) state_->throw_error("cannot call address 0");
   own_state().push(Run{function, argument, host_call});
 }
 

@@ -93,6 +93,7 @@ bool is_valid_draw(const void* packed, size_t nbytes) {
       head.element > Element::F64) {
     return false;
   }
+  if (head.count && !head.address) return false;
   const bool integers = head.distribution == Distribution::Integers && !head.is_64bit;
   return head.threads && head.threads % 256 == 0 && head.offset % 4 == 0 &&
          (!integers || (head.range && head.range >> 32 == 0));

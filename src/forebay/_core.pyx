@@ -141,8 +141,9 @@ cdef class Pool:
         self.native.set_policy(Policy(divisions, max_split, max_non_split_rounding, large_segment, expandable,
                                       track_age, exact_segments, buffer_alignment, heap_limit))
 
-    def block_size(self, uint64_t nbytes): return self.native.policy().block_size(nbytes)
-    def segment_size(self, uint64_t nbytes): return self.native.policy().segment_for(nbytes)
+    # No larger request succeeds, and rounding up one near 2^64 would overflow.
+    def block_size(self, uint64_t nbytes): return self.native.policy().block_size(min(nbytes, kMaxRequest))
+    def segment_size(self, uint64_t nbytes): return self.native.policy().segment_for(min(nbytes, kMaxRequest))
 
     def adopt(self, uint64_t address, uint64_t nbytes, uint64_t queue, bint small, rank=None, uint32_t partition=0):
         cdef uint64_t native_rank = kNextRank if rank is None else <uint64_t>rank
@@ -168,7 +169,7 @@ cdef class Pool:
         self.native.adopt_expandable(address, nbytes, page, queue, small, partition)
 
     def choose_pages(self, uint64_t nbytes, uint64_t queue, uint32_t partition=0):
-        cdef PageRange pages = self.native.choose_pages(nbytes, queue, partition)
+        cdef PageRange pages = self.native.choose_pages(min(nbytes, kMaxRequest), queue, partition)
         return pages.address, pages.size
 
     def allocate_at(self, uint64_t address, uint64_t nbytes, uint64_t queue=kAnyQueue, uint32_t partition=0):
@@ -198,7 +199,7 @@ cdef class Pool:
         return self.wrap(self.native.new_buffer(nbytes, queue, self.current_stack(), partition))
 
     def best_fit_buffer(self, uint64_t nbytes, uint64_t queue, uint32_t partition=0):
-        cdef BestFitBuffer found = self.native.best_fit_buffer(nbytes, queue, partition)
+        cdef BestFitBuffer found = self.native.best_fit_buffer(min(nbytes, kMaxRequest), queue, partition)
         return found.address, found.size, found.has_gap
 
     def release_buffer(self, uint64_t address, uint64_t nbytes): return self.native.release_buffer(address, nbytes)
@@ -291,14 +292,23 @@ cdef class Pool:
         )
 
 
-def make_dicts(dict template, list keys, list columns, bint leaves):
-    cdef Py_ssize_t row, at
+@cython.boundscheck(True)  # comparing keys, and a garbage collection, may run code that shortens a list
+def make_dicts(dict template not None, list keys not None, list columns not None, bint leaves):
+    cdef Py_ssize_t row, at, count = len(columns), length
     cdef dict filled
-    cdef list rows = []
-    for row in range(len(columns[0])):
+    cdef list column, rows = []
+    if count == 0 or count != len(keys):
+        raise ValueError(f"{len(keys)} keys for {count} columns: give one for each column, and at least one column")
+    length = len(<list?>columns[0])
+    for at in range(count):
+        column = <list?>columns[at]
+        if len(column) != length:
+            raise ValueError(f"columns of {length} and {len(column)} rows: give columns of equal length")
+    for row in range(length):
         filled = PyDict_Copy(template)
-        for at in range(len(columns)):
-            filled[keys[at]] = (<list>columns[at])[row]
+        for at in range(count):
+            column = <list?>columns[at]
+            filled[keys[at]] = column[row]
         if leaves:
             PyObject_GC_UnTrack(filled)
         rows.append(filled)

@@ -56,6 +56,8 @@ cdef class NumpyHook:
             record = self.pool.native.try_allocate(size, queue, self.pool.current_stack(), 0, False)
             if record is NULL:
                 block = self.pool._refill(size, queue, 0)  # from the default pool, even inside a private pool
+                if block is None or block.pool is not self.pool or block.live_record().requested < size:
+                    raise TypeError(f"_refill() must return a live block of this pool with {size} bytes")
                 record = block.record
                 block.record = NULL  # owned by NumPy now
         except MemoryError as failure:
@@ -69,7 +71,9 @@ cdef class NumpyHook:
         return record
 
 
-def restore_numpy_handler(handler): PyDataMem_SetHandler(handler)
+def restore_numpy_handler(handler):
+    handler_in(handler)  # NumPy accepts any object, and fails at the next array
+    PyDataMem_SetHandler(handler)
 
 
 cdef Handler* handler_in(object capsule) except NULL:

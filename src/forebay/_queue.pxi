@@ -111,6 +111,8 @@ cdef class Queue:
 def all_settled(queues):
     cdef Queue queue
     for queue in queues:
+        if queue is None:
+            raise TypeError("queues must be queues, not None")
         if queue.worker.get().failed() or not queue.worker.get().idle():
             return False
     return True

@@ -15,9 +15,15 @@ cdef class DeviceArguments:
     cdef dict opened, existing
     cdef object initialisation_of_kind
 
+    def __cinit__(self, *_, **__):
+        self.kind, self.prefix, self.opened, self.existing = "", ":", {}, {}
+
     def __init__(self, str kind not None, dict opened not None, initialisation):
+        cdef dict existing = initialisation.devices
+        if existing is None:
+            raise TypeError("the devices of the kind must be a dict, not None")
         self.kind, self.prefix = kind, f"{kind}:"
-        self.opened, self.existing, self.initialisation_of_kind = opened, initialisation.devices, initialisation
+        self.opened, self.existing, self.initialisation_of_kind = opened, existing, initialisation
 
     def known(self, device):
         return self.find(device, True)
@@ -87,7 +93,7 @@ cdef class DeviceArguments:
                 return index
         elif device is not None:
             return None
-        if not optional or not self.initialisation_of_kind.done:
+        if not optional or self.initialisation_of_kind is None or not self.initialisation_of_kind.done:
             return None
         state = local.state
         return state.indices.get(self.kind, 0)
@@ -117,6 +123,8 @@ cdef class DeviceContext:
 
     def __init__(self, device):
         cdef DeviceArguments kind = self.kind
+        if kind is None:
+            raise TypeError("a DeviceContext needs a class whose `kind` is not None")
         cdef object index = kind.index_of(device, True)
         self.idx = self.kind.optional_index(device) if index is None else index
 

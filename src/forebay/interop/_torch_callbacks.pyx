@@ -279,7 +279,7 @@ cdef class CapturedStreams:
         return self.covers.call(<void*><uintptr_t>stream)
 
 
-def connect(handlers, dict blocks):
+def connect(handlers, dict blocks not None):
     global _handlers, _blocks
     _handlers, _blocks = handlers, blocks
     python.allocate, python.release, python.record, python.reset = allocate, release, record, reset

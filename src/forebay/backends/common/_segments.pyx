@@ -1,4 +1,4 @@
-# cython: language_level=3, autotestdict=False, auto_pickle=False
+# cython: language_level=3, autotestdict=False
 """Memory segments of a host port, and the mappings behind them; documented in _segments.pyi."""
 
 cimport cython
@@ -144,6 +144,8 @@ cdef Py_ssize_t _pages(Py_ssize_t nbytes) noexcept nogil:
 
 
 def map_aligned(nbytes, *, bint writable, bint charged):
+    if nbytes <= 0:
+        raise ValueError(f"cannot map {nbytes} bytes")
     cdef uintptr_t address = _map(min(nbytes, _TOO_LARGE), PROT_READ | PROT_WRITE if writable else PROT_NONE, charged)
     if address == 0:
         raise _mmap_error()

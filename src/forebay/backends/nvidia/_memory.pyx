@@ -9,7 +9,7 @@ from forebay.address_allocator import ALIGNMENT as _ALIGNMENT
 from forebay.backends.common.arguments import address_of, integer_of, size_of
 from forebay.backends.common.cuda_errors import OUT_OF_MEMORY as _OUT_OF_MEMORY
 from forebay.backends.nvidia.calls import FATAL as _FATAL, error_of, known_losses as _known_losses, unknown_address
-from forebay.errors import DeviceError
+from forebay.errors import DeviceError, WrongState
 
 ctypedef int (*Release)(uint64_t) noexcept nogil
 
@@ -41,12 +41,24 @@ cdef uint64_t ALIGNMENT = _ALIGNMENT
 cdef int OUT_OF_MEMORY = _OUT_OF_MEMORY
 
 
+cdef tuple RELEASES = FUNCTIONS[5:]  # those of type `Release`
+
+
 def load(addresses):
     set_functions(<void**>&driver, FUNCTIONS, addresses)
 
 
+cdef int check_loaded() except -1:
+    if driver.mem_alloc is NULL:
+        raise WrongState("NVIDIA's driver is not loaded: open a device first")
+    return 0
+
+
 cdef int release_handle(str function, uint64_t handle) except? -1:
-    cdef Release release = (<Release*>&driver)[FUNCTIONS.index(function)]
+    check_loaded()
+    if function not in RELEASES:
+        raise ValueError(f"{function} does not release a handle")
+    cdef Release release = (&driver.mem_free)[RELEASES.index(function)]
     cdef int result
     with nogil:
         result = release(handle)
@@ -74,6 +86,7 @@ cdef class DriverMemory:
         cdef int result
         cdef str function = "cuMemAlloc"
         cdef Current current = Current(self.context, None)
+        check_loaded()
         current.enter()
         try:
             with nogil:
@@ -110,6 +123,7 @@ cdef class DriverMemory:
         cdef unsigned portable = 1  # CU_MEMHOSTREGISTER_PORTABLE
         cdef int result
         cdef Current current = Current(self.context, None)
+        check_loaded()
         current.enter()
         try:
             with nogil:
@@ -143,6 +157,7 @@ cdef class DriverMemory:
         cdef uint64_t argument
         cdef Current current = Current(self.context, None)
         key = address if type(address) is int else integer_of(address, "address")
+        check_loaded()
         try:
             current.enter()
         except DeviceError as error:
@@ -171,6 +186,9 @@ def map_page(uintptr_t properties, uint64_t page, uint64_t nbytes, list unreleas
     cdef uint64_t memory
     cdef int result, released = 0
     cdef str function = "cuMemCreate"
+    check_loaded()
+    if properties == 0:
+        raise ValueError("the address of the properties is 0")
     with nogil:
         result = driver.mem_create(&memory, nbytes, <void*>properties, 0)
     if not result:
@@ -207,12 +225,15 @@ def destroy_last(list handles not None):
 
 def free_addresses(uint64_t address, uint64_t nbytes, list codes not None):
     cdef int result
+    check_loaded()
     with nogil:
         result = driver.mem_address_free(address, nbytes)
     codes.append(result)
 
 
 def close_memory(dict opened not None, address):
+    if address not in opened:
+        raise KeyError(address)
     cdef int result = release_handle("cuIpcCloseMemHandle", address)
     if not result:
         if opened[address] == 1:

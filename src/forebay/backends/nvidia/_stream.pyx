@@ -101,8 +101,17 @@ cdef int RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 cdef set queued_calls = set()  # owned by the driver until they ran; those of graphs are not among them
 
 
+cdef bint cupti_is_loaded = False
+
+
 def load(addresses):
     set_functions(<void**>&driver, FUNCTIONS, addresses)
+
+
+cdef int check_loaded() except -1:
+    if driver.ctx_push_current is NULL:
+        raise WrongState("NVIDIA's driver is not loaded: open a device first")
+    return 0
 
 
 @cython.final
@@ -121,6 +130,7 @@ cdef class Current:
     cdef int enter(self) except -1:  # no Python code, which may be interrupted, runs while the context is pushed
         cdef Result result
         cdef Handle popped
+        check_loaded()
         if self.context.released or <int>self.context.process != getpid():
             self.context.check_usable()
         with nogil:
@@ -157,7 +167,9 @@ CUPTI_FUNCTIONS = (
 
 
 def load_cupti(addresses):
+    global cupti_is_loaded
     set_functions(<void**>&Activities.get().functions, CUPTI_FUNCTIONS, addresses)
+    cupti_is_loaded = True
 
 
 @cython.final
@@ -170,6 +182,8 @@ cdef class WorkTimes:
         cdef int code
         if self.process:
             raise TypeError("a log is initialised once")
+        if not cupti_is_loaded:
+            raise WrongState(f"{stream.name}: CUPTI is not loaded, which logs the times of work")
         self.most = most
         with nogil:
             code = Activities.get().start()
@@ -223,8 +237,12 @@ cdef class NativeHostCall:
 
     def __init__(self, Stream stream not None, function, argument):
         cdef uintptr_t address = address_of(function, "function"), value = index_of(argument, "argument")
-        self.native.function, self.native.argument = <Work>address, <void*>value
+        if self.native.function is not NULL:  # a graph may run it now
+            raise TypeError("a call is initialised once")
+        if address == 0:
+            raise ValueError("the address of the function is 0")
         self.native.failure, self.native.repeated = stream.native_failure, True
+        self.native.function, self.native.argument = <Work>address, <void*>value
 
     def report_to(self, Stream stream not None):
         report_to(&self.native, stream.native_failure)
@@ -250,7 +268,12 @@ cdef class Stream:
 
     def __init__(self, context, uint64_t handle):
         cdef uintptr_t context_handle = context.handle
-        self.context, self.name, self.handle = context, context.name, handle
+        name = context.name
+        if self.context is not None:  # other threads may use the handles of the first time
+            raise TypeError("a stream is initialised once")
+        check_loaded()
+        self.name = name
+        self.context, self.handle = context, handle
         self.native.get().open(&driver, <Handle>context_handle, <Handle><uintptr_t>handle)
         self.process = getpid()
         self.closed = False
@@ -283,6 +306,8 @@ cdef class Stream:
     def queue_call(self, HostCall call not None):
         cdef Result result
         cdef cpp_bool repeated = call.repeated
+        if call.stream is None:
+            raise TypeError("the call has no stream")
         self.check()
         self.finished.clear()
         if not call.repeated:
@@ -295,6 +320,8 @@ cdef class Stream:
 
     def queue_native_call(self, NativeHostCall call not None):
         cdef Result result
+        if call.native.function is NULL:
+            raise TypeError("the call has no function: it was not initialised")
         self.check()
         with nogil:
             result = self.native.get().launch(run_native_call, &call.native, True)
@@ -304,6 +331,8 @@ cdef class Stream:
     def call_native(self, function, argument):
         cdef uintptr_t address = address_of(function, "function"), value = index_of(argument, "argument")
         cdef Result result
+        if address == 0:
+            raise ValueError("the address of the function is 0")
         self.check()
         cdef NativeCall* call = new NativeCall()
         call.function, call.argument = <Work>address, <void*>value
@@ -314,7 +343,7 @@ cdef class Stream:
             del call
             raise error_of(result, "cuLaunchHostFunc", self.name)
 
-    def launch_kernel(self, function, grid, block, unsigned shared, tuple arguments):
+    def launch_kernel(self, function, grid, block, unsigned shared, tuple arguments not None):
         cdef Launch launch
         cdef uintptr_t address = function
         cdef vector[void*] addresses
@@ -324,6 +353,8 @@ cdef class Stream:
         launch.block[0], launch.block[1], launch.block[2] = block
         launch.shared = shared
         for each in arguments:
+            if type(each) is not bytes:  # a bytearray may move
+                raise TypeError(f"an argument of a kernel must be bytes, not {type(each).__name__}")
             addresses.push_back(<void*><char*>each)
         with nogil:
             result = self.native.get().launch_kernel(<Handle>address, launch, addresses.data())
@@ -460,11 +491,18 @@ cdef class Stream:
     cdef int check(self) except -1:
         if self.closed or getpid() != self.process:
             self.check_usable()
+            self.check_open()  # a subclass may have replaced the method above
         return 0
 
     cdef int check_process(self) except -1:
         if self.context is None or getpid() != self.process:
             self.check_usable()
+            self.check_open()
+        return 0
+
+    cdef int check_open(self) except -1:
+        if self.closed or getpid() != self.process:
+            raise WrongState(f"{self.name}: the stream is not open in this process")
         return 0
 
     cdef int check_tick(self, tick) except -1:
@@ -496,11 +534,12 @@ cdef void run_python_call(void* argument) noexcept with gil:
         if function is not None:
             function()
     except BaseException as error:
-        if stream.failure is None:
+        if stream is not None and stream.failure is None:
             keep_failure(stream, error)
     finally:
         if not call.repeated:  # else a graph owns it
-            stream.finished.append(function)
+            if stream is not None:
+                stream.finished.append(function)
             queued_calls.discard(call)
 
 

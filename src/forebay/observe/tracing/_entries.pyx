@@ -100,6 +100,7 @@ cdef class Entries:
     cdef readonly dict queue_tracks
     cdef bint wait_until_completed
     cdef readonly bint closed
+    cdef uint64_t resets
 
     def __cinit__(self):
         self.internal, self.external, self.queue_tracks, self.closed = set(), set(), {}, True
@@ -165,6 +166,8 @@ cdef class Entries:
         self.add_row(entry_type, since, what, None, event, -1 if track is None else track.key, -1, None, None, 2)
 
     cpdef add(self, int entry_type, tuple fields):
+        if fields is None:
+            raise TypeError("the fields must be a tuple, not None")
         cdef Row row = Row(entry_type, 0, -1, -1, -1, 0, 0, 0)
         self.push(row, None, fields, None, None, None)
 
@@ -177,6 +180,7 @@ cdef class Entries:
     cdef int reset_ring(self, size_t most) except -1:
         cdef Ring[Row]* fresh = new Ring[Row](most)  # first, as it may raise MemoryError
         cdef Ring[Row]* old = self.ring.release()
+        self.resets += 1
         self.closed = True
         self.ring.reset(fresh)
         release_ring(old)
@@ -186,16 +190,19 @@ cdef class Entries:
     def lost(self): return self.ring.get().lost()
 
     def rows(self):
-        cdef Ring[Row]* ring = self.ring.get()
-        cdef size_t age
-        cdef Row row
         if not self.closed:
             raise ValueError("the recorder is still recording: close it first")
-        found = []
-        for age in range(ring.size()):
-            row = ring[0][age]
-            found.append((row.entry_type, ring.lost() + age, *fields_of(row)))
-        return found
+        # Making objects may run finalizers, which may call `clear`: meanwhile, the ring belongs to this call.
+        cdef unique_ptr[Ring[Row]] other
+        other.reset(new Ring[Row](1))
+        cdef uint64_t resets = self.resets
+        self.ring.swap(other)
+        try:
+            return rows_of(other.get())
+        finally:
+            if self.resets == resets:
+                self.ring.swap(other)
+            release_ring(other.get())
 
     cdef QueueTrack track_of(self, queue):
         known = self.queue_tracks.get(<uintptr_t><PyObject*>queue)
@@ -270,9 +277,19 @@ cdef bint is_busy(QueueTrack track) except -1:
         return False
 
 
+cdef list rows_of(Ring[Row]* ring):
+    cdef size_t age
+    cdef Row row
+    cdef list found = []
+    for age in range(ring.size()):
+        row = ring[0][age]
+        found.append((row.entry_type, ring.lost() + age, *fields_of(row)))
+    return found
+
+
 cdef tuple fields_of(Row row):
     if row.thread < 0:  # added by `add`
-        return <tuple>row.what
+        return <tuple?>row.what
     fields = row.thread, row.begin_time, row.end_time, <object>row.code, row.offset, <object>row.what
     if row.entry_type != operation:
         return *fields, row.number, row.track

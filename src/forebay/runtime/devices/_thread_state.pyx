@@ -6,7 +6,7 @@ cimport cython
 
 @cython.final
 cdef class ThreadState:
-    def __init__(self):
+    def __cinit__(self):
         self.indices, self.streams, self.stream_stack = {}, {}, []
 
     cpdef make_current(self, device):

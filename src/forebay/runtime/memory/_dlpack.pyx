@@ -118,8 +118,13 @@ cdef void drop_versioned(PyObject* capsule) noexcept:
 def export_memory(
     uint64_t address, shape, strides, element, device, owner, *, bint versioned, bint read_only, bint copied,
 ):
-    cdef size_t at, count = len(shape)
+    cdef tuple lengths = tuple(shape), steps = tuple(strides)  # items may be objects that change the lists
+    cdef Py_ssize_t at, count = len(lengths)
     cdef DLTensor tensor
+    if len(steps) != count or count > MAX_DIMENSIONS:
+        raise ValueError(
+            f"a tensor has one stride for each of at most {MAX_DIMENSIONS} dimensions, not {len(steps)} for {count}"
+        )
     cdef Export* made = <Export*>malloc(sizeof(Export) + 2 * count * sizeof(int64_t))
     if made is NULL:
         raise MemoryError()
@@ -130,7 +135,7 @@ def export_memory(
         tensor.shape = <int64_t*>(made + 1)
         tensor.strides = tensor.shape + count
         for at in range(count):
-            tensor.shape[at], tensor.strides[at] = shape[at], strides[at]
+            tensor.shape[at], tensor.strides[at] = lengths[at], steps[at]
         made.versioned.major, made.versioned.minor = MAX_VERSION
         made.versioned.flags = READ_ONLY * read_only | COPIED * copied
         made.legacy.tensor = made.versioned.tensor = tensor

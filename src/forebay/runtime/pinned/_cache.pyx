@@ -31,7 +31,7 @@ cdef class HostBlock:
     cdef public object frames
     cdef object claim
 
-    def __init__(self, uint64_t address, uint64_t size):
+    def __cinit__(self, uint64_t address, uint64_t size):  # not in __init__: a block in use keeps its size
         self.address, self.size = address, size
 
 
@@ -42,7 +42,7 @@ cdef class PinnedLease:
     cdef readonly dict uses
     cdef object __weakref__
 
-    def __init__(self):
+    def __cinit__(self):
         self.uses = {}
 
 
@@ -54,7 +54,7 @@ cdef class PinnedCache:
     cdef bint has_segment
     cdef readonly Py_ssize_t segment_blocks
 
-    def __init__(self):
+    def __cinit__(self):
         self.free_lists = tuple([] for _ in range(BUCKETS))
         self.evicted_blocks, self.unpinning = [], []
 

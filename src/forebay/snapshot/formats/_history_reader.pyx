@@ -85,65 +85,110 @@ class Rows:
         return self.stop - self.start
 
 
+cdef enum:
+    kReading, kSalvaged, kTaken, kFailed
+
+
 cdef class HistoryReader:
     cdef CReader* reader
     cdef readonly bint done
     cdef dict made
+    cdef int state
+    cdef bint busy  # a method runs that releases the GIL, or makes objects, which may run finalizers
+    cdef Py_ssize_t exports  # buffers that refer to the rows, which a further read may move
 
-    def __cinit__(self, uint64_t seed, dict actions):
+    def __cinit__(self, uint64_t seed, dict actions not None):
+        cdef bytes text
         self.reader = new CReader(seed)
         for word, number in actions.items():
-            text = word.encode()
+            text = str(word).encode()
             self.reader.name_action(text, len(text), number)
 
     def __dealloc__(self):
         del self.reader
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
+        if self.busy:
+            raise BufferError("the reader is in use")
         PyBuffer_FillInfo(buffer, self, self.reader.entries(), 48 * self.reader.count(), 0, flags)
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer* buffer):
+        self.exports -= 1
+
+    cdef int begin(self, bint possible, str what) except -1:
+        if self.busy or not possible:
+            raise ValueError(f"{what} is not possible now: the reader is in use, or it has ended")
+        self.busy = True
+        return 0
 
     def read(self, const uint8_t[::1] window not None, uint64_t beyond, uint64_t limit):
         cdef HistoryStatus status
         cdef size_t size = window.shape[0]
+        self.begin(self.state == kReading and not self.done and not self.exports, "reading")
         self.reader.limit = limit
         if size == 0:
+            self.busy = False
             return 0
         with nogil:
             status = self.reader.read(<const char*>&window[0], size, beyond)
-        if status == kHistoryTooLarge:
-            raise TooLarge(f"its values need more than {limit} bytes of memory")
+        self.busy = False
         if status != kHistoryMore and status != kHistoryDone:
+            self.state = kFailed  # the stack of values may end inside a step
+            if status == kHistoryTooLarge:
+                raise TooLarge(f"its values need more than {limit} bytes of memory")
             raise Odd
         self.done = status == kHistoryDone
         return self.reader.consumed()
 
     def salvage(self):
-        return self.reader.salvage()
+        self.begin(self.state == kReading and not self.done and not self.exports, "salvage")
+        cdef bint found = self.reader.salvage()
+        self.busy = False
+        self.state = kSalvaged if found else kFailed
+        return found
 
     def value(self):
+        self.begin(self.state == kSalvaged or (self.state == kReading and self.done), "taking the value")
+        self.state = kTaken
         self.made = {}
         try:
             return self.build(self.reader.root(), 0)
         finally:
             self.made = None
             self.reader.release_values()
+            self.busy = False
 
     def __len__(self):
+        self.check_idle()
         return self.reader.count()
 
     def pairs(self):
+        self.check_idle()
         return bytes_of(self.reader.pairs())
 
     def nodes(self):
+        self.check_idle()
         return bytes_of(self.reader.nodes())
 
     def frames(self):
+        self.check_idle()
         return bytes_of(self.reader.frames())
 
     def notes(self):
+        self.check_idle()
         return bytes_of(self.reader.notes())
 
+    cdef int check_idle(self) except -1:
+        if self.busy:
+            raise ValueError("the reader is in use by another thread")
+        return 0
+
     def text(self, uint64_t row):
+        self.check_idle()
+        return self.text_of(row)
+
+    cdef str text_of(self, uint64_t row):
         if row >= self.reader.texts():
             raise IndexError(row)
         try:
@@ -177,7 +222,7 @@ cdef class HistoryReader:
 
     cdef object build_text(self, uint64_t row):
         if (found := self.made.get(~<object>row)) is None:
-            found = self.made[~<object>row] = self.text(row)
+            found = self.made[~<object>row] = self.text_of(row)
             self.charge(kContainer + 4 * len(found))
         return found
 

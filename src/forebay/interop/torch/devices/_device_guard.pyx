@@ -200,7 +200,9 @@ def set_host_allocator(uintptr_t allocator):
     _host_allocator = allocator
 
 
-def make_object(uintptr_t template, dict slots):
+def make_object(uintptr_t template, dict slots not None):
+    if template == 0:
+        raise ValueError("the address of the object is 0")
     cdef Table table = Table()
     cdef void** methods = (<void***>template)[0]
     cdef int slot
