@@ -2,88 +2,79 @@
 
 from __future__ import annotations
 
-import errno
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from forebay.trusted_folders import check_target, open_place
+
 __all__ = ["atomic_write", "check_writable"]
+
+# O_EXCL also refuses a link that another process created.
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces `path` on success and is deleted on any exception.
 
-    Symbolic links are followed, except those of other users in a directory that others can write, as in /tmp. A path
-    that is not a regular file (a device, a pipe) is written directly.
+    The folder, links and a file that is replaced must be trusted: see Note [Trusted folders]. A path that is not a
+    regular file (a device, a pipe) is written directly.
     """
-    path = _resolved(path)
-    if _is_special(path):
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "wb") as file:
-            yield file
-        return
-    part = _temporary_path(path)
+    folder, name = open_place(path)
     try:
-        # O_EXCL also refuses a link that another process created.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(part, flags, 0o666), "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:  # KeyboardInterrupt included
-        part.unlink(missing_ok=True)
-        raise
+        if _is_special(check_target(folder, name, path)):
+            with os.fdopen(os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), "wb") as file:
+                yield file
+            return
+        part = _temporary_name(name)
+        try:
+            with os.fdopen(_made(folder, part, path), "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:  # KeyboardInterrupt included
+            with suppress(FileNotFoundError):
+                os.unlink(part, dir_fd=folder)
+            raise
+    finally:
+        os.close(folder)
 
 
 def check_writable(path: Path, what: str) -> None:
     """Raise OSError if `atomic_write(path)` would fail. `what` names the content in the error text."""
-    path = _resolved(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"{what} cannot be written to {str(path)!r}: it is a directory")
-    if _is_special(path):
-        if not os.access(path, os.W_OK):
-            raise PermissionError(f"{what} cannot be written to {str(path)!r}: permission denied")
-        return
-    probe = _temporary_path(path)
+    folder, name = open_place(path)
     try:
-        probe.touch()
+        found = check_target(folder, name, path)
+        if found is not None and stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(f"{what} cannot be written to {str(path)!r}: it is a directory")
+        if _is_special(found):
+            if not os.access(name, os.W_OK, dir_fd=folder):
+                raise PermissionError(f"{what} cannot be written to {str(path)!r}: permission denied")
+            return
+        probe = _temporary_name(name)
+        os.close(_made(folder, probe, path))
+        os.unlink(probe, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _made(folder: int, name: str, path: Path) -> int:
+    """Make a file and return its descriptor. An error names the caller's path."""
+    try:
+        return os.open(name, _NEW, 0o666, dir_fd=folder)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None  # the caller's path instead of the probe's
-    probe.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
-def _resolved(path: Path) -> Path:
-    """Return the path without symbolic links. Raises PermissionError for a link or a special file of another user.
-
-    In a directory that others can write, only the user and the owner of the directory are trusted, as by Linux with
-    fs.protected_symlinks.
-    """
-    path = path.absolute()
-    for _ in range(40):  # as many links as Linux follows
-        link = next((each for each in (*reversed(path.parents), path) if each.is_symlink()), None)
-        if link is None:
-            break
-        _check_owner(link, "symbolic link")
-        path = Path(os.path.normpath(link.parent / os.readlink(link))) / path.relative_to(link)  # noqa: PTH115 - str
-    path = path.resolve()
-    if _is_special(path):
-        _check_owner(path, "special file")
-    return path
+def _is_special(found: os.stat_result | None) -> bool:
+    return found is not None and not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode))
 
 
-def _check_owner(path: Path, what: str) -> None:
-    folder = path.parent.stat()
-    if folder.st_mode & 0o022 and path.lstat().st_uid not in (os.geteuid(), folder.st_uid):
-        raise PermissionError(errno.EPERM, f"it is a {what} of another user in a shared directory", str(path))
-
-
-def _is_special(path: Path) -> bool:
-    return path.exists() and not (path.is_file() or path.is_dir())
-
-
-def _temporary_path(path: Path) -> Path:
-    """Return a unique path in the same directory."""
-    return path.with_name(f".{path.name[:100]}.{os.getpid()}-{os.urandom(4).hex()}.part")
+def _temporary_name(name: str) -> str:
+    """Return a unique name in the same directory."""
+    return f".{name[:100]}.{os.getpid()}-{os.urandom(4).hex()}.part"

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import pytest
 
 # One line for each group of modules. A group may import all lower layers, and its own modules.
-_FILES = "config profiles atomic_write incident_triggers untrusted watermarks snapshot.model snapshot.sites"
-_WORDS = "address_allocator errors device_spec dtypes layouts byte_sizes html_repr signal_mask spi suggestions"
+_FILES = "config profiles atomic_write trusted_folders untrusted watermarks snapshot.model snapshot.sites"
+_WORDS = "address_allocator errors device_spec dtypes layouts byte_sizes html_repr signal_mask spi suggestions incident_triggers"
 LAYERS: list[tuple[float, str]] = [
     (0, "_core"),
     (0.5, "system_memory"),
@@ -88,7 +88,7 @@ TYPING_CYCLES = {
 DEVICE_FREE = "snapshot"
 DEVICE_FREE_IMPORTS = {
     *("snapshot", "simulate", "errors", "byte_sizes", "html_repr", "config", "spi", "watermarks", "atomic_write"),
-    *("untrusted", "verdicts"),
+    *("untrusted", "trusted_folders", "verdicts"),
     *("numpy", "rich"),
     *("compression", "zstandard", "pyarrow"),  # for compressed files (of Python 3.14, or an extra) and Parquet
 }

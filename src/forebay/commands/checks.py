@@ -219,19 +219,18 @@ def fork() -> str:
 
 def snapshot() -> str:
     import io
-    import tempfile
-    from pathlib import Path
 
     import forebay
     from forebay import memory
     from forebay.snapshot.formats import native
     from forebay.snapshot.report import html
+    from forebay.trusted_folders import temporary_folder
 
     memory.record_history(1000, device=DEVICE)
     kept = forebay.zeros(MIB, dtype=forebay.uint8, device=DEVICE)
     before = memory.snapshot(DEVICE)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "check.forebay")
+    with temporary_folder("forebay-doctor-") as folder:
+        path = folder / "check.forebay"
         native.write(before, path)
         after = native.read(path)
         nbytes = path.stat().st_size

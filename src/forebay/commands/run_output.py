@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 from pathlib import Path
 
+from forebay.atomic_write import check_writable
 from forebay.commands import CommandError
+from forebay.trusted_folders import make_folder
 
 SNAPSHOT, REPORT, SUMMARY, PICKLE = "snapshot.forebay", "report.html", "summary.json", "snapshot.pickle"
 _FILES = (REPORT, SNAPSHOT, SUMMARY, PICKLE, "snapshot-*.forebay")
@@ -30,12 +31,12 @@ def has_report(directory: Path, *more: str) -> bool:
 
 def make_directory(directory: Path) -> None:
     """Make the directory and check that files can be written to it. Raises CommandError."""
-    probe = directory / f".writable-{os.getpid()}"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        probe.touch(exist_ok=False)
-        probe.unlink()
-    except FileExistsError as error:
+        make_folder(directory)
+        for name in (SUMMARY, REPORT, SNAPSHOT, PICKLE):
+            if not (directory / name).is_dir():
+                check_writable(directory / name, "the report")
+    except (FileExistsError, NotADirectoryError) as error:
         raise CommandError(f"cannot write the report to {str(directory)!r}: it is not a directory") from error
     except (OSError, ValueError) as error:
         raise CommandError(f"cannot write the report to {str(directory)!r}: {reason(error)}") from error

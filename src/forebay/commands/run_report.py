@@ -14,6 +14,7 @@ from forebay.commands import run_children, run_rehearsal, run_torch
 from forebay.commands.run_output import PICKLE, REPORT, SNAPSHOT, SUMMARY, reason
 from forebay.commands.run_process import ProcessUse
 from forebay.commands.terminal import Terminal
+from forebay.trusted_folders import make_folder
 
 if TYPE_CHECKING:
     from forebay.commands.run_torch import TorchResult
@@ -152,7 +153,7 @@ def _write(
 
     def attempt(write: Callable[[Path], None], path: Path) -> bool:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)  # the program may have removed the directory
+            make_folder(path.parent)  # the program may have removed the directory
             write(path)
         except Exception as error:  # noqa: BLE001 - the other files may still be written
             terminal.print_line(f"forebay: error: cannot write {str(path)!r}: {reason(error)}")

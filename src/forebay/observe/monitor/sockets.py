@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forebay.trusted_folders import make_folder, open_folder
+
 if TYPE_CHECKING:
     from forebay.observe.monitor.figures import ProcessFigures
 
@@ -55,8 +57,9 @@ def directory() -> Path:
     else:  # without the module tempfile, which would keep the folder for the program
         base = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - checked below
         found = (base if base.is_absolute() else Path("/tmp")) / f"forebay-{os.geteuid()}"  # noqa: S108 - as above
-    with suppress(FileExistsError):
-        found.mkdir(mode=0o700)
+    os.close(open_folder(found.parent))  # its owner could replace the directory
+    with suppress(FileExistsError):  # a file: see below
+        make_folder(found, private=True)
     status = found.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise PermissionError(f"{str(found)!r} is not a directory")

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -23,6 +22,7 @@ from forebay.snapshot.formats import native
 from forebay.snapshot.model import FRAME, STACK, Snapshot
 from forebay.snapshot.replay.engine import History, Outcome
 from forebay.snapshot.replay.remedies import available_memory
+from forebay.trusted_folders import temporary_folder
 
 __all__ = ["Replays", "RunTrials", "Trial", "shared_with"]
 
@@ -165,10 +165,10 @@ def shared_with(executor: Executor | None, replays: Replays) -> Iterator[RunTria
         (value,) = client.scatter([replays.without_stacks()], broadcast=True, hash=False)
         yield lambda settings: _completed([executor.submit(_run_shared, shared, text, value) for text in settings])
         return
-    with TemporaryDirectory(prefix="forebay-tune-") as folder:
+    with temporary_folder("forebay-tune-") as folder:
         for number, snapshot in enumerate(replays.without_stacks()):
-            native.write(snapshot, Path(folder) / f"{number:06}.forebay")
-        shared = _Shared(token, folder, replays.memory)
+            native.write(snapshot, folder / f"{number:06}.forebay")
+        shared = _Shared(token, str(folder), replays.memory)
         yield lambda settings: _completed([executor.submit(_run_shared, shared, text) for text in settings])
 
 

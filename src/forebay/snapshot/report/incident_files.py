@@ -14,6 +14,7 @@ from pathlib import Path
 from forebay.atomic_write import atomic_write, check_writable
 from forebay.errors import warn_unraisable
 from forebay.snapshot.model import Snapshot
+from forebay.trusted_folders import make_folder
 
 __all__ = ["IncidentFiles"]
 
@@ -48,7 +49,7 @@ class IncidentFiles:
         if limit < 0:
             raise ValueError(f"limit must be a number of snapshots, not {limit}")
         self.folder: Path = Path(folder).absolute()  # the program may change its working directory
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         check_writable(self.folder / f"probe{suffix}", "a snapshot")
         self.suffix: str = suffix
         self.limit: int = limit

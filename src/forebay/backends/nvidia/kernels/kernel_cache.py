@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from forebay.atomic_write import atomic_write
+from forebay.trusted_folders import make_folder, open_folder
 
 __all__ = ["KernelCache", "cache_folder"]
 
@@ -34,7 +35,12 @@ class KernelCache:
     def get(self, key: str) -> bytes | None:
         """Return what was stored under a key."""
         with suppress(OSError):
-            file = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            folder = open_folder(self.folder, private=True)
+            try:
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                file = os.open(self._path(key).name, flags, dir_fd=folder)
+            finally:
+                os.close(folder)
             with os.fdopen(file, "rb") as opened:
                 found = os.fstat(file)
                 if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
@@ -48,7 +54,7 @@ class KernelCache:
     def put(self, key: str, content: bytes) -> None:
         """Store bytes under a key, if the folder can be written."""
         with suppress(OSError):
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self.folder, private=True)
             with atomic_write(self._path(key)) as file:
                 os.fchmod(file.fileno(), 0o600)
                 file.write(_MAGIC + hashlib.sha256(key.encode() + content).digest() + content)

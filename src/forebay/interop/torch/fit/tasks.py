@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from forebay import profiles
@@ -26,6 +25,7 @@ from forebay.rehearsal.caches import download_caches
 from forebay.rehearsal.files_report import FilesReport
 from forebay.rehearsal.inside import is_inside
 from forebay.rehearsal.supervise import Rehearsal
+from forebay.trusted_folders import temporary_folder
 from forebay.verdicts import DeviceEvents, Ending, How, Judgement, Verdict
 
 __all__ = ["IN_WORKER", "FitTask", "pack", "run_task"]
@@ -89,15 +89,14 @@ def run_task(task: FitTask) -> FitResult:
 def _run(task: FitTask, replay_capacity: int | None = None) -> tuple[ProgramUse, str, FilesReport | None]:
     """Run the program. Return what its processes did, the last line that it printed, and what became of its files."""
     environment = _environment(task)
-    with TemporaryDirectory(prefix="forebay-fit-") as name:
-        folder = Path(name)
-        environment[recorder.FOLDER] = name
+    with temporary_folder("forebay-fit-") as folder:
+        environment[recorder.FOLDER] = str(folder)
         (folder / on_import.OPTIONS).write_text(json.dumps({"replay_capacity": replay_capacity}))
         command = [sys.executable, *task.script]
         if not task.script:
             (folder / "task").write_bytes(pickle.dumps(task))
             command = [sys.executable, "-c", _START, str(folder / "task")]
-        pid, ending, output, files = _start(task, command, name, environment)
+        pid, ending, output, files = _start(task, command, str(folder), environment)
         return program_use(with_main(read_records(folder), pid, ending)), output, files
 
 
