@@ -17,11 +17,11 @@ import pytest
 
 # One line for each group of modules. A group may import all lower layers, and its own modules.
 _FILES = "config profiles atomic_write trusted_folders untrusted watermarks snapshot.model snapshot.sites"
-_WORDS = "address_allocator errors device_spec dtypes layouts byte_sizes html_repr signal_mask spi suggestions incident_triggers"
+_WORDS = "address_allocator errors device_spec dtypes layouts byte_sizes html_repr signal_mask spi suggestions"
 LAYERS: list[tuple[float, str]] = [
     (0, "_core"),
     (0.5, "system_memory"),
-    (1, f"{_FILES} {_WORDS} own_version verdicts"),
+    (1, f"{_FILES} {_WORDS} incident_triggers own_version verdicts"),
     (1.5, "rehearsal"),
     (2, "backends"),
     (2.5, "vendor"),

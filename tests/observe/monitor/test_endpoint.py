@@ -10,7 +10,7 @@ import stat
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,6 +102,54 @@ def test_silent_client_delays_no_fork(endpoint, monkeypatch):
         assert endpoint._collecting.acquire(blocking=False)  # what a fork waits for
         endpoint._collecting.release()
     assert sockets.read_process(os.getpid()).pid == os.getpid()
+
+
+@pytest.mark.parametrize("kind", ["silent", "half a request", "slow reader", "ended"])
+def test_clients_that_stop_delay_no_other(endpoint, monkeypatch, kind):
+    from forebay.observe.monitor import collect
+
+    if kind == "slow reader":  # a reply that does not fit the buffers
+        monkeypatch.setattr(collect, "_program", lambda: "x" * 2_000_000)
+    with ExitStack() as stack:
+        for _ in range(30):
+            client = stack.enter_context(connection())
+            if kind != "silent":
+                client.sendall(b"1" if kind == "half a request" else b"1\n")
+            if kind == "ended":
+                client.close()
+        began = time.monotonic()
+        for _ in range(3):
+            assert sockets.read_process(os.getpid()).pid == os.getpid()
+        assert time.monotonic() - began < sockets.TIMEOUT * 0.9
+
+
+def test_clients_that_stop_are_dropped_in_time(endpoint, monkeypatch):
+    monkeypatch.setattr(sockets, "TIMEOUT", 0.05)
+    with connection() as silent, connection() as half:
+        half.sendall(b"1")
+        assert silent.recv(1) == half.recv(1) == b""
+    assert endpoint._exchanges == {}
+
+
+def test_clients_are_limited_in_number_and_the_oldest_makes_room(endpoint, monkeypatch):
+    monkeypatch.setattr("forebay.observe.monitor.endpoint._MOST", 5)
+    monkeypatch.setattr(sockets, "TIMEOUT", LIMIT)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connection()) for _ in range(7)]
+        assert clients[0].recv(1) == clients[1].recv(1) == b""
+        clients[2].sendall(b"0\n")
+        assert clients[2].recv(1) == b"{"
+
+
+def test_forked_child_holds_no_connection(endpoint):
+    with connection() as client:
+        client.sendall(b"1")
+        assert eventually(lambda: len(endpoint._exchanges) == 1)
+        if (child := os.fork()) == 0:
+            os._exit(len(endpoint._exchanges))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        client.sendall(b"\n")
+        assert client.recv(1) == b"{"
 
 
 def test_two_forks_at_once_release_the_lock(endpoint, monkeypatch):

@@ -14,14 +14,14 @@ from time import monotonic, sleep
 from weakref import WeakSet
 
 from forebay.observe.monitor import sockets
+from forebay.observe.monitor.exchanges import Exchange, Identity, close_unless_replaced, identity_of
 from forebay.signal_mask import signals_blocked
 
 __all__ = ["Endpoint"]
 
 _MIN_FD = 200  # high, so that the program's own file descriptors keep their numbers
 _PAUSE = 1.0  # seconds after a failure, as when the process has no more file descriptors
-
-_Identity = tuple[int, int]
+_MOST = 64  # clients at once; the oldest one makes room
 
 
 class Endpoint:
@@ -31,13 +31,15 @@ class Endpoint:
     -----
     `forebay run` has one. The thread is not one of `threading.enumerate()`, as programs wait for the end of all that
     are listed there. A fork waits up to a second for figures that are being collected. A forked child has no endpoint
-    until it calls `start`.
+    until it calls `start`. The thread waits for all clients at once, so that one that sends nothing, or reads slowly,
+    delays no other.
     """
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
         self._path = Path()
-        self._identity: _Identity = (0, 0)
+        self._identity: Identity = (0, 0)
+        self._exchanges: dict[int, Exchange] = {}  # by descriptor, the oldest first
         self._collecting = allocate_lock()  # held while figures are collected, and during a fork
         self._forking: set[int] = set()  # threads that hold it for their fork
         self._started = monotonic()
@@ -66,7 +68,7 @@ class Endpoint:
             connections = select.poll()
             connections.register(listener, select.POLLIN)
             unfinished.replace(path)
-            self._socket, self._path, self._identity = listener, path, _identity(listener)
+            self._socket, self._path, self._identity = listener, path, identity_of(listener)
             with signals_blocked():
                 start_new_thread(self._serve, (listener, self._identity, connections))
         except BaseException as error:
@@ -84,7 +86,7 @@ class Endpoint:
         if listener is None:
             return
         with suppress(Exception):
-            if _identity(listener) == self._identity:
+            if identity_of(listener) == self._identity:
                 listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
         with suppress(Exception), sockets.connect(self._path):  # wakes it where the line above does not
             pass
@@ -103,50 +105,92 @@ class Endpoint:
             self._collecting.release()
 
     def after_fork_in_child(self) -> None:
-        """Close the parent's socket, whose thread does not exist here."""
+        """Close the parent's sockets, whose thread does not exist here."""
         self._collecting, self._forking, self._started = allocate_lock(), set(), monotonic()
         listener, self._socket = self._socket, None
         if listener is not None:
-            _close(listener, self._identity)
+            close_unless_replaced(listener, self._identity)
+        exchanges, self._exchanges = self._exchanges, {}
+        for each in exchanges.values():  # their clients wait for the end of the reply
+            each.close()
 
-    def _serve(self, listener: socket.socket, identity: _Identity, connections: select.poll) -> None:
+    def _serve(self, listener: socket.socket, identity: Identity, descriptors: select.poll) -> None:
         """Serve requests until `stop`, or until the program closes the descriptor. Never raises."""
+        exchanges = self._exchanges = {}
+        number = listener.fileno()
         try:
-            while self._socket is listener and _identity(listener) == identity:
+            while self._socket is listener and identity_of(listener) == identity:
                 try:
                     # The limit is for a program that has replaced the descriptor: poll() then waits for its file.
-                    if not connections.poll(_PAUSE * 1000) or _identity(listener) != identity:
-                        continue
-                    descriptor, _ = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001 - see new_socket
+                    ready = descriptors.poll(self._patience(exchanges) * 1000)
+                    if self._socket is listener and any(each == number for each, _ in ready):
+                        if identity_of(listener) != identity:
+                            break
+                        self._accept(listener, exchanges, descriptors)
+                except (BlockingIOError, ConnectionAbortedError):  # the client has ended
+                    continue
                 except OSError:
                     if self._socket is listener:
                         sleep(_PAUSE)
                     continue
-                with suppress(Exception), sockets.new_socket(fileno=descriptor) as connection:
-                    if self._socket is listener:
-                        self._reply(connection)
+                for each, _ in ready:
+                    if each in exchanges and not self._advance(exchanges[each], descriptors):
+                        _drop(exchanges, each, descriptors)
+                now = monotonic()
+                for each in [late for late, exchange in exchanges.items() if exchange.end <= now]:
+                    _drop(exchanges, each, descriptors)
         finally:
-            _close(listener, identity)
+            for exchange in exchanges.values():
+                exchange.close()
+            close_unless_replaced(listener, identity)
 
-    def _reply(self, connection: socket.socket) -> None:
-        """Send the figures. Raises what a client that has ended or sent nonsense, or a failing device, causes."""
-        if not sockets.peer_is_trusted(connection):
+    def _patience(self, exchanges: dict[int, Exchange]) -> float:
+        """Return the seconds until a client must be dropped, at most the pause."""
+        ends = [each.end for each in exchanges.values()]
+        return max(0.0, min(_PAUSE, min(ends) - monotonic())) if ends else _PAUSE
+
+    def _accept(self, listener: socket.socket, exchanges: dict[int, Exchange], descriptors: select.poll) -> None:
+        descriptor, _ = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001 - see new_socket
+        made = Exchange(_with_high_descriptor(sockets.new_socket(fileno=descriptor)))
+        exchanges.pop(made.number, None)  # the program has closed its descriptor, which this one has now
+        exchanges[made.number] = made
+        if not made.is_trusted:
+            _drop(exchanges, made.number, descriptors)
             return
-        sites = sockets.request_of(connection)
-        if sockets.peer_has_ended(connection):
-            return
+        descriptors.register(made.number, made.events)
+        if len(exchanges) > _MOST:
+            _drop(exchanges, next(iter(exchanges)), descriptors)
+
+    def _advance(self, exchange: Exchange, descriptors: select.poll) -> bool:
+        """Continue with a client. Returns False at the end, also after nonsense or the failure of a device."""
+        try:
+            if exchange.events == select.POLLOUT:
+                return not exchange.send()
+            sites = exchange.receive()
+            if sites is None:
+                return True
+            if exchange.has_ended:
+                return False
+            exchange.reply(self._figures(sites))
+            if exchange.send():
+                return False
+            descriptors.modify(exchange.number, exchange.events)
+        except Exception:  # noqa: BLE001 - this client has no reply
+            return False
+        return True
+
+    def _figures(self, sites: int) -> bytes:
+        """Collect the figures. Raises what a failing device causes."""
         with self._collecting:
             collects_garbage = gc.isenabled()
             gc.disable()  # finalizers of the program may expect its own threads
             try:
                 from forebay.observe.monitor.collect import collect  # not before: few runs are watched
 
-                figures = collect(sites, self._started).to_json()
+                return collect(sites, self._started).to_json().encode()
             finally:
                 if collects_garbage:
                     gc.enable()
-        connection.settimeout(sockets.TIMEOUT)
-        connection.sendall(figures.encode())
 
 
 _endpoints: WeakSet[Endpoint] = WeakSet()
@@ -180,18 +224,7 @@ def _with_high_descriptor(made: socket.socket) -> socket.socket:
     return sockets.new_socket(fileno=high)
 
 
-def _close(listener: socket.socket, identity: _Identity) -> None:
-    """Close the socket, unless the program has closed its descriptor, whose number may have a new use."""
-    if _identity(listener) == identity:
-        listener.close()
-    else:
-        listener.detach()
-
-
-def _identity(listener: socket.socket) -> _Identity:
-    """Return device and inode of the socket; zeros if its descriptor is closed."""
-    try:
-        status = os.fstat(listener.fileno())
-    except OSError:
-        return 0, 0
-    return status.st_dev, status.st_ino
+def _drop(exchanges: dict[int, Exchange], number: int, descriptors: select.poll) -> None:
+    with suppress(KeyError, OSError):
+        descriptors.unregister(number)
+    exchanges.pop(number).close()

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 TIMEOUT = 2.0  # seconds for a whole request
-_MAX_REQUEST, _MAX_REPLY = 1 << 10, 1 << 22  # bytes
+_MAX_REPLY = 1 << 22  # bytes
 _MAX_SITES = 1000
 _MAX_PATH = 100  # bytes; Linux allows 107, macOS 103
 _Socket = socket.socket  # programs replace the name, for example to forbid connections in tests
@@ -155,9 +155,9 @@ def connect(path: Path) -> socket.socket:
     return connection
 
 
-def request_of(connection: socket.socket) -> int:
-    """Read a request and return its number of sites. Raises OSError or ValueError."""
-    line = _receive(connection, time.monotonic() + TIMEOUT, _MAX_REQUEST, until=b"\n").removesuffix(b"\n")
+def request_of(line: bytes) -> int:
+    """Return the number of sites of a request. Raises ValueError."""
+    line = line.removesuffix(b"\n")
     if not line.isdigit():
         raise ValueError("a request is a number of sites")
     return min(int(line), _MAX_SITES)
@@ -188,17 +188,16 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def _receive(connection: socket.socket, end: float, most: int, until: bytes = b"") -> bytes:
-    """Read to the end of the stream or the first `until`. Raises TimeoutError, or ValueError above `most` bytes."""
+def _receive(connection: socket.socket, end: float, most: int) -> bytes:
+    """Read to the end of the stream. Raises TimeoutError, or ValueError above `most` bytes."""
     received = bytearray()
-    while not (until and received.endswith(until)):
+    while True:
         connection.settimeout(max(0.001, end - time.monotonic()))
         part = connection.recv(1 << 16)
         if not part:
-            break
+            return bytes(received)
         received += part
         if len(received) > most:
             raise ValueError(f"more than {most:,} bytes were sent")
         if time.monotonic() > end:
             raise TimeoutError(f"no complete message within {TIMEOUT:.0f} seconds")
-    return bytes(received)
