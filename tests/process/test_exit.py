@@ -53,6 +53,50 @@ def test_exit_is_silent(runner, source):
     assert (done.status, done.out, done.err) == (0, "", "")
 
 
+EMULATED = "forebay.emulate('cuda', count=2)\npool = forebay.cuda.MemPool()\n"
+FOREVER = """
+def forever():
+    while True:
+        made = forebay.zeros(1000, device="cuda")
+        made.fill_(1)
+        del made
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "with forebay.cuda.use_mem_pool(pool): made = forebay.zeros(1000, device='cuda')",
+        "context = forebay.cuda.use_mem_pool(pool); context.__enter__(); made = forebay.zeros(1000, device='cuda')",
+        "with forebay.cuda.use_mem_pool(pool): forebay.zeros(1000, device='cuda'); sys.exit()",
+        "sys.kept = pool",
+        "gc.disable(); kept = [pool]; kept.append(kept); del pool, kept",
+        "atexit.register(pool.snapshot)",
+        (
+            "graph = forebay.cuda.CUDAGraph()\n"
+            "with forebay.cuda.graph(graph, pool=pool.id): forebay.zeros(9, device='cuda')"
+        ),
+        "made = [forebay.zeros(9, device=f'cuda:{at}') for at in range(2)]; made[0].copy_(made[1], non_blocking=True)",
+        "kept = [forebay.cuda.Stream() for _ in range(40)]; events = [each.record_event() for each in kept]",
+        "forebay.cuda.memory._record_memory_history(); made = forebay.zeros(9, device='cuda')",
+        f"{FOREVER}\nfor _ in range(4): threading.Thread(target=forever, daemon=True).start()\ntime.sleep(0.1)",
+        f"import _thread\n{FOREVER}\nfor _ in range(4): _thread.start_new_thread(forever, ())\ntime.sleep(0.1)",
+    ],
+)
+def test_exit_with_emulated_devices_in_use_is_silent(runner, source):
+    done = run(runner, EMULATED + source)
+    assert (done.status, done.out, done.err) == (0, "", "")
+
+
+def test_error_of_a_daemon_thread_before_the_exit_is_reported(runner):
+    done = run(
+        runner,
+        "thread = threading.Thread(target=lambda: forebay.zeros(-1), daemon=True)\nthread.start()\nthread.join()",
+    )
+    assert done.status == 0
+    assert "Exception in thread" in done.err
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 @pytest.mark.parametrize(
     "source",

@@ -1,4 +1,7 @@
-"""The socket of a process: requests, hostile clients and directories, forks, descriptors that the program closes."""
+"""The socket of a process: requests, hostile clients and directories, forks, descriptors that the program closes.
+
+Over 400 lines, as these are the states of one thread.
+"""
 
 from __future__ import annotations
 

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
+import threading
 import time
+from typing import TYPE_CHECKING
 
-from forebay.errors import warn_unraisable
+from forebay.errors import ForebayError, warn_unraisable
 from forebay.runtime.devices import current, open_device, retired_devices
 from forebay.runtime.memory import ipc_memory
 from forebay.runtime.random import generator
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+    from threading import ExceptHookArgs
 
 __all__ = ["EXIT_SECONDS", "FORK_SECONDS"]
 
@@ -20,6 +27,7 @@ FORK_SECONDS = 5.0  # time before a fork for the work that the child would miss
 
 @atexit.register
 def _at_exit() -> None:
+    _silence_daemon_threads()
     dropped = _close_queues(EXIT_SECONDS)
     if dropped:
         queues = "1 queue" if dropped == 1 else f"{dropped} queues"
@@ -27,6 +35,26 @@ def _at_exit() -> None:
             f"work of {queues} was not done {EXIT_SECONDS:g} s after the program's end, and was dropped: "
             "synchronize before exiting"
         )
+
+
+def _silence_daemon_threads() -> None:
+    """Report no error of a thread that uses a device after this point.
+
+    Threads that remain at exit are daemons, which end in any instruction. They are no cause of the errors that closed
+    queues raise until then.
+    """
+    report_thread, report_other = threading.excepthook, sys.unraisablehook
+
+    def in_thread(arguments: ExceptHookArgs) -> None:
+        if not isinstance(arguments.exc_value, ForebayError):
+            report_thread(arguments)
+
+    def elsewhere(arguments: UnraisableHookArgs) -> None:
+        is_thread = (arguments.err_msg or "").startswith("Exception ignored in thread started by")  # by `_thread`
+        if not (is_thread and isinstance(arguments.exc_value, ForebayError)):
+            report_other(arguments)
+
+    threading.excepthook, sys.unraisablehook = in_thread, elsewhere
 
 
 def _close_queues(seconds: float) -> int:
