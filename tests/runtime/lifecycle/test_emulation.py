@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -316,3 +318,44 @@ def test_memory_reserved_while_the_device_is_closed_is_not_returned(kind, settin
             opened.allocator.retired = True
             with pytest.raises(WrongState, match=f"the emulation of {kind}:0 has ended"):
                 opened.allocator.allocate(MIB, 0)
+
+
+ACCESSES = {
+    "cpu": lambda made: made.cpu(),
+    "to the host": lambda made: made.to("cpu"),
+    "to another dtype": lambda made: made.to(forebay.float64),
+    "tolist": lambda made: made.tolist(),
+    "item": lambda made: made[0, 0].item(),
+    "bool": lambda made: bool(made[0, 0]),
+    "setitem": lambda made: made.__setitem__(0, 1),
+    "fill": lambda made: made.fill_(1),
+    "zero": lambda made: made.zero_(),
+    "copy from the host": lambda made: made.copy_(forebay.zeros(4, 4, device="cpu")),
+    "copy to the host": lambda made: forebay.zeros(4, 4, device="cpu").copy_(made),
+    "clone": lambda made: made.clone(),
+    "clone of a view": lambda made: made[1:, ::2].clone(),
+    "clone of a transposed one": lambda made: made.transpose(0, 1).clone(),
+    "deepcopy": copy.deepcopy,
+    "pickle": pickle.dumps,
+    "zeros_like": forebay.zeros_like,
+    "empty_like": forebay.empty_like,
+    "rand_like": forebay.rand_like,
+    "uniform": lambda made: made.uniform_(),
+    "equal": lambda made: made.equal(made),
+    "storage": lambda made: made.untyped_storage().tolist(),
+    "view": lambda made: made.view(16).cpu(),
+}
+
+
+@pytest.mark.parametrize("name", ACCESSES)
+def test_each_access_of_a_tensor_after_its_emulation_is_the_same_error(name, capsys):
+    with forebay.emulate("cuda", count=2):
+        made = forebay.zeros(4, 4, device="cuda:1")
+        graph = forebay.cuda.CUDAGraph()
+        kept = [forebay.cuda.MemPool(), graph, forebay.cuda.Stream(), forebay.cuda.Event()]
+    error = r"^the emulation of cuda:1 has ended; objects created on the device are unusable$"
+    with pytest.raises(WrongState, match=error):
+        ACCESSES[name](made)
+    del made, kept, graph
+    gc.collect()
+    assert capsys.readouterr() == ("", "")

@@ -203,7 +203,10 @@ def new_like(
     if not isinstance(like, Tensor):
         raise TypeError(f"{function}(): argument 'input' (position 1) must be Tensor, not {type(like).__name__}")
     kind = like.numpy_dtype if dtype is None else dtype
-    place = like.device if device is None else device
+    place = device
+    if device is None:
+        place = like.device
+        like.raw_storage.opened.check()  # its emulation may have ended: opening it again would raise another error
     order = order_of_copy(like, memory_format)
     if order is None:
         return empty_for(function, (like.shape,), None, None, kind, place, pin_memory=pin_memory)

@@ -1110,6 +1110,7 @@ class Tensor(Exporter):
         """
         if memory_format is not preserve_format:
             check_format("clone", memory_format)
+        self.raw_storage.opened.check()  # its emulation may have ended: opening it again would raise another error
         order = order_of_copy(self, memory_format)
         if order is None:
             return _copied_to(new_tensor(self.shape, self.numpy_dtype, self.device), self)
@@ -1231,6 +1232,7 @@ class Tensor(Exporter):
             The copy.
         """
         moved = self
+        self.raw_storage.opened.check()  # as in `clone`
         if (
             place != self.device and kind != self.numpy_dtype and self.raw_storage.host_visible
         ):  # convert where it can be done
