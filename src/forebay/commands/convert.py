@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.commands import CommandError, command_output
-from forebay.commands.snapshot_files import load_snapshots, progress_bar
+from forebay.commands.snapshot_files import check_output, load_snapshots, progress_bar
 from forebay.suggestions import did_you_mean
 from forebay.untrusted import printable
 
@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with command_output():
+        check_output(args.output, [args.snapshot], "OUTPUT")
         chosen = args.to or _format_of(args.output)
         snapshots = load_snapshots(args.snapshot)
         if args.device is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.commands import CommandError, command_output
-from forebay.commands.snapshot_files import load_snapshots, snapshot_console, write_page
+from forebay.commands.snapshot_files import check_output, load_snapshots, snapshot_console, write_page
 
 if TYPE_CHECKING:
     from forebay.snapshot import Snapshot
@@ -32,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from forebay.snapshot.report.comparison_text import comparison_paragraphs
 
     with command_output():
+        check_output(args.html, [args.snapshot, args.other_snapshot], "--html")
         pairs = _pairs(load_snapshots(args.snapshot), load_snapshots(args.other_snapshot), args)
         found = [compare(before, after) for before, after in pairs]
         if args.json:

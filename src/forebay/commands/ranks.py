@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.commands import CommandError, command_output
-from forebay.commands.snapshot_files import progress_bar, snapshot_console, write_page
+from forebay.commands.snapshot_files import check_output, progress_bar, snapshot_console, write_page
 
 if TYPE_CHECKING:
     from forebay.snapshot.analysis.ranks import Ranks
@@ -42,7 +42,9 @@ def run(args: argparse.Namespace) -> int:
     from forebay.snapshot.report.ranks_text import ranks_paragraphs
 
     with command_output():
-        found = _compare(_files(args), args)
+        files = _files(args)
+        check_output(args.html, files, "--html")
+        found = _compare(files, args)
         if args.json:
             print(json.dumps(asdict(found) | {"skew": found.skew}, indent=2))
         elif args.html is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.commands import CommandError, command_output
-from forebay.commands.snapshot_files import load_snapshots
+from forebay.commands.snapshot_files import check_output, load_snapshots
 
 if TYPE_CHECKING:
     from forebay.snapshot import Snapshot
@@ -32,8 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if any(args.page.exists() and path.exists() and path.samefile(args.page) for path in args.snapshots):
-        raise CommandError(f"--output {str(args.page)!r} is one of the snapshots: choose another name for the page")
+    check_output(args.page, args.snapshots, "--output")
     found = [(path, snapshot) for path in args.snapshots for snapshot in _used(load_snapshots(path))]
     _write([snapshot for _, snapshot in found], _names(found), args.page)
     with command_output():
