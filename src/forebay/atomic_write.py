@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from forebay.trusted_folders import check_target, open_place
+from forebay.trusted_folders import check_target, named_errors, open_place
 
 __all__ = ["atomic_write", "check_writable"]
 
@@ -27,7 +27,9 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     folder, name = open_place(path)
     try:
         if _is_special(check_target(folder, name, path)):
-            with os.fdopen(os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), "wb") as file:
+            with named_errors(path):
+                number = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            with os.fdopen(number, "wb") as file:
                 yield file
             return
         part = _temporary_name(name)
@@ -36,7 +38,8 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+            with named_errors(path):
+                os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:  # KeyboardInterrupt included
             with suppress(FileNotFoundError):
                 os.unlink(part, dir_fd=folder)
@@ -64,11 +67,9 @@ def check_writable(path: Path, what: str) -> None:
 
 
 def _made(folder: int, name: str, path: Path) -> int:
-    """Make a file and return its descriptor. An error names the caller's path."""
-    try:
+    """Make a file and return its descriptor."""
+    with named_errors(path):
         return os.open(name, _NEW, 0o666, dir_fd=folder)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def _is_special(found: os.stat_result | None) -> bool:

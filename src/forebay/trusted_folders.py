@@ -10,7 +10,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["check_folder", "check_target", "make_folder", "open_folder", "open_place", "temporary_folder"]
+__all__ = [
+    "check_folder",
+    "check_target",
+    "make_folder",
+    "named_errors",
+    "open_folder",
+    "open_place",
+    "temporary_folder",
+]
 
 # Note [Trusted folders]
 # ~~~~~~~~~~~~~~~~~~~~~~
@@ -159,12 +167,11 @@ def open_place(path: str | os.PathLike[str], *, create: bool = False) -> tuple[i
 def _link_target(folder: int, name: str, path: str | os.PathLike[str]) -> str | None:
     """Return what a component refers to if it is a trusted link; None if it is no link."""
     try:
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(status.st_mode) else None
+        with named_errors(path):
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(status.st_mode) else None
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
     if target is not None and not _is_trusted(status.st_uid):
         _refuse(path, f"{name!r} is a symbolic link of another user (number {status.st_uid}): choose another path")
     return target
@@ -177,12 +184,32 @@ def _replaced(before: int, after: int) -> int:
 
 def _child(folder: int, name: str, path: str | os.PathLike[str], create: bool) -> int:
     """Open a folder in a folder."""
-    try:
+    with named_errors(path):
         if create:
             _make(folder, name, path, private=False)
         return os.open(name, _DIRECTORY, dir_fd=folder)
+
+
+@contextmanager
+def named_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Context manager that puts a path into errors of calls with a descriptor, which have a name in its folder.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The path.
+
+    Raises
+    ------
+    OSError
+        The error, with the path.
+    """
+    try:
+        yield
     except OSError as error:
-        raise OSError(error.errno, error.strerror, error.filename or os.fspath(path)) from None
+        if isinstance(error.filename, str) and Path(error.filename).is_absolute():
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
 def open_folder(path: str | os.PathLike[str], *, create: bool = False, private: bool = False) -> int:
@@ -209,11 +236,10 @@ def open_folder(path: str | os.PathLike[str], *, create: bool = False, private: 
     """
     above, name = open_place(path, create=create)
     try:
-        if create:
-            _make(above, name, path, private=private)
-        folder = os.open(name, _DIRECTORY, dir_fd=above)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, error.filename or os.fspath(path)) from None
+        with named_errors(path):
+            if create:
+                _make(above, name, path, private=private)
+            folder = os.open(name, _DIRECTORY, dir_fd=above)
     finally:
         os.close(above)
     try:
