@@ -3,7 +3,7 @@
 Every method is one step, which no other thread, signal handler or destructor can see half done.
 """
 
-from typing import Any
+from typing import Any, Self
 
 from typing_extensions import disjoint_base
 
@@ -12,7 +12,7 @@ class HostBlock:
     """A piece of pinned memory, from `pin` to `unpin`. Never split or merged."""
 
     frames: Any  # the allocating stack, while a history is recorded
-    def __init__(self, address: int, size: int) -> None: ...
+    def __new__(cls, address: int, size: int) -> Self: ...  # a block in use keeps its size: no `__init__`
     @property
     def address(self) -> int: ...
     @property
