@@ -50,6 +50,7 @@ STAMP = VENV / "dev-stamp.json"  # completed steps; each removes its entry when 
 
 COMPILED = (  # extension modules
     "_core",
+    "backends/common/_releases",
     "backends/common/_segments",
     "backends/nvidia/_memory",
     "backends/nvidia/_stream",

@@ -30,8 +30,9 @@ exact = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 warnings = ["-Wall", "-Wextra", "-Wno-invalid-offsetof"]
 # Python's own flags ask for debug information, which makes the modules ten times as large.
 cpp = ["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", *warnings]
-measured = shlex.split(os.environ.get("FOREBAY_CFLAGS", ""))  # of dev.py coverage; after the others, to replace them
-stripped = ["-Wl,--strip-all"] if sys.platform == "linux" else []  # without the table of internal symbols
+measured = shlex.split(os.environ.get("FOREBAY_CFLAGS", ""))  # of tools; after the others, to replace them
+# Without the table of internal symbols, which reports of sanitizers need.
+stripped = ["-Wl,--strip-all"] if sys.platform == "linux" and not measured else []
 
 NUMPY_API = "NPY_2_0_API_VERSION"
 core = Extension(
@@ -66,6 +67,7 @@ def small(name: str, *depends: str, language: str = "c++") -> Extension:
 
 extensions = [
     core,
+    small("backends/common/_releases", language="c"),
     small("backends/common/_segments", language="c"),
     small("backends/nvidia/_memory", language="c"),
     small("backends/nvidia/_stream", "native/cuda/stream.hpp"),

@@ -167,6 +167,7 @@ class Pool {
   void create_partition(uint32_t pool_id, bool allows_splits, bool defers_frees = false);
   // Returns false if the partition is unknown or has segments. Its statistics are kept.
   bool remove_partition(uint32_t pool_id);
+  std::vector<uint32_t> partitions_with_segments() const;  // in ascending order; may include the default one
   Stat reserved_by(uint32_t pool_id, SizeClass size_class) const;
   std::vector<int64_t> reserved_by(uint32_t pool_id) const;  // the four numbers of each size class
   uint64_t free_bytes(uint32_t pool_id) const;

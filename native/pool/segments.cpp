@@ -1,5 +1,6 @@
 // Segments of a pool (adopt, evict) and the partitions they belong to.
 #include <algorithm>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -137,6 +138,13 @@ bool Pool::remove_partition(uint32_t pool_id) {
   }
   for (auto& lists : at->second->lists) lists.clear();
   return true;
+}
+
+std::vector<uint32_t> Pool::partitions_with_segments() const {
+  PoolLock lock(mutex_);
+  std::set<uint32_t> found;
+  for (const auto& [address, segment] : segments_) found.insert(segment.free_list->partition->pool_id);
+  return {found.begin(), found.end()};
 }
 
 uint64_t Pool::free_bytes(uint32_t pool_id) const {

@@ -159,6 +159,7 @@ cdef extern from "pool/pool.hpp" namespace "forebay" nogil:
         vector[uint64_t] live_addresses(uint32_t pool_id) except +
         Record* live_at(uint64_t address)
         cbool remove_partition(uint32_t pool_id) except +
+        vector[uint32_t] partitions_with_segments() except +
         uint64_t free_bytes(uint32_t pool_id)
         vector[int64_t] reserved_by(uint32_t pool_id) except +
         Stat count(unsigned metric, unsigned size_class) except +

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Self, TypedDict, final, type_check_only
+from typing import Any, Final, Protocol, Self, TypedDict, final, type_check_only
 
 from typing_extensions import disjoint_base
 
@@ -142,6 +142,7 @@ class Pool:
     # `waits`: a free is pending until the block's own queue has reached it, too.
     def create_partition(self, partition: int, splits: bool = True, waits: bool = False) -> None: ...
     def remove_partition(self, partition: int) -> bool: ...  # False if the pool is unknown or has segments
+    def partitions_with_segments(self) -> list[int]: ...  # in ascending order; may include 0
     def free_bytes(self, partition: int) -> int: ...  # bytes in free blocks
     def reserved_by(self, partition: int) -> list[int]: ...  # laid out as one metric of `counts`
 
@@ -222,6 +223,10 @@ class Mark:
     def nanoseconds(self) -> int: ...  # of a steady clock; 0 until reached
     def elapsed_ms(self, end: Mark) -> float | None: ...  # None unless both are reached
 
+class _Log(Protocol):
+    @property
+    def count(self) -> int: ...  # without Python code: see backends.common._releases
+
 @disjoint_base
 class Queue:
     """In-order queue on a native thread, which starts with the first work.
@@ -239,6 +244,8 @@ class Queue:
     def draw_packed(self, packed: bytes) -> None: ...
     def copy_packed(self, packed: bytes) -> None: ...  # a strided copy
     def run_program(self, program: bytes) -> None: ...
+    # As one step: as run_program, if the sum of the logs' counts is still `count`; else return False.
+    def run_program_at(self, program: bytes, logs: tuple[_Log, ...], count: int) -> bool: ...
     def call(self, function: Callable[[], object]) -> None: ...
     def call_native(self, function: int, argument: int) -> None: ...
     def signal(self) -> int: ...

@@ -227,6 +227,7 @@ cdef class Pool:
         self.native.create_partition(partition, splits, waits)
 
     def remove_partition(self, uint32_t partition): return self.native.remove_partition(partition)
+    def partitions_with_segments(self): return self.native.partitions_with_segments()
     def free_bytes(self, uint32_t partition): return self.native.free_bytes(partition)
     def reserved_by(self, uint32_t partition): return self.native.reserved_by(partition)
 

@@ -40,6 +40,13 @@ cdef class Queue:
     def copy_packed(self, bytes packed not None): self.worker.get().copy_strided(<char*>packed, len(packed))
     def run_program(self, bytes program not None): self.worker.get().program(<char*>program, len(program))
 
+    def run_program_at(self, bytes program not None, tuple logs not None, Py_ssize_t count):
+        for log in logs:
+            count -= <Py_ssize_t>log.count
+        if count == 0:
+            self.worker.get().program(<char*>program, len(program))
+        return count == 0
+
     def call(self, function):
         call = (self, function)
         Py_INCREF(call)  # owned by run_callable, or by close_within if discarded

@@ -12,6 +12,7 @@ import pytest
 
 COMPILED = (
     "src/forebay/_core",
+    "src/forebay/backends/common/_releases",
     "src/forebay/backends/common/_segments",
     "src/forebay/backends/nvidia/_memory",
     "src/forebay/backends/nvidia/_stream",

@@ -6,7 +6,7 @@ import ast
 import re
 
 MAX_LINES = 400
-MAX_BINDING_LINES = 463  # of the three files together, without empty lines
+MAX_BINDING_LINES = 466  # of the three files together, without empty lines
 
 
 def opening(name: str, source: str) -> str:
@@ -40,6 +40,7 @@ def test_core_binding_stays_small(root):
 def test_compiled_modules_besides_the_core(root):
     others = {path.relative_to(root / "src/forebay").as_posix() for path in root.glob("src/**/*.pyx")} - {"_core.pyx"}
     assert others == {
+        "backends/common/_releases.pyx",
         "backends/common/_segments.pyx",
         "backends/nvidia/_memory.pyx",
         "backends/nvidia/_stream.pyx",

@@ -1,13 +1,14 @@
 """Memory segments of a host port, and the mappings behind them.
 
 `reserve` and `release` are one step each: if an exception leaves them, also that of a signal handler, either nothing is
-reserved, or the memory is released.
+reserved, or the memory is released. If queued work still uses it, a later call of either unmaps it.
 """
 
 from abc import abstractmethod
 
 from typing_extensions import disjoint_base
 
+from forebay.backends.common._releases import ReleaseLog
 from forebay.errors import DeviceError, OutOfMemory
 
 ALIGNMENT: int  # of each mapping, and the size of a huge page
@@ -21,9 +22,10 @@ class HostSegments:
 
     _closed: bool
     _process: int  # that uses the port
-    release_count: int  # number of times that memory was released
     charged: bool  # see `common.mmap.map_memory`
     name: str
+    @property
+    def releases(self) -> ReleaseLog: ...  # see `common.captured_memory.MemorySource`
     @property
     def segment_bytes(self) -> int: ...
     def segments(self) -> list[tuple[int, int]]: ...  # address and size of each
@@ -46,5 +48,9 @@ class HostSegments:
     def on_mapped(self, address: int, nbytes: int, segment: int) -> None: ...
     @abstractmethod
     def on_unmapping(self, address: int, nbytes: int, *, part: bool = False) -> None: ...  # idempotent
+    @abstractmethod
+    def drain(self) -> None: ...  # waits for the work that is queued now; WrongState if that is not possible
+    @abstractmethod
+    def settled(self) -> bool: ...  # no work is queued
     @abstractmethod
     def on_released(self, address: int) -> None: ...

@@ -9,8 +9,9 @@ from posix.mman cimport MAP_ANON, MAP_FAILED, MAP_PRIVATE, PROT_NONE, PROT_READ,
 import errno as errors
 import os
 
+from forebay.backends.common._releases import ReleaseLog
 from forebay.backends.common.arguments import integer_of, size_of
-from forebay.errors import DeviceError
+from forebay.errors import DeviceError, WrongState
 
 cdef extern from *:
     """
@@ -41,14 +42,16 @@ ALIGNMENT = _ALIGNMENT
 
 cdef class HostSegments:
     cdef dict _segments
-    cdef public object release_count
+    cdef list _leaving  # segments that queued work may still use: address and size
+    cdef readonly object releases
     cdef readonly Py_ssize_t segment_bytes
     cdef public bint _closed
     cdef public int _process  # the process that uses the port
 
     def __cinit__(self, *_, **__):
         self._segments = {}
-        self.release_count = 0
+        self._leaving = []
+        self.releases = ReleaseLog()
 
     # Hooks: a subclass implements them
 
@@ -59,21 +62,27 @@ cdef class HostSegments:
     def on_mapped(self, address, nbytes, segment): raise NotImplementedError
     def on_unmapping(self, address, nbytes, *, part=False): raise NotImplementedError
     def on_released(self, address): raise NotImplementedError
+    def drain(self): raise NotImplementedError
+    def settled(self): raise NotImplementedError
 
     def segments(self): return list(self._segments.items())
 
-    def recount(self): self.segment_bytes = sum(self._segments.values())
+    def recount(self):
+        self.segment_bytes = sum(self._segments.values()) + sum([nbytes for _, nbytes in self._leaving])
 
     def take_segments(self):
         cdef dict taken = self._segments
-        self._segments = {}
-        return list(taken.items())
+        cdef list leaving = self._leaving
+        self._segments, self._leaving = {}, []
+        return [*taken.items(), *leaving]
 
     def reserve(self, nbytes):
         cdef Py_ssize_t size = size_of(nbytes)
         cdef uintptr_t address = 0
         cdef bint hooked = False
         self.check_open()
+        if self._leaving and self.settled():  # their release was interrupted
+            self.complete_releases(None)
         self.segment_bytes += size  # before the check: a destructor may run between
         try:
             if self.over_capacity():
@@ -111,6 +120,38 @@ cdef class HostSegments:
         if nbytes is None:
             message = f"{self.name}: {key:#x} is not the address of memory that `reserve` returned"
             raise DeviceError(message, code=errors.EINVAL, call="release", device=self.name)
+        # Note [Decommit protocol] (runtime/allocator/expandable_segments.py)
+        entry = (key, nbytes)
+        self._leaving.append(entry)
+        self.releases.note(key, nbytes)
+        self.complete_releases(entry)
+
+    cdef complete_releases(self, wanted):
+        """Unmap the segments that are leaving. Where that is not possible, a later call does it."""
+        cdef tuple leaving = tuple(self._leaving)
+        interruption = None
+        try:
+            self.drain()
+        except WrongState:  # a queue's own thread cannot wait for it
+            return
+        except BaseException as error:
+            interruption = error
+            if not self.settled():
+                raise
+        for entry in leaving:
+            try:
+                self._leaving.remove(entry)
+            except ValueError:  # another thread unmaps it
+                continue
+            try:
+                self.unmap(entry[0], entry[1])
+            except DeviceError:
+                if entry is wanted:
+                    raise
+        if interruption is not None:
+            raise interruption
+
+    cdef unmap(self, key, nbytes):
         cdef Py_ssize_t size = nbytes
         cdef uintptr_t start = key
         cdef int failed
@@ -129,7 +170,6 @@ cdef class HostSegments:
             self.on_mapped(key, nbytes, key)
             raise self.device_error(failure, "the memory cannot be unmapped")
         self.segment_bytes -= size
-        self.release_count += 1
         try:
             self.on_released(key)
         except BaseException as error:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, MutableMapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
+from forebay.backends.common._releases import ReleaseWatch
 from forebay.backends.common.arguments import address_of
 from forebay.backends.common.cuda_errors import (
     CAPTURE_BROKEN,
@@ -87,7 +88,12 @@ class CaptureRecorder(ABC, Generic[_Q]):
         self._preceding: dict[int, set[int]] = {}  # by queue: nodes that precede its next node, as far as asked for
         self._broken = self._ended = False
         self.check(first, "begin_capture")
-        self.add_queue(first, frozenset())
+        self.watch: ReleaseWatch = ReleaseWatch(self.work)  # of memory that is released during the capture
+        try:
+            self.add_queue(first, frozenset())
+        except BaseException:
+            self.watch.stop()
+            raise
 
     @abstractmethod
     def attach(self, queue: _Q) -> None:
@@ -458,13 +464,16 @@ class CaptureRecorder(ABC, Generic[_Q]):
             done = self._with_ancestors(self._frontiers[queue.handle])
             joined = all(front <= done for front in self._frontiers.values())
             self.detach_all()
-        if self._broken:
-            raise queue.driver_error(CAPTURE_BROKEN, "end_capture")
-        self._broken = True  # until the capture is complete
-        if not joined or any(self._bodies.values()):
-            raise queue.driver_error(CAPTURE_UNJOINED, "end_capture")
-        self.finished()
-        self._broken = False
+        try:
+            if self._broken:
+                raise queue.driver_error(CAPTURE_BROKEN, "end_capture")
+            self._broken = True  # until the capture is complete
+            if not joined or any(self._bodies.values()):
+                raise queue.driver_error(CAPTURE_UNJOINED, "end_capture")
+            self.finished()
+            self._broken = False
+        finally:
+            self.watch.stop()
 
     def detach_all(self) -> None:
         """Detach all queues, which execute their work again."""
@@ -475,6 +484,8 @@ class CaptureRecorder(ABC, Generic[_Q]):
                     self.detach(queue)
             self._members.clear()
             self.queues.clear()
+            if self._broken:  # else `finished` reads it first
+                self.watch.stop()
 
     def _with_ancestors(self, nodes: _Frontier, known: Collection[int] = ()) -> set[int]:
         """Return the nodes and all nodes that they depend on, directly or not, up to those of `known`."""

@@ -1,11 +1,15 @@
-"""Device memory used by a captured graph, checked before each launch: access to unmapped memory ends the process."""
+"""Memory used by a captured graph, checked before each launch: access to unmapped memory ends the process.
+
+Note [Decommit protocol] (runtime/allocator/expandable_segments.py) states when the check is made.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
+from forebay.backends.common._releases import ReleaseLog
 from forebay.backends.common.draw_encoding import written_range
 from forebay.backends.common.strided_copy_encoding import touched_spans
 from forebay.spi import CapturedNode
@@ -24,30 +28,51 @@ class MemorySource(Protocol):
     """A port as the owner of memory."""
 
     @property
-    def release_count(self) -> int: ...  # number of times that memory was released
-    def memory(self) -> Iterable[_Span]: ...  # all memory of the device
+    def releases(self) -> ReleaseLog: ...  # noted after `memory` lacks the range, and before it is unmapped
+    def memory(self) -> Iterable[_Span]: ...  # all memory that graphs may use
 
 
-class CapturedMemory:
-    """The ranges of the ports' memory that nodes access. Host functions are excluded: they keep their memory alive."""
+_P = TypeVar("_P", bound=MemorySource)
 
-    def __init__(self, ports: Iterable[MemorySource], work: Iterable[CapturedNode]) -> None:
-        self._ports = tuple(ports)
-        self._checked_at = -1  # sum of the release counts at the last check
-        mapped = _MappedMemory(self._ports)
-        self._spans = [span for span in _merged(_spans_of(work)) if mapped.contains(span)]
+
+class CapturedMemory(Generic[_P]):
+    """The ranges of the ports' memory that nodes access. Host functions are excluded: they keep their memory alive.
+
+    `releases` are those during the capture: the number of nodes before it, address and size. `inner` are the graphs
+    that became parts of this one.
+    """
+
+    def __init__(
+        self,
+        ports: Iterable[_P],
+        work: Iterable[CapturedNode],
+        releases: Iterable[tuple[int, int, int]] = (),
+        inner: Iterable[CapturedMemory[_P]] = (),
+    ) -> None:
+        self.checked_at: int = -1  # sum of the logs' counts when nothing was lost
+        mapped = _MappedMemory(every := tuple(ports))
+        used = [(number, span) for number, node in enumerate(work) for span in _spans_of(node)]
+        spans = _merged(span for _, span in used)
+        gone = _released(used, spans, releases)
+        self.spans = [span for span in spans if mapped.contains(span) or any(_overlap(span, each) for each in gone)]
+        for graph in inner:  # what was released before it became a part
+            self.spans += [span for span in graph.spans if not mapped.contains(span)]
+        own = [port for port in every if any(map(_MappedMemory((port,)).contains, self.spans))]
+        # A lost range may be mapped again by any port.
+        self.ports: tuple[_P, ...] = tuple(own) if all(map(mapped.contains, self.spans)) else every
+        self.logs: tuple[ReleaseLog, ...] = tuple(port.releases for port in self.ports)
 
     def lost(self) -> _Span | None:
         """Return a range that is no longer mapped, if any. Cheap if the ports have not released memory since."""
         count = 0
-        for port in self._ports:  # a plain loop, as every replay runs it
-            count += port.release_count
-        if count == self._checked_at:
+        for log in self.logs:  # a plain loop, as every replay runs it
+            count += log.count
+        if count == self.checked_at:
             return None
-        mapped = _MappedMemory(self._ports)
-        lost = next((span for span in self._spans if not mapped.contains(span)), None)
+        mapped = _MappedMemory(self.ports)
+        lost = next((span for span in self.spans if not mapped.contains(span)), None)
         if lost is None:
-            self._checked_at = count
+            self.checked_at = count
         return lost
 
 
@@ -55,34 +80,51 @@ class _MappedMemory:
     """All memory of the ports, sorted by address."""
 
     def __init__(self, ports: Iterable[MemorySource]) -> None:
-        self._spans = sorted(span for port in ports for span in port.memory())
-        self._starts = [start for start, _ in self._spans]
+        self.spans = sorted(span for port in ports for span in port.memory())
+        self._starts = [start for start, _ in self.spans]
 
     def contains(self, span: _Span) -> bool:
         before = bisect_right(self._starts, span[0]) - 1
         if before < 0:
             return False
-        start, nbytes = self._spans[before]
+        start, nbytes = self.spans[before]
         return sum(span) <= start + nbytes
 
 
-def _spans_of(work: Iterable[CapturedNode]) -> Iterator[_Span]:
-    for what, _, details, _ in work:
-        match what:
-            case "copy":
-                yield details["to"], details["nbytes"]
-                yield details["source"], details["nbytes"]
-            case "fill":
-                yield details["to"], details["nbytes"]
-            case "draw":
-                draw = details["draw"]
-                yield written_range(draw)
-                if draw.probabilities:
-                    yield draw.probabilities, 4 * draw.elements  # half of it for doubles, which lie in the same segment
-            case "strided":
-                yield from touched_spans(details["copy"])
-            case "set" | "if" | "while":
-                yield details["address"], 1
+def _spans_of(node: CapturedNode) -> Iterator[_Span]:
+    what, _, details, _ = node
+    match what:
+        case "copy":
+            yield details["to"], details["nbytes"]
+            yield details["source"], details["nbytes"]
+        case "fill":
+            yield details["to"], details["nbytes"]
+        case "draw":
+            draw = details["draw"]
+            yield written_range(draw)
+            if draw.probabilities:
+                yield draw.probabilities, 4 * draw.elements  # half of it for doubles, which lie in the same segment
+        case "strided":
+            yield from touched_spans(details["copy"])
+        case "set" | "if" | "while":
+            yield details["address"], 1
+
+
+def _released(
+    used: list[tuple[int, _Span]], spans: list[_Span], releases: Iterable[tuple[int, int, int]]
+) -> list[_Span]:
+    """Return the ranges that nodes access and that were released after the node was captured."""
+    starts = [start for start, _ in spans]
+    found = []
+    for before, start, nbytes in releases:
+        last = bisect_right(starts, start + nbytes - 1) - 1
+        if last >= 0 and _overlap(spans[last], (start, nbytes)):  # few are: the others need no walk over the nodes
+            found += [span for number, span in used if number < before and _overlap(span, (start, nbytes))]
+    return found
+
+
+def _overlap(one: _Span, other: _Span) -> bool:
+    return one[0] < sum(other) and other[0] < sum(one)
 
 
 def _merged(spans: Iterable[_Span]) -> list[_Span]:

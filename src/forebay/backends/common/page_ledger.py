@@ -1,6 +1,7 @@
 """Bookkeeping of committed pages for backends with the ability `Growable`; makes no system call.
 
-A backend records a commit before the system call and a decommit after it.
+A backend records a commit before the system call and a decommit after it. Between `PageLedger.withdraw` and the system
+call, the memory is still counted, but captured graphs cannot use it any more.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from forebay.byte_sizes import format_bytes
 from forebay.errors import DeviceError, WrongState
 
 __all__ = ["AddressSpace", "PageLedger", "check_space_arguments"]
+
+_COMMITTED, _WITHDRAWN = b"\1", b"\2"  # marks of a page; 0: it has no memory
 
 
 def check_space_arguments(nbytes: object, page: object, smallest: int = 1) -> tuple[int, int]:
@@ -45,7 +48,9 @@ def check_space_arguments(nbytes: object, page: object, smallest: int = 1) -> tu
 
 
 class AddressSpace:
-    """A range of reserved address space, with one byte per page: 1 if the page is committed.
+    """A range of reserved address space, with one byte per page: 0 if the page has no memory.
+
+    The other values are 1 for a committed page, and 2 for one that is withdrawn: it is about to be decommitted.
 
     Parameters
     ----------
@@ -66,7 +71,7 @@ class AddressSpace:
     @property
     def held(self) -> int:
         """Committed bytes."""
-        return self.marks.count(1) * self.page
+        return (len(self.marks) - self.marks.count(0)) * self.page
 
     def uncommitted(self, address: int, nbytes: int) -> list[tuple[int, int]]:
         """Return the uncommitted parts of a range of pages.
@@ -86,7 +91,7 @@ class AddressSpace:
         return self._runs(address, nbytes, committed=0)
 
     def memory(self) -> list[tuple[int, int]]:
-        """Return the committed parts.
+        """Return the committed parts, without those that are withdrawn.
 
         Returns
         -------
@@ -110,7 +115,8 @@ class AddressSpace:
         int
             Committed bytes.
         """
-        return self.marks.count(1, *self.pages(address, nbytes)) * self.page
+        first, last = self.pages(address, nbytes)
+        return (last - first - self.marks.count(0, first, last)) * self.page
 
     def has_uncommitted(self, address: int, nbytes: int) -> bool:
         """Return True if any byte of a range is uncommitted.
@@ -149,12 +155,14 @@ class AddressSpace:
 
     def _runs(self, address: int, nbytes: int, *, committed: int) -> list[tuple[int, int]]:
         runs = []
-        at, last = self.pages(address, nbytes)
-        while (first := self.marks.find(committed, at, last)) >= 0:
-            at = self.marks.find(not committed, first, last)
+        start, end = self.pages(address, nbytes)
+        marks = self.marks[start:end].replace(_WITHDRAWN, bytes([not committed]))
+        at = 0
+        while (first := marks.find(committed, at)) >= 0:
+            at = marks.find(not committed, first)
             if at < 0:
-                at = last
-            runs.append((self.address + first * self.page, (at - first) * self.page))
+                at = len(marks)
+            runs.append((self.address + (start + first) * self.page, (at - first) * self.page))
         return runs
 
 
@@ -274,6 +282,38 @@ class PageLedger:
         space.marks[first:last] = marks
         self.held += change
 
+    def withdraw(self, space: AddressSpace, address: int, nbytes: int) -> None:
+        """Record that a range of pages is about to be decommitted: `memory` lacks them from now on.
+
+        Parameters
+        ----------
+        space : AddressSpace
+            The space that contains the range.
+        address : int
+            Address of the first page.
+        nbytes : int
+            Size in bytes.
+        """
+        self._exchange(space, address, nbytes, _COMMITTED, _WITHDRAWN)
+
+    def restore(self, space: AddressSpace, address: int, nbytes: int) -> None:
+        """Record that a range of pages is not decommitted after all.
+
+        Parameters
+        ----------
+        space : AddressSpace
+            The space that contains the range.
+        address : int
+            Address of the first page.
+        nbytes : int
+            Size in bytes.
+        """
+        self._exchange(space, address, nbytes, _WITHDRAWN, _COMMITTED)
+
+    def _exchange(self, space: AddressSpace, address: int, nbytes: int, old: bytes, new: bytes) -> None:
+        first, last = space.pages(address, nbytes)
+        space.marks[first:last] = space.marks[first:last].replace(old, new)
+
     def at(self, address: int, nbytes: int) -> AddressSpace | None:
         """Return the space that contains a range.
 
@@ -305,7 +345,7 @@ class PageLedger:
         return [(space.address, space.nbytes) for space in tuple(self._spaces.values())]
 
     def memory(self) -> list[tuple[int, int]]:
-        """Return all committed ranges.
+        """Return all committed ranges, without those that are withdrawn.
 
         Returns
         -------

@@ -79,17 +79,29 @@ class HostAddressSpaces:
                     raise self._port.out_of_memory(nbytes, error) from None
 
     def decommit(self, address: int, nbytes: int) -> None:
-        with self._serialised():
+        """Decommit pages; Note [Decommit protocol] (runtime/allocator/expandable_segments.py)."""
+        with self._port.locked():
             space, address, nbytes = self._spaces.find_range("decommit", address, nbytes)
-            try:
-                self._port.on_unmapping(address, nbytes, part=True)
-                decommit_pages(address, nbytes, charged=self._port.charged)
-            except OSError as error:  # the process is at its limit of mappings
-                self._port.on_mapped(address, nbytes, space.address)
-                message = f"{format_bytes(nbytes)} of memory cannot be decommitted"
-                raise self._port.device_error(error, message) from None
-            with self._port.locked():
-                self._spaces.write(space, address, nbytes, held=False)
+            self._spaces.withdraw(space, address, nbytes)
+        try:
+            self._port.releases.note(address, nbytes)
+            self._port.drain()  # without a lock, which work may need
+            with self._serialised():
+                self._decommit(space, address, nbytes)
+        except BaseException:
+            self._spaces.restore(space, address, nbytes)
+            raise
+
+    def _decommit(self, space: AddressSpace, address: int, nbytes: int) -> None:
+        try:
+            self._port.on_unmapping(address, nbytes, part=True)
+            decommit_pages(address, nbytes, charged=self._port.charged)
+        except OSError as error:  # the process is at its limit of mappings
+            self._port.on_mapped(address, nbytes, space.address)
+            message = f"{format_bytes(nbytes)} of memory cannot be decommitted"
+            raise self._port.device_error(error, message) from None
+        with self._port.locked():
+            self._spaces.write(space, address, nbytes, held=False)
 
     def after_fork_in_child(self) -> None:
         """Replace the lock in a forked child, as a thread of the parent may have held it."""
@@ -110,7 +122,7 @@ class HostAddressSpaces:
         return self._spaces.mappings()
 
     def memory(self) -> list[tuple[int, int]]:
-        """Return address and size of each committed range."""
+        """Return address and size of each committed range, without those that are about to be decommitted."""
         return self._spaces.memory()
 
     @property

@@ -8,11 +8,11 @@ from forebay import _core
 from forebay.backends.common import recorded_work
 from forebay.backends.common.arguments import integer_of
 from forebay.backends.common.capture_recorder import CapturedMark, CaptureRecorder, wait_in_capture
-from forebay.backends.common.captured_memory import RELEASED, CapturedMemory, MemorySource
+from forebay.backends.common.captured_memory import RELEASED, CapturedMemory
 from forebay.backends.common.cuda_errors import ILLEGAL_ADDRESS
 from forebay.backends.common.draw_encoding import pack_draw
 from forebay.backends.host.program import AtLaunch, Piece, ProgramTemplate, pieces_of, reseeded
-from forebay.backends.host.queue import HostQueue
+from forebay.backends.host.queue import HostQueue, Owner
 from forebay.spi import Draw, Queue, StridedCopy
 
 __all__ = ["CapturingQueue", "HostCapturedGraph"]
@@ -26,13 +26,13 @@ class HostCapturedGraph(CaptureRecorder[HostQueue]):
     def __init__(self, first: HostQueue, mode: str, queues: MutableMapping[int, int]) -> None:
         self._classes: dict[int, type[HostQueue]] = {}  # of the queues when they are not captured, by handle
         self._pieces: list[Piece] = []
+        self.memory: CapturedMemory[Owner] = CapturedMemory((), ())  # until the capture is complete
         self._last: HostQueue | None = None  # the queue of the last launch
-        self.ports: set[MemorySource] = set()  # of the captured queues
+        self._inner: list[CapturedMemory[Owner]] = []  # of the graphs that are parts of this one
         super().__init__(first, mode, queues)
 
     def attach(self, queue: HostQueue) -> None:
         queue.recording = self
-        self.ports.add(queue.owner)
         self._classes[queue.handle] = queue.__class__
         queue.__class__ = CapturingQueue  # so that a queue outside a capture need not test for one
 
@@ -45,11 +45,11 @@ class HostCapturedGraph(CaptureRecorder[HostQueue]):
     ) -> None:
         super().add_child_graph(queue, other, sources)
         if isinstance(other, HostCapturedGraph):
-            self.ports |= other.ports
+            self._inner.append(other.memory)
 
     def finished(self) -> None:
         self._pieces = pieces_of(self.work)
-        self._memory = CapturedMemory(self.ports, self.work)
+        self.memory = CapturedMemory(self._first.owner.peers(), self.work, self.watch.releases, self._inner)
 
     def launch(self, queue: Queue, sources: Sequence[tuple[int, int]] = ()) -> None:
         if not isinstance(queue, HostQueue):
@@ -57,8 +57,7 @@ class HostCapturedGraph(CaptureRecorder[HostQueue]):
         if self.add_to_capture(queue, sources):
             return
         with self.lock:
-            if (lost := self._memory.lost()) is not None:
-                raise queue.driver_error(ILLEGAL_ADDRESS, "launch", RELEASED.format(*lost))
+            self._check_memory(queue)
             pieces = [
                 reseeded(piece, sources) if isinstance(piece, ProgramTemplate) else piece for piece in self._pieces
             ]
@@ -66,13 +65,22 @@ class HostCapturedGraph(CaptureRecorder[HostQueue]):
             if self._last is not None and self._last is not queue and not self._last.closed:
                 _native.wait_for(queue, self._last, _native.signal(self._last))
             self._last = queue
+            for port in self.memory.ports:
+                if port is not queue.owner:
+                    port.visitors.add(queue)
             for piece in pieces:
                 if isinstance(piece, bytes):
-                    queue.run_program(piece)
+                    while not queue.run_program_at(piece, self.memory.logs, self.memory.checked_at):
+                        self._check_memory(queue)
                 elif isinstance(piece, AtLaunch):
                     piece.function(queue)
                 else:
                     queue.call(piece)
+
+    def _check_memory(self, queue: HostQueue) -> None:
+        """Raise DeviceError if the graph uses memory that was released."""
+        if (lost := self.memory.lost()) is not None:
+            raise queue.driver_error(ILLEGAL_ADDRESS, "launch", RELEASED.format(*lost))
 
 
 class CapturingQueue(HostQueue):

@@ -78,6 +78,8 @@ class IpcMemory:
         if file is None:
             message = f"{self._port.name}: {address:#x} is not an address that `open_shared` returned"
             raise DeviceError(message, code=errno.EINVAL, call="close_shared", device=self._port.name)
+        self._port.releases.note(file.address, file.nbytes)
+        self._port.drain()
         file.unmap()
 
     def opened(self) -> list[tuple[int, int]]:

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from weakref import WeakValueDictionary
 
 from forebay import _core
 from forebay.backends.common._segments import HostSegments
@@ -32,8 +33,6 @@ class BaseHostPort(HostSegments):
     A port that is dropped without being closed keeps its memory mapped, as queued work may still use it.
     """
 
-    release_count: int
-
     def __init__(self, props: DeviceProps, *, charged: bool = True) -> None:
         self.props = props
         self.charged = charged
@@ -49,6 +48,8 @@ class BaseHostPort(HostSegments):
         self._closed = False
         self._process = os.getpid()
         self._lock = threading.RLock()  # of all the above; not held during slow system calls; destructors re-enter it
+        self.visitors: set[HostQueue] = set()  # queues of other ports that have launched graphs over memory of this one
+        _ports[id(self)] = self
 
     def reserve_space(self, nbytes: int, page: int) -> int:
         return self._spaces.reserve(nbytes, page)
@@ -62,8 +63,6 @@ class BaseHostPort(HostSegments):
 
     def decommit(self, address: int, nbytes: int) -> None:
         self._spaces.decommit(address, nbytes)
-        with self._lock:
-            self.release_count += 1
 
     def memory_info(self) -> tuple[int, int]:
         with self.locked():
@@ -112,8 +111,6 @@ class BaseHostPort(HostSegments):
 
     def release_managed(self, address: int) -> None:
         self._release(self._managed, address, "release_managed", "reserve_managed")
-        with self._lock:
-            self.release_count += 1
 
     def pin_in_place(self, address: int, nbytes: int) -> None:
         address, nbytes = address_of(address, "address"), size_of(nbytes)
@@ -153,8 +150,6 @@ class BaseHostPort(HostSegments):
 
     def close_shared(self, address: int) -> None:
         self._sharing.close(address)
-        with self._lock:
-            self.release_count += 1
 
     def make_mark(self) -> SharedEvent:
         return self._sharing.make_mark()
@@ -177,6 +172,22 @@ class BaseHostPort(HostSegments):
 
     def settled(self) -> bool:
         return _core.all_settled(tuple(self._queues.values()))
+
+    def drain(self) -> None:
+        """Wait until the work that is queued now has completed, also on queues of other ports that use this memory.
+
+        Failures of the work are left for `Queue.wait`. Raises WrongState on the thread of one of the queues.
+        """
+        queues = (*tuple(self._queues.values()), *tuple(self.visitors))
+        if not _core.all_settled(queues):
+            for queue in queues:
+                queue.drain()
+        if self.visitors:
+            self.visitors -= {queue for queue in queues if queue.closed}
+
+    def peers(self) -> list[BaseHostPort]:
+        """Return all ports over this machine's memory that the process has opened."""
+        return [port for ref in _ports.valuerefs() if (port := ref()) is not None]
 
     def _new_handle(self) -> int:
         return self._queues_made
@@ -240,8 +251,8 @@ class BaseHostPort(HostSegments):
         return None
 
     def memory(self) -> list[tuple[int, int]]:
-        """Return address and size of each range of device memory that queued work may use."""
-        own = [*self.segments(), *tuple(self._managed.items())]
+        """Return address and size of each range of memory that queued work may use."""
+        own = [*self.segments(), *tuple(self._managed.items()), *tuple(self._pinned.items())]
         return [*own, *self._spaces.memory(), *self._sharing.opened()]
 
     @contextmanager
@@ -323,6 +334,7 @@ class BaseHostPort(HostSegments):
         if nbytes is None:
             message = f"{self.name}: {address:#x} is not the address of memory that `{origin}` returned"
             raise DeviceError(message, code=errno.EINVAL, call=call, device=self.name)
+        self.releases.note(address, nbytes)
         try:
             self.on_unmapping(address, nbytes)
             unmap_memory(address, nbytes)
@@ -330,3 +342,6 @@ class BaseHostPort(HostSegments):
             self._register(mappings, address, nbytes)
             raise self.device_error(error, "the memory cannot be unmapped") from None
         return nbytes
+
+
+_ports: WeakValueDictionary[int, BaseHostPort] = WeakValueDictionary()  # by identity

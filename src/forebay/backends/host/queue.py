@@ -9,6 +9,7 @@ from operator import index
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from forebay import _core
+from forebay.backends.common._releases import ReleaseLog
 from forebay.backends.common.arguments import address_of, byte_of, index_of, size_of
 from forebay.backends.common.capture_recorder import CaptureMixin, wait_in_capture
 from forebay.backends.common.cuda_errors import accelerator_error
@@ -41,8 +42,11 @@ class Owner(Protocol):
     def forked(self) -> bool: ...  # True if a parent process opened the port
     def remove_queue(self, handle: int) -> None: ...  # called when the queue is closed
     @property
-    def release_count(self) -> int: ...  # see `common.captured_memory.MemorySource`
+    def releases(self) -> ReleaseLog: ...  # see `common.captured_memory.MemorySource`
     def memory(self) -> Iterable[tuple[int, int]]: ...
+    def peers(self) -> Iterable[Owner]: ...  # all owners of the process, with this one
+    @property
+    def visitors(self) -> set[HostQueue]: ...  # of other owners, whose work uses the memory
 
 
 class HostQueue(_core.Queue, CaptureMixin["HostCapturedGraph"]):
@@ -205,6 +209,29 @@ class HostQueue(_core.Queue, CaptureMixin["HostCapturedGraph"]):
         if failure is not None and failure != _LOST_WORK:
             warn_unraisable(f"{self._work_error(failure)}; no wait reported it before the queue was closed")
         return done
+
+    def drain(self) -> None:
+        """Wait until the work that is queued now has completed, also that from before a capture of the queue.
+
+        Its failure is left for `wait`. Raises WrongState on the queue's own thread, or if work was dropped that may
+        still be running.
+        """
+        if _native.idle(self):
+            return
+        done: bool | None = False
+        try:
+            if not self.closed:
+                tick = _native.signal(self)
+                while not self.wait_within(tick, SLICE):
+                    pass
+                return
+        except _NATIVE_ERRORS as error:
+            if not self.closed:
+                raise self._error(error) from None
+        while done is False:  # its closing completes the work
+            done = self.finish_within(SLICE)
+        if done is None:
+            raise self._error(ValueError(f"queue {self.handle} was closed while its work was running"))
 
     def complete_within(self, seconds: float) -> None:
         """Wait until the queued work has completed, at most for some time; not at all on the queue's own thread."""

@@ -33,6 +33,7 @@ class MetalCapturedGraph(CaptureRecorder[MetalQueue]):
         self._classes: dict[int, type[MetalQueue]] = {}  # of the queues when they are not captured, by handle
         self._last: MetalQueue | None = None  # the queue of the last launch
         self.ports: set[MemorySource] = set()  # of the captured queues
+        self._inner: list[CapturedMemory[MemorySource]] = []  # of the graphs that are parts of this one
         super().__init__(first, mode, queues)
 
     def attach(self, queue: MetalQueue) -> None:
@@ -51,9 +52,10 @@ class MetalCapturedGraph(CaptureRecorder[MetalQueue]):
         super().add_child_graph(queue, other, sources)
         if isinstance(other, MetalCapturedGraph):
             self.ports |= other.ports
+            self._inner.append(other._memory)  # noqa: SLF001 - another instance
 
     def finished(self) -> None:
-        self._memory = CapturedMemory(self.ports, self.work)
+        self._memory = CapturedMemory(self.ports, self.work, self.watch.releases, self._inner)
 
     def launch(self, queue: Queue, sources: Sequence[tuple[int, int]] = ()) -> None:
         if not isinstance(queue, MetalQueue):

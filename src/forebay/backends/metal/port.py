@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any
 from weakref import WeakSet
 
+from forebay.backends.common._releases import ReleaseLog
 from forebay.backends.common.arguments import integer_of, size_of
 from forebay.backends.common.cuda_errors import INVALID_VALUE, OUT_OF_MEMORY
 from forebay.backends.metal import (
@@ -41,7 +42,7 @@ class MetalPort:
         self.regions: Regions = Regions()  # all memory that has a buffer
         self.kernels: Kernels = Kernels(device, self.name)
         self.busy_times: BusyTimes = BusyTimes()
-        self.release_count: int = 0  # see `common.captured_memory.MemorySource`
+        self.releases: ReleaseLog = ReleaseLog()  # see `common.captured_memory.MemorySource`
         self._lock = threading.RLock()
         self._queues: dict[int, MetalQueue] = {}
         self._handles = count(_STEP, _STEP)
@@ -88,7 +89,6 @@ class MetalPort:
         self._check_open()
         with autorelease_pool():
             self._remove(self._segments, address, "release", "reserve")
-        self.release_count += 1
 
     def pin(self, nbytes: int) -> int:
         """Allocate a buffer of host memory, which the GPU accesses, too."""
@@ -227,6 +227,7 @@ class MetalPort:
             message = f"{self.name}: {address:#x} is not the address of memory that `{origin}` returned"
             raise DeviceError(message, code=INVALID_VALUE, call=call, device=self.name)
         self.regions.remove(address)
+        self.releases.note(address, region.nbytes)
         region.drop_addresses()
 
     def _out_of_memory(self, nbytes: int) -> OutOfMemory:

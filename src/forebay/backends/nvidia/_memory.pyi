@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from typing_extensions import disjoint_base
 
+from forebay.backends.common._releases import ReleaseLog
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.errors import OutOfMemory
 
@@ -33,8 +34,8 @@ class DriverMemory:
     def managed(self) -> dict[int, int]: ...
     @property
     def pinned_in_place(self) -> dict[int, int]: ...
-    release_count: int  # see `common.captured_memory.MemorySource`
-
+    @property
+    def releases(self) -> ReleaseLog: ...  # see `common.captured_memory.MemorySource`
     def __init__(self, context: PrimaryContext) -> None: ...
     def out_of_memory(self, nbytes: int, function: str) -> OutOfMemory: ...  # implemented by a subclass
     def reserve(self, nbytes: int) -> int: ...

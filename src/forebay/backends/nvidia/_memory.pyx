@@ -5,6 +5,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 
 from forebay.backends.nvidia._stream cimport Current, set_functions
 
+from forebay.backends.common._releases import ReleaseLog
 from forebay.address_allocator import ALIGNMENT as _ALIGNMENT
 from forebay.backends.common.arguments import address_of, integer_of, size_of
 from forebay.backends.common.cuda_errors import OUT_OF_MEMORY as _OUT_OF_MEMORY
@@ -69,9 +70,10 @@ cdef class DriverMemory:
     cdef readonly object context
     cdef readonly str name
     cdef readonly dict segments, shared_handles, pinned, managed, pinned_in_place
-    cdef public Py_ssize_t release_count
+    cdef readonly object releases
 
     def __cinit__(self, *_, **__):
+        self.releases = ReleaseLog()
         self.segments, self.shared_handles, self.pinned, self.managed, self.pinned_in_place = {}, {}, {}, {}, {}
 
     def __init__(self, context):
@@ -112,8 +114,7 @@ cdef class DriverMemory:
         return address
 
     def release(self, address):
-        if self.give_back(self.segments, address, "release", "reserve", "cuMemFree", driver.mem_free):
-            self.release_count += 1
+        self.give_back(self.segments, address, "release", "reserve", "cuMemFree", driver.mem_free)
 
     def unpin(self, address):
         self.give_back(self.pinned, address, "unpin", "pin", "cuMemFreeHost", driver.mem_free_host)
@@ -142,8 +143,7 @@ cdef class DriverMemory:
         )
 
     def release_managed(self, address):
-        if self.give_back(self.managed, address, "release_managed", "reserve_managed", "cuMemFree", driver.mem_free):
-            self.release_count += 1
+        self.give_back(self.managed, address, "release_managed", "reserve_managed", "cuMemFree", driver.mem_free)
 
     cdef bint give_back(
         self, dict known, address, str call, str origin, str function, Release release
@@ -170,6 +170,9 @@ cdef class DriverMemory:
             argument = found[0] if type(found) is tuple else key
             if known is self.segments:
                 self.shared_handles.pop(argument, None)  # before another thread can get the address
+                self.releases.note(key, found[1])
+            elif known is self.managed:
+                self.releases.note(key, found)
             with nogil:
                 result = release(argument)
             if result and not (is_lost and result in _FATAL):

@@ -7,6 +7,7 @@ from threading import RLock
 from typing import Any
 
 from forebay.address_allocator import ALIGNMENT
+from forebay.backends.common._releases import ReleaseLog
 from forebay.backends.common.cuda_errors import INVALID_VALUE, OUT_OF_MEMORY
 from forebay.backends.common.page_ledger import AddressSpace, PageLedger, check_space_arguments
 from forebay.backends.nvidia._memory import free_addresses, map_page
@@ -23,8 +24,11 @@ class CudaAddressSpaces:
     `out_of_memory` returns the error for a number of bytes and the driver's function that could not provide them.
     """
 
-    def __init__(self, context: PrimaryContext, out_of_memory: Callable[[int, str], OutOfMemory]) -> None:
+    def __init__(
+        self, context: PrimaryContext, releases: ReleaseLog, out_of_memory: Callable[[int, str], OutOfMemory]
+    ) -> None:
         self._context = context
+        self._releases = releases
         self._out_of_memory = out_of_memory
         self._ledger = PageLedger(context.name)
         self._mapping = set[int]()  # pages that are being mapped or unmapped
@@ -107,6 +111,8 @@ class CudaAddressSpaces:
     def decommit(self, address: int, nbytes: int) -> None:
         with self._lock, self._context.current():
             space, address, nbytes = self._ledger.find_range("decommit", address, nbytes)
+            self._ledger.withdraw(space, address, nbytes)  # Note [Decommit protocol]
+            self._releases.note(address, nbytes)
             for page in range(address, address + nbytes, space.page):
                 is_repeated = page in self._mapping
                 if not is_repeated and not space.committed_in(page, space.page):
@@ -115,6 +121,7 @@ class CudaAddressSpaces:
                 result = self._api.cuMemUnmap(page, space.page)
                 if result[0] and not is_repeated:
                     self._mapping.discard(page)
+                    self._ledger.restore(space, address, nbytes)
                     check(result, "cuMemUnmap", self._context.name)
                 self._ledger.write(space, page, space.page, held=False)
                 self._mapping.discard(page)

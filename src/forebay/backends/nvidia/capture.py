@@ -42,7 +42,8 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
         self._draws: list[tuple[CudaCapturedGraph, Sequence[tuple[int, int]]]] = []  # of graphs inside this one
         self._failure: ForebayError | None = None  # the driver's, when the capture ended
         self.ports: set[MemorySource] = set()  # of the captured queues
-        self._used: CapturedMemory | None = None  # when the capture has ended
+        self._inner: list[CapturedMemory[MemorySource]] = []  # of the graphs that are parts of this one
+        self.used: CapturedMemory[MemorySource] | None = None  # when the capture has ended
         destroy_discarded(first.context)
         self._mode = mode
         super().__init__(first, mode, queues)
@@ -110,6 +111,7 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
             super().add_child_graph(queue, other, sources)
             self.calls += other.calls
             self.ports |= other.ports
+            self._inner += [] if other.used is None else [other.used]
             self._draws.append((other, sources))
             with self.operation(queue):
                 for part in other.executables.parts:
@@ -212,7 +214,7 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
     def finished(self) -> None:
         if self._failure is not None:
             raise self._failure
-        self._used = CapturedMemory(self.ports, self.work)
+        self.used = CapturedMemory(self.ports, self.work, self.watch.releases, self._inner)
         self.executables = GraphExecutables(self.driver.context, self.driver.parts, self.driver.held, self.calls)
 
     def launch(self, queue: Queue, sources: Sequence[tuple[int, int]] = ()) -> None:
@@ -222,7 +224,7 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
             return
         queue.check_usable()
         with self.lock:
-            if self._used is not None and (lost := self._used.lost()) is not None:
+            if self.used is not None and (lost := self.used.lost()) is not None:
                 raise queue.driver_error(ILLEGAL_ADDRESS, "launch", RELEASED.format(*lost))
             written = list(self._write_sources(queue, sources))
             self.executables.launch(queue)

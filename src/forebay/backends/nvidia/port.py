@@ -39,15 +39,13 @@ _RESERVED_HANDLES = {  # which denote a stream of the thread's current context
 class CudaPort(DriverMemory):
     """An open CUDA device."""
 
-    release_count: int
-
     def __init__(self, props: DeviceProps, context: PrimaryContext) -> None:
         super().__init__(context)
         self.props: DeviceProps = props
         self._lock = RLock()
         self._queues: list[CudaQueue] = []
         self._external: dict[int, CudaQueue] = {}  # by handle
-        self._spaces = CudaAddressSpaces(context, self.out_of_memory)
+        self._spaces = CudaAddressSpaces(context, self.releases, self.out_of_memory)
         self._sharing = CudaIpc(context, self.segments, self.shared_handles, self._spaces)
         self._closed = False
         with context.current() as api:
@@ -146,7 +144,6 @@ class CudaPort(DriverMemory):
 
     def decommit(self, address: int, nbytes: int) -> None:
         self._spaces.decommit(address, nbytes)
-        self.release_count += 1
 
     def share(self, address: int) -> tuple[bytes, int]:
         self._check_open()
@@ -158,7 +155,7 @@ class CudaPort(DriverMemory):
 
     def close_shared(self, address: int) -> None:
         self._sharing.close(address)
-        self.release_count += 1
+        self.releases.note(address, 0)
 
     def make_mark(self) -> SharedEvent:
         self._check_open()

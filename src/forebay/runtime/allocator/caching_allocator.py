@@ -320,6 +320,8 @@ class Allocator(Pool, ABC):
         self._empty_partition(0, stack, large_first=True)
         for pool in self.private.idle():
             self._empty_partition(pool.partition, stack, large_first=False)
+        for partition in self.private.abandoned():
+            self._empty_partition(partition, stack, large_first=False)
         self.private.delete_empty()
         if self._uncached_releases:
             self._release_uncached_memory()
@@ -396,8 +398,9 @@ class Allocator(Pool, ABC):
 
     def _drain(self, queue: Queue) -> None:
         """Wait until the queue's work has completed; under capture, the work queued before the capture."""
-        if queue.handle in self.capturing:
-            self._wait(queue, self.capturing[queue.handle])
+        tick = self.capturing.get(queue.handle)
+        if tick is not None:
+            self._wait(queue, tick)
         elif not queue.idle():
             self._wait(queue, queue.signal())
 

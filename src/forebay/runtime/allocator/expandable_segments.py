@@ -7,6 +7,40 @@ A DeviceError means that the port did nothing. After any other exception (Keyboa
 unknown: it is an orphan until a `shrink` without concurrent calls has decommitted it.
 """
 
+# Note [Decommit protocol]
+#
+# Scenario. One thread decommits free pages. Another thread queues work that uses them: it launches a graph that was
+# captured before, while these pages belonged to a tensor. (A thread that queues work on a tensor keeps its block, so
+# that its pages are not free.) If the work is executed after the decommit, a device reports an illegal address at
+# best, and on this machine SIGSEGV ends the process. The same holds for segments and their release.
+#
+# Invariant. A decommit takes its place in the order of all queues: behind the work that was submitted before it on
+# these pages, and before all later work, which is refused. Its steps, each finished before the next:
+#   1. the pool lists the range as Decommitting (`begin_decommit`, `evict`): no allocation gets it;
+#   2. the allocator waits for its queues, outside all locks;
+#   3. the port removes the range from `memory()`, then notes the release (`ReleaseLog.note`): whoever submits a graph
+#      later sees the changed count, finds the range missing and raises error 700;
+#   4. the port waits for what was submitted until then (`BaseHostPort.drain`), also on queues that are being
+#      captured, whose earlier work is not behind any tick of the allocator, and on queues of other devices;
+#   5. the system unmaps the pages.
+# A launch checks the count and submits in one step (`Queue.run_program_at`): it comes before 3, and 4 waits for it, or
+# after 3. A commit is the reverse: no work on the pages is queued, as of 4; the system maps them, `memory()` has them,
+# and then the pool lists them, so that all work on them is submitted later. What a capture uses may be released before
+# the capture ends: a `ReleaseWatch` reports that, otherwise it would count as memory of the host, which is never
+# checked.
+#
+# All callers pass here: empty_cache, garbage collection, recovery from out-of-memory, idle memory, and deleted pools.
+# At the end of an emulation and of the process, queues are closed before anything is unmapped.
+#
+# Rejected. A second search for used pages before step 5, or a retry: work may be submitted after any search. Steps 3
+# and 4 before 2, in one wait: ports of other packages have no step 3. A check of each address by the queue's thread:
+# it costs every command, and a released segment may be memory of others, to which no check applies. Addresses that a
+# program keeps of memory that it has freed, as numbers, are not protected: they may end the process, as on the host.
+#
+# A driver of real devices has no step 4: it checks addresses itself, and reports 700 for a launch that comes between.
+#
+# Without it these fail: tests/process/test_stress.py, and tests/backends/host/test_decommit_order.py for single steps.
+
 from __future__ import annotations
 
 import threading
@@ -149,34 +183,35 @@ class ExpandableSegments:
 
         Pages are free in the order of their own queue only, so work of other queues that uses them may still be queued.
         """
+        remaining = deque(ranges)
         try:
             if ranges:
                 self._pool.synchronize()
+            while remaining:
+                address, nbytes = remaining[0]
+                try:
+                    self._port.decommit(address, nbytes)
+                except DeviceError:
+                    self._pool.rollback(address)
+                    raise
+                remaining.popleft()
+                self._finish_decommit(address, stack)
         except WrongState:  # this is a queue's own thread, which cannot wait for itself
-            for address, _ in ranges:
+            for address, _ in remaining:
                 self._pool.rollback(address)
-            return
-        for address, nbytes in ranges:
-            try:
-                self._port.decommit(address, nbytes)
-            except DeviceError:
-                self._pool.rollback(address)
-                raise
-            self._finish_decommit(address, stack)
 
     def _reclaim_orphans(self, orphans: list[tuple[int, int, bool]]) -> None:
         """Decommit all orphans. None is restored, as its memory may be gone."""
         try:
             self._pool.synchronize()
+            for address, nbytes, decommitting in orphans:
+                self._port.decommit(address, nbytes)
+                if decommitting:
+                    self._finish_decommit(address, 0)
+                else:
+                    self._pool.rollback(address)
         except WrongState:  # as above
             self._has_orphans = True
-            return
-        for address, nbytes, decommitting in orphans:
-            self._port.decommit(address, nbytes)
-            if decommitting:
-                self._finish_decommit(address, 0)
-            else:
-                self._pool.rollback(address)
 
     def _finish_decommit(self, address: int, stack: int) -> None:
         self.num_decommitted += 1

@@ -57,6 +57,19 @@ class PrivatePools:
     def idle(self) -> Iterator[PrivatePool]:
         return self._members(self._idle)
 
+    def abandoned(self) -> list[int]:
+        """Return the numbers of deleted pools that have memory.
+
+        An allocation is routed to a pool first and adds memory to it later. The pool may be deleted in between, as it
+        has neither users nor memory. The native pool knows of the memory also if the allocation was interrupted, so
+        that no table here can miss it. A use count for each allocation that reserves memory would have to survive that.
+        """
+        if len(self._ids) == 1:
+            return []
+        known = {pool.partition for pool in tuple(self._pools.values())}
+        deleted = {number for number, pool in tuple(self._ids.items()) if pool != DEFAULT_POOL} - known
+        return [number for number in self._pool.partitions_with_segments() if number in deleted]
+
     def __getitem__(self, pool: PoolId) -> PrivatePool:
         try:
             return self._pools[pool]
