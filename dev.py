@@ -9,6 +9,7 @@
     dist     build the source distribution and a wheel, and verify both in empty environments
     wheels   build the wheels of all Python versions with cibuildwheel, which on Linux needs Docker or Podman
     coverage measure which lines the tests execute; arguments are pytest's
+    sanitize run the extension modules under sanitizers: sanitize [thread|address] [--seconds N]
     cross    compile for AArch64 and macOS with zig, and run the native tests that can run here
     minimums run the fast tests with the lowest allowed versions of all requirements, or with --newest
     golden   replay golden traces of PyTorch's allocator: golden [--model] FILE...
@@ -217,6 +218,11 @@ def coverage(arguments: list[str]) -> int:
     return run(["python", "tools/coverage_report.py", *(arguments or IN_PARALLEL)])
 
 
+def sanitize(arguments: list[str]) -> int:
+    prepare("test", core=False)
+    return run(["python", "tools/sanitize.py", *arguments])
+
+
 def cross(arguments: list[str]) -> int:
     prepare("cross", core=False)
     return run(["python", "tools/cross.py", *arguments])
@@ -396,6 +402,7 @@ TASKS = {
     "dist": dist,
     "wheels": wheels,
     "coverage": coverage,
+    "sanitize": sanitize,
     "cross": cross,
     "minimums": minimums,
     "golden": golden,
