@@ -48,7 +48,7 @@ class Sanitizer:
 SANITIZERS = {
     each.name: each
     for each in (
-        Sanitizer("thread", "thread", "libtsan.so", {"TSAN_OPTIONS": "halt_on_error=0:exitcode=66"}, {}),
+        Sanitizer("thread", "thread", "libtsan.so", {"TSAN_OPTIONS": "exitcode=66:die_after_fork=0"}, {}),
         Sanitizer(
             "address",
             "address,undefined",

@@ -170,6 +170,9 @@ class Growable(Protocol):
     def decommit(self, address: int, nbytes: int) -> None:
         """Return the memory of a range of pages to the device and keep the address space.
 
+        The caller has waited for the queues. A port that cannot report an access to these pages as an error waits for
+        the work that was queued since, and raises WrongState on a queue's own thread, which cannot wait.
+
         Parameters
         ----------
         address : int

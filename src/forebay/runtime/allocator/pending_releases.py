@@ -27,7 +27,9 @@ class PendingReleases:
         self._release_of = release_of
         self._serial = count()
         self._entries: list[tuple[int, int]] = []  # address and serial, as an address may occur twice
-        self.lock: threading.RLock = threading.RLock()  # held during `release` only, never while waiting for a queue
+        # Held during `release` only. A port waits in it for work that was queued since the allocator waited for all
+        # queues; a queue's own thread, which that would block, does not come here.
+        self.lock: threading.RLock = threading.RLock()
 
     def entries(self) -> tuple[tuple[int, int], ...]:
         return tuple(self._entries)
