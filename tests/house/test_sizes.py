@@ -6,7 +6,7 @@ import ast
 import re
 
 MAX_LINES = 400
-MAX_BINDING_LINES = 466  # of the three files together, without empty lines
+MAX_BINDING_LINES = 476  # of the three files together, without empty lines
 
 
 def opening(name: str, source: str) -> str:
