@@ -59,6 +59,7 @@ COMPILED = (  # extension modules
     "interop/_torch_callbacks",
     "interop/torch/devices/_device_guard",
     "interop/torch/processes/_process_end",
+    "interop/torch/devices/_storage_owners",
     "observe/tracing/_entries",
     "runtime/allocator/_reservations",
     "runtime/devices/_thread_state",

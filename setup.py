@@ -75,6 +75,7 @@ extensions = [
     small("interop/_torch_callbacks"),
     small("interop/torch/devices/_device_guard", language="c"),
     small("interop/torch/processes/_process_end", language="c"),
+    small("interop/torch/devices/_storage_owners", language="c"),
     small("observe/tracing/_entries", "native/base/ring.hpp"),
     small("runtime/allocator/_reservations", language="c"),
     small("runtime/devices/_thread_state", language="c"),

@@ -20,6 +20,7 @@ COMPILED = (
     "src/forebay/interop/_torch_callbacks",
     "src/forebay/interop/torch/devices/_device_guard",
     "src/forebay/interop/torch/processes/_process_end",
+    "src/forebay/interop/torch/devices/_storage_owners",
     "src/forebay/observe/tracing/_entries",
     "src/forebay/runtime/allocator/_reservations",
     "src/forebay/runtime/devices/_thread_state",

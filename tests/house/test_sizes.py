@@ -48,6 +48,7 @@ def test_compiled_modules_besides_the_core(root):
         "interop/_torch_callbacks.pyx",
         "interop/torch/devices/_device_guard.pyx",
         "interop/torch/processes/_process_end.pyx",
+        "interop/torch/devices/_storage_owners.pyx",
         "observe/tracing/_entries.pyx",
         "runtime/allocator/_reservations.pyx",
         "runtime/devices/_thread_state.pyx",

@@ -9,7 +9,7 @@ from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["call_interrupted", "count_points"]
+__all__ = ["call_interrupted", "count_points", "reaches_caller"]
 
 _CHECKING = {"CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME"}  # instructions after which signal handlers run
 
@@ -74,3 +74,19 @@ def call_interrupted(function: Callable[[], Any], folder: str, number: int) -> N
     while error is not None:
         last, error.__traceback__, error = error, None, error.__context__
         assert error is not None or isinstance(last, KeyboardInterrupt), repr(last)
+
+
+def reaches_caller(function: Callable[[], Any], folder: str, number: int) -> bool:
+    """Call a function, and interrupt it at a point. Return False if the interrupt was swallowed.
+
+    A call that does not come to the point, as another call reserved more memory, is not interrupted: True.
+    """
+    found = False
+    try:
+        found = _trace(function, folder, number) < number
+    except BaseException as raised:  # noqa: BLE001 -- as above
+        error: BaseException | None = raised
+        while error is not None:
+            found = found or isinstance(error, KeyboardInterrupt)
+            error.__traceback__, error = None, error.__context__
+    return found

@@ -20,7 +20,7 @@ def allocate(use, size):
 def test_records_at_the_peak_are_those_alive_then():
     use = DeviceUse()
     first, second = allocate(use, 100), allocate(use, 50)
-    use.freed(first)
+    use.freed.append(first)
     third = allocate(use, 20)
     assert use.peak == 150
     assert [*use.at_peak()] == [first, second]
@@ -34,7 +34,7 @@ def test_every_peak_equals_that_of_a_plain_recount():
     use, live, best, best_total = DeviceUse(), [], [], 0
     for _ in range(3000):
         if live and generator.random() < 0.48:
-            use.freed(live.pop(generator.randrange(len(live))))
+            use.freed.append(live.pop(generator.randrange(len(live))))
         else:
             live.append(allocate(use, generator.randrange(1, 1000)))
             if sum(each.size for each in live) > best_total:
@@ -46,8 +46,8 @@ def test_every_peak_equals_that_of_a_plain_recount():
 def test_record_is_freed_once():
     use = DeviceUse()
     record = allocate(use, 10)
-    use.freed(record)
-    use.freed(record)
+    use.freed.append(record)
+    use.freed.append(record)
     assert (len(use.live), use.allocations, record.alive) == (0, 1, False)
 
 
@@ -55,7 +55,7 @@ def test_peak_of_other_memory_has_the_records_alive_then():
     use = DeviceUse()
     first = allocate(use, 100)
     use.reached(180)  # a workspace
-    use.freed(first)
+    use.freed.append(first)
     second = allocate(use, 170)
     assert (use.peak, [*use.at_peak()]) == (180, [first])
     use.reached(200)

@@ -243,12 +243,6 @@ def test_builds_for_the_cpu_name_a_version_of_cuda_until_the_end():
     assert torch.version.cuda == before
 
 
-def test_an_owner_whose_creation_was_interrupted_is_deleted_silently(emulated):
-    from forebay.interop.torch.devices.emulated_memory import _Lifetime
-
-    _Lifetime.__new__(_Lifetime).__del__()
-
-
 def test_errors_of_the_device_have_one_class(emulated):
     assert torch.AcceleratorError is torch.cuda.AcceleratorError
     with pytest.raises(torch.AcceleratorError):

@@ -16,7 +16,8 @@ from forebay.interop.torch.attribution.phases import Phases
 from forebay.interop.torch.attribution.records import DeviceUse, Record
 from forebay.interop.torch.attribution.results import PeakUse, peak_use
 from forebay.interop.torch.attribution.user_frames import user_site
-from forebay.interop.torch.devices.emulated_memory import EmulatedMemory, memory_of, set_observer
+from forebay.interop.torch.devices._storage_owners import EmulatedMemory
+from forebay.interop.torch.devices.emulated_memory import memory_of, set_observer
 from forebay.interop.torch.processes import recorder
 from forebay.runtime.allocator import oom_observers
 from forebay.runtime.allocator.statistics import ALLOCATED_BYTES, RESERVED_BYTES
@@ -72,23 +73,19 @@ class Ledger:
         ]
         return sorted(found, key=lambda each: each.index)
 
-    def _observe(self, memory: EmulatedMemory, allocated: bool) -> None:
-        if not allocated:
-            record = memory.record
-            if record is not None and (known := self.devices.get(memory.opened)) is not None:
-                known.freed(record)  # else another ledger has the record
-            return
+    def _observe(self, memory: EmulatedMemory) -> None:
         block = memory.block
         if block is None:
             return
         opened = memory.opened
         use = self.devices.get(opened) or self._begin(opened)
         phases = self.phases
-        memory.record = record = Record(
+        record = Record(
             use.number + 1, memory.nbytes, block.size, block.queue, user_site(), phases.module, phases.phase,
             _grad_enabled(),
         )  # fmt: skip
         use.allocated(record, opened.allocator.current(ALLOCATED_BYTES))
+        memory.record, memory.freed = record, use.freed
 
     def _reached(self, opened: OpenDevice) -> None:
         use = self.devices.get(opened) or self._begin(opened)

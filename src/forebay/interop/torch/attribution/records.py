@@ -35,23 +35,45 @@ class DeviceUse:
 
     A record that was freed is kept only while it belongs to the newest peak: a program of any length needs no more
     memory than its largest number of live tensors.
+
+    Attributes
+    ----------
+    freed : list of Record
+        Gets the record of each memory that PyTorch frees, at any point of the program: Note [Storages are deleted in
+        one step]. The next call takes them into account, which nothing can tell from doing so at once: no number is
+        given and no peak is reached in between.
     """
 
     def __init__(self, place: int = 0, capacity: int = 0) -> None:
         self.place, self.capacity = place, capacity  # the machine's index of the device, and its memory
-        self.live: dict[int, Record] = {}  # by number, oldest first
-        self.peak = self.peak_number = self.number = 0
+        self.freed: list[Record] = []
+        self.peak = self.peak_number = 0
         self.allocations = 0
         self.failed = 0  # bytes of the last request that ran out of memory
         self.idle_since_oom = False  # nothing was allocated after it
+        self._live: dict[int, Record] = {}  # by number, oldest first
+        self._number = 0
         self._is_new = False  # the peak, since the last block
-        self._freed_since: list[Record] = []  # alive at the peak
+        self._freed_since: dict[int, Record] = {}  # alive at the peak, by number
+
+    @property
+    def live(self) -> dict[int, Record]:
+        """The live records by number, oldest first."""
+        self._take_freed()
+        return self._live
+
+    @property
+    def number(self) -> int:
+        """The number of allocations and frees until now."""
+        self._take_freed()
+        return self._number
 
     def allocated(self, record: Record, total: int) -> None:
         """Add a record that has the number `self.number + 1`. `total` is what the allocator has allocated with it."""
-        self.number = record.number
+        self._take_freed()
+        self._number = record.number
         self.allocations += 1
-        self.live[record.number] = record
+        self._live[record.number] = record
         if self._is_new and total == self.peak:  # the block of this record has been counted
             self.peak_number = record.number
         else:
@@ -60,23 +82,28 @@ class DeviceUse:
 
     def reached(self, total: int) -> None:
         """Note that the allocator has allocated `total` bytes, those of tensors and others."""
+        self._take_freed()
         self._is_new = total > self.peak
         if self._is_new:
-            self.peak, self.peak_number = total, self.number
+            self.peak, self.peak_number = total, self._number
             if self._freed_since:
                 self._freed_since.clear()
 
-    def freed(self, record: Record) -> None:
-        """Remove a record."""
-        if self.live.get(record.number) is not record:
-            return
-        del self.live[record.number]
-        record.alive = False
-        self.number += 1
-        if record.number <= self.peak_number:
-            self._freed_since.append(record)
-
     def at_peak(self) -> Iterator[Record]:
         """Yield the records that were alive at the peak."""
-        yield from self._freed_since
-        yield from (each for each in [*self.live.values()] if each.number <= self.peak_number)
+        live = self.live
+        yield from [*self._freed_since.values()]
+        yield from (each for each in [*live.values()] if each.number <= self.peak_number)
+
+    def _take_freed(self) -> None:
+        """Remove the records that were freed. After an interrupt, this is repeated, and changes nothing."""
+        if not (count := len(self.freed)):
+            return
+        for record in self.freed[:count]:
+            if self._live.get(record.number) is record:
+                if record.number <= self.peak_number:
+                    self._freed_since[record.number] = record
+                record.alive = False
+                self._number += 1
+                del self._live[record.number]
+        del self.freed[:count]

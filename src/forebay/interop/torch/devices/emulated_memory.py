@@ -2,7 +2,8 @@
 
 The address that PyTorch sees is the block's, which is never read or written. The values are a storage of PyTorch's on
 the CPU or, in the mode that computes none, on its meta device. A capsule of DLPack makes a storage of the device `cuda`
-from the address; its owner is deleted with the storage, and frees the block.
+from the address; its owner is deleted with the storage, and frees the block: see Note [Storages are deleted in one
+step].
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +21,16 @@ import torch
 from forebay.byte_sizes import format_bytes
 from forebay.device_spec import Device
 from forebay.errors import OutOfMemory
+from forebay.interop.torch.devices._storage_owners import (
+    EmulatedMemory,
+    MemoryOwner,
+    block_addresses,
+    exchange_memory,
+    memory_at,
+    memory_of_storage,
+    memory_of_values,
+    replace_memory,
+)
 from forebay.interop.torch.devices.oom_text import pytorch_error
 from forebay.runtime.devices import current, open_device
 from forebay.runtime.devices.open_device import OpenDevice
@@ -27,7 +39,6 @@ from forebay.runtime.memory.storage import AnyBlock, allocate_block
 from forebay.runtime.streams.stream import current_stream_for
 
 __all__ = [
-    "EmulatedMemory",
     "adopt",
     "alias",
     "allocate_bytes",
@@ -35,16 +46,16 @@ __all__ = [
     "find_memory",
     "is_replaying",
     "logged",
-    "memory_at",
     "memory_containing",
     "memory_of",
     "mixed_devices",
     "open_torch_device",
     "over_storage",
-    "replace_block",
     "replaying",
+    "resize_storage",
     "set_observer",
     "shadow",
+    "swap_memory",
     "without_block",
 ]  # fmt: skip
 
@@ -63,89 +74,39 @@ _as_strided = torch.ops.aten.as_strided.default.redispatch
 _storage_id = torch._C._storage_id
 _view_dtype = torch.ops.aten.view.dtype.redispatch
 
-_by_storage: dict[int, EmulatedMemory] = {}  # by the address of PyTorch's storage object on the emulated device
-_by_values: dict[int, EmulatedMemory] = {}  # by that of the values' storage object
-_by_address: dict[int, EmulatedMemory] = {}
-_observer: Callable[[EmulatedMemory, bool], None] | None = None
+_StorageBase: Any = torch._C.StorageBase
+_swap: Any = getattr(_StorageBase, "_swap_data_ptr_", None)  # of PyTorch 2.13, at the latest
+_observer: Callable[[EmulatedMemory], None] | None = None
 _on_block: Callable[[OpenDevice], None] | None = None
 
 
-class EmulatedMemory:
-    """The memory of one storage of an emulated device.
-
-    Parameters
-    ----------
-    values : torch.UntypedStorage
-        The values, on the CPU or the meta device.
-    block : Block or None
-        The block of the allocator; None for no bytes.
-    opened : OpenDevice
-        The device.
-    nbytes : int
-        Size in bytes, as requested.
-    """
-
-    __slots__ = ("block", "known", "nbytes", "opened", "record", "values")
-
-    def __init__(self, values: torch.UntypedStorage, block: AnyBlock | None, opened: OpenDevice, nbytes: int) -> None:
-        self.values, self.block, self.opened, self.nbytes = values, block, opened, nbytes
-        self.known: torch.UntypedStorage | None = None  # few values, if they are known although none are computed
-        self.record: Any = None  # of the observer
-
-
-def _forget_address(memory: EmulatedMemory) -> None:
-    if memory.block is not None and _by_address.get(address := memory.block.address) is memory:
-        del _by_address[address]
-
-
-class _Lifetime:
-    """The owner that PyTorch deletes with a storage."""
-
-    __slots__ = ("key", "memory")
-
-    def __init__(self, memory: EmulatedMemory) -> None:
-        self.memory, self.key = memory, 0
-        if memory.block is not None:
-            _by_values[memory.values._cdata] = memory
-            _by_address[memory.block.address] = memory
-        if _observer is not None:
-            _observer(memory, True)
-
-    def __del__(self) -> None:
-        memory: EmulatedMemory | None = getattr(self, "memory", None)
-        if memory is None or _by_storage is None:  # an interrupted creation, or the interpreter's exit
-            return
-        if _by_storage.get(self.key) is memory:
-            del _by_storage[self.key]
-        if _by_values.get(key := memory.values._cdata) is memory:  # else the values have grown, and have another block
-            del _by_values[key]
-        _forget_address(memory)
-        if _observer is not None:
-            _observer(memory, False)
-
-
 def set_observer(
-    observer: Callable[[EmulatedMemory, bool], None] | None, on_block: Callable[[OpenDevice], None] | None = None
+    observer: Callable[[EmulatedMemory], None] | None, on_block: Callable[[OpenDevice], None] | None = None
 ) -> None:
-    """Call a function with each memory that is allocated (True) or freed (False) from now on; None for no function.
+    """Call a function with each memory that is allocated from now on; None for no function.
 
-    `on_block` is called after each block that PyTorch would take, workspaces included, before it belongs to a tensor.
+    The function may set `record` and `freed` of the memory, to learn of its end. `on_block` is called after each block
+    that PyTorch would take, workspaces included, before it belongs to a tensor.
     """
     global _observer, _on_block
     _observer, _on_block = observer, on_block
 
 
-def replace_block(memory: EmulatedMemory, block: AnyBlock | None, nbytes: int) -> None:
-    """Resize a storage: the new block replaces the old one, and the values are kept as far as they fit."""
-    _forget_address(memory)
-    if _observer is not None:
-        _observer(memory, False)
-    memory.block, memory.nbytes, memory.known = block, nbytes, None
-    memory.values.resize_(nbytes)
-    if block is not None:
-        _by_address[block.address] = memory
-    if _observer is not None:
-        _observer(memory, True)
+def resize_storage(storage: torch.UntypedStorage, memory: EmulatedMemory, nbytes: int) -> None:
+    """Give a storage a new block, at another address, and keep its values as far as they fit."""
+    block = allocate_bytes(memory.opened, nbytes)
+    empty = _bytes_over(EmulatedMemory(memory.values, None, memory.opened, 0))
+    new = _bytes_over(EmulatedMemory(memory.values, block, memory.opened, nbytes))
+    resize = partial(_StorageBase.resize_, memory.values, nbytes)
+    replace_memory(_swap, storage, empty.untyped_storage(), new.untyped_storage(), resize)
+
+
+def swap_memory(one: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
+    """Exchange the memory of two storages, as `UntypedStorage._swap_data_ptr_`."""
+    if find_memory(one) is None or find_memory(other) is None:  # PyTorch refuses two devices
+        _swap(one, other)
+    else:
+        exchange_memory(_swap, one, other)
 
 
 def open_torch_device(device: torch.device | int | None) -> OpenDevice:
@@ -246,7 +207,7 @@ def adopt(values: torch.Tensor, opened: OpenDevice, block: AnyBlock | None = Non
         if kept.nbytes() == nbytes:  # else a later operator of the graph has resized it, and writes it
             kept.copy_(storage)
         return _tensor_over(over_storage(values, kept), EmulatedMemory(kept, None, opened, nbytes))
-    known = _by_values.get(storage._cdata)
+    known = memory_of_values(storage._cdata)
     if known is not None and known.nbytes == nbytes:  # an operator returned a view of an argument
         raise AssertionError("the storage of the values belongs to another tensor")
     memory = EmulatedMemory(storage, block or allocate_bytes(opened, nbytes), opened, nbytes)
@@ -257,15 +218,13 @@ def adopt(values: torch.Tensor, opened: OpenDevice, block: AnyBlock | None = Non
 
 def _tensor_over(values: torch.Tensor, memory: EmulatedMemory) -> torch.Tensor:
     """Return a tensor of the device with the layout of `values`."""
-    address = 0 if memory.block is None else memory.block.address
-    element, shape, nbytes = _ELEMENTS.get(values.dtype), values.shape, memory.nbytes
-    place = _CUDA, memory.opened.device.index or 0
-    if element is not None and not values.storage_offset() and nbytes == _extent(values):
-        return _from_dlpack(address, shape, values.stride(), element, place, memory)
-    tensor = _from_dlpack(address, (nbytes,), (1,), _BYTE, place, memory)
+    element = _ELEMENTS.get(values.dtype)
+    if element is not None and not values.storage_offset() and memory.nbytes == _extent(values):
+        return _from_dlpack(memory, values.shape, values.stride(), element)
+    tensor = _bytes_over(memory)
     if values.dtype != torch.uint8:
         tensor = _retype(tensor, values.dtype)
-    return _as_strided(_AS_CPU, tensor, shape, values.stride(), values.storage_offset())
+    return _as_strided(_AS_CPU, tensor, values.shape, values.stride(), values.storage_offset())
 
 
 def over_storage(values: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
@@ -287,40 +246,43 @@ def _extent(tensor: torch.Tensor) -> int:
     return (last + 1) * itemsize
 
 
+def _bytes_over(memory: EmulatedMemory) -> torch.Tensor:
+    return _from_dlpack(memory, (memory.nbytes,), (1,), _BYTE)
+
+
 def _from_dlpack(
-    address: int, shape: tuple[int, ...], strides: tuple[int, ...], element: tuple[int, int], place: tuple[int, int],
-    memory: EmulatedMemory,
-) -> torch.Tensor:  # fmt: skip
-    lifetime = _Lifetime(memory)
+    memory: EmulatedMemory, shape: tuple[int, ...], strides: tuple[int, ...], element: tuple[int, int]
+) -> torch.Tensor:
+    owner = MemoryOwner(memory)
+    if _observer is not None:
+        _observer(memory)
+    address = 0 if memory.block is None else memory.block.address
+    place = _CUDA, memory.opened.device.index or 0
     capsule = export_memory(
-        address, shape, strides, element, place, lifetime, versioned=False, read_only=False, copied=False
+        address, shape, strides, element, place, owner, versioned=False, read_only=False, copied=False
     )
     tensor: torch.Tensor = torch._C._from_dlpack(capsule)
-    lifetime.key = _storage_id(tensor)
-    _by_storage[lifetime.key] = memory
+    owner.attach(_storage_id(tensor))
     return tensor
 
 
 def memory_of(tensor: torch.Tensor) -> EmulatedMemory:
     """Return the memory of a tensor on an emulated device."""
-    memory = _by_storage.get(_storage_id(tensor))
+    memory = memory_of_storage(_storage_id(tensor))
     if memory is None:  # C++ code made another storage from the address
-        memory = _by_address[tensor.untyped_storage().data_ptr()]
+        memory = memory_at(address := tensor.untyped_storage().data_ptr())
+        if memory is None:
+            raise KeyError(address)
     return memory
-
-
-def memory_at(address: int) -> EmulatedMemory | None:
-    """Return the memory whose block begins at an address, or None."""
-    return _by_address.get(address)
 
 
 def memory_containing(address: int) -> tuple[EmulatedMemory, int] | None:
     """Return the memory that contains an address, and the offset in bytes from its start; None if none does."""
-    memory = _by_address.get(address)
+    memory = memory_at(address)
     if memory is not None:
         return memory, 0
-    for start in [*_by_address]:  # of a view: few libraries use addresses, so nothing sorts them
-        memory = _by_address.get(start)
+    for start in block_addresses():  # of a view: few libraries use addresses, so nothing sorts them
+        memory = memory_at(start)
         if memory is not None and start < address < start + memory.nbytes:
             return memory, address - start
     return None
@@ -328,7 +290,7 @@ def memory_containing(address: int) -> tuple[EmulatedMemory, int] | None:
 
 def find_memory(storage: torch.UntypedStorage) -> EmulatedMemory | None:
     """Return the memory of a storage, or None if it is not on an emulated device."""
-    return _by_storage.get(storage._cdata)
+    return memory_of_storage(storage._cdata)
 
 
 def alias(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from forebay.device_spec import Device
+from forebay.interop.torch.devices._storage_owners import PinnedOwner, is_pinned_storage
 from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.runtime.devices import current, open_device
 from forebay.runtime.memory._dlpack import export_memory
@@ -19,20 +20,6 @@ _CPU = (1, 0)  # kDLCPU
 _FACTORIES = ("arange", "as_tensor", "empty", "empty_like", "empty_strided", "eye", "full", "full_like", "linspace",
               "logspace", "ones", "ones_like", "rand", "rand_like", "randint", "randn", "randn_like", "randperm",
               "tensor", "zeros", "zeros_like")  # fmt: skip
-_pinned: set[int] = set()  # storages of PyTorch over pinned memory
-
-
-class _Lifetime:
-    """The owner of pinned memory, which PyTorch deletes with the storage."""
-
-    __slots__ = ("block", "key")
-
-    def __init__(self, block: object) -> None:
-        self.block, self.key = block, 0
-
-    def __del__(self) -> None:
-        if _pinned is not None:  # else the interpreter exits
-            _pinned.discard(self.key)
 
 
 def replace_pinned_memory(names: NameReplacements) -> None:
@@ -59,20 +46,19 @@ def pin(tensor: torch.Tensor) -> torch.Tensor:
     nbytes = dense.untyped_storage().nbytes()
     device = Device("cuda", current.current_index("cuda"))
     block = open_device.pinned_allocator(device).allocate(nbytes)
-    lifetime = _Lifetime(block)
+    owner = PinnedOwner(block)
     capsule = export_memory(
-        block.address, (nbytes,), (1,), (1, 8), _CPU, lifetime, versioned=False, read_only=False, copied=False
+        block.address, (nbytes,), (1,), (1, 8), _CPU, owner, versioned=False, read_only=False, copied=False
     )
     memory: torch.Tensor = torch._C._from_dlpack(capsule)
-    lifetime.key = memory.untyped_storage()._cdata
-    _pinned.add(lifetime.key)
+    owner.attach(memory.untyped_storage()._cdata)
     made = torch.empty(0, dtype=tensor.dtype).set_(memory.untyped_storage(), 0, dense.shape, dense.stride())
     return made.copy_(tensor.detach())
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
     """Return True if the memory of a CPU tensor is pinned."""
-    return tensor.device.type == "cpu" and tensor.untyped_storage()._cdata in _pinned
+    return tensor.device.type == "cpu" and is_pinned_storage(tensor.untyped_storage()._cdata)
 
 
 def is_pinned_kernel(tensor: torch.Tensor, device: Any = None) -> bool:

@@ -8,7 +8,7 @@ import forebay.cuda
 from forebay.cuda.lifecycle import _exchange_device
 from forebay.device_spec import Device
 from forebay.interop.torch.devices._device_guard import set_callbacks
-from forebay.interop.torch.devices.emulated_memory import memory_at
+from forebay.interop.torch.devices._storage_owners import memory_at
 from forebay.runtime.devices import current, open_device
 from forebay.runtime.memory.storage import AnyBlock
 from forebay.runtime.streams.event import Event

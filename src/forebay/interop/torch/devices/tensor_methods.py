@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from forebay.interop.torch.devices.emulated_memory import allocate_bytes, find_memory, memory_of, replace_block
+from forebay.interop.torch.devices.emulated_memory import find_memory, memory_of, resize_storage, swap_memory
 from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.runtime.memory.storage import AnyBlock
 
@@ -25,6 +25,8 @@ def replace_methods(names: NameReplacements) -> None:
     names.replace(torch.UntypedStorage, "resize_", _resize)
     names.replace(torch.UntypedStorage, "nbytes", _nbytes)
     names.replace(torch.UntypedStorage, "size", _nbytes)
+    if hasattr(_StorageBase, "_swap_data_ptr_"):
+        names.replace(torch.UntypedStorage, "_swap_data_ptr_", swap_memory)
 
 
 def _record_stream(self: torch.Tensor, stream: Any) -> None:
@@ -61,7 +63,7 @@ def _resize(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
     memory = find_memory(self)
     if memory is None:
         return _StorageBase.resize_(self, size)
-    replace_block(memory, allocate_bytes(memory.opened, size), size)
+    resize_storage(self, memory, size)
     return self
 
 

@@ -13,7 +13,8 @@ import torch
 from forebay.byte_sizes import format_bytes
 from forebay.errors import DeviceError
 from forebay.interop.torch.devices import values
-from forebay.interop.torch.devices.emulated_memory import EmulatedMemory, memory_containing
+from forebay.interop.torch.devices._storage_owners import EmulatedMemory
+from forebay.interop.torch.devices.emulated_memory import memory_containing
 
 __all__ = ["allocate_managed", "memory_of_address", "values_at"]
 

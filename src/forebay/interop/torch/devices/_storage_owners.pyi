@@ -1,0 +1,89 @@
+"""Owners that PyTorch deletes with a storage, and tables of what they own.
+
+# Note [Storages are deleted in one step]
+PyTorch deletes a storage at any point of a program, also where a signal handler may raise, or where the stack has no
+room for another call. An error in a destructor is swallowed, and what the destructor has not done yet never happens:
+the block is lost for good, or a table keeps an entry that the next storage at the same address inherits. Signal
+handlers run between Python instructions, and the depth of the stack is checked at calls of Python functions. So an
+owner executes none: it is an object of this module, a list gets the records of observers, and what the owner refers to
+is deleted in C as well, a Block of the core and PyTorch's storage of the values.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, final
+
+import torch
+
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.memory.storage import AnyBlock
+from forebay.runtime.pinned.pinned_allocator import PinnedBlock
+
+# Exchanges the memory of two storages in PyTorch. None for a version that cannot: then the address stays.
+_Swap: TypeAlias = Callable[[torch.UntypedStorage, torch.UntypedStorage], object]
+
+@final
+class EmulatedMemory:
+    """The memory of one storage of an emulated device."""
+
+    def __new__(
+        cls,
+        values: torch.UntypedStorage,  # on the CPU or the meta device
+        block: AnyBlock | None,  # None for no bytes
+        opened: OpenDevice,
+        nbytes: int,  # as requested
+    ) -> EmulatedMemory: ...
+    @property
+    def values(self) -> torch.UntypedStorage: ...
+    @property
+    def block(self) -> AnyBlock | None: ...
+    @property
+    def opened(self) -> OpenDevice: ...
+    @property
+    def nbytes(self) -> int: ...
+    known: torch.UntypedStorage | None  # few values, if they are known although none are computed
+    record: Any  # of an observer
+    freed: list[Any] | None  # the observer's list, which gets the record when the memory is freed
+
+@final
+class MemoryOwner:
+    """The owner that PyTorch deletes with a storage of an emulated device. The tables contain its memory."""
+
+    def __new__(cls, memory: EmulatedMemory) -> MemoryOwner: ...  # ValueError if the memory has an owner
+    # Note the address of the storage that will delete this owner. ValueError if it was noted before.
+    def attach(self, storage_key: int) -> None: ...
+
+# Return the memory of the storage at an address, or None.
+def memory_of_storage(storage_key: int) -> EmulatedMemory | None: ...
+
+# Return the memory whose values are in the storage at an address, or None.
+def memory_of_values(values_key: int) -> EmulatedMemory | None: ...
+
+# Return the memory whose block begins at an address, or None.
+def memory_at(address: int) -> EmulatedMemory | None: ...
+
+# Return the addresses of all blocks.
+def block_addresses() -> list[int]: ...
+
+# Exchange the memory of two storages. KeyError if they have none.
+def exchange_memory(swap: _Swap | None, one: torch.UntypedStorage, other: torch.UntypedStorage) -> None: ...
+
+# Exchange the memory of a storage with that of a new one of another size, by way of one without memory. Nothing changes
+# if `prepare`, which is called before, raises.
+def replace_memory(
+    swap: _Swap | None,
+    storage: torch.UntypedStorage,
+    empty: torch.UntypedStorage,
+    new: torch.UntypedStorage,
+    prepare: Callable[[], object],
+) -> None: ...
+
+@final
+class PinnedOwner:
+    """The owner that PyTorch deletes with a storage over pinned memory."""
+
+    def __new__(cls, block: PinnedBlock) -> PinnedOwner: ...
+    # Note the address of the storage that will delete this owner. ValueError if it was noted before.
+    def attach(self, storage_key: int) -> None: ...
+
+# Return True if the storage at an address is over pinned memory.
+def is_pinned_storage(storage_key: int) -> bool: ...
