@@ -51,6 +51,7 @@ __all__ = [
     "mixed_devices",
     "open_torch_device",
     "over_storage",
+    "part_of_storage",
     "replaying",
     "resize_storage",
     "set_observer",
@@ -94,7 +95,7 @@ def set_observer(
 
 def resize_storage(storage: torch.UntypedStorage, memory: EmulatedMemory, nbytes: int) -> None:
     """Give a storage a new block, at another address, and keep its values as far as they fit."""
-    block = allocate_bytes(memory.opened, nbytes)
+    block = None if is_replaying() else allocate_bytes(memory.opened, nbytes)
     empty = _bytes_over(EmulatedMemory(memory.values, None, memory.opened, 0))
     new = _bytes_over(EmulatedMemory(memory.values, block, memory.opened, nbytes))
     resize = partial(_StorageBase.resize_, memory.values, nbytes)
@@ -107,6 +108,19 @@ def swap_memory(one: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
         _swap(one, other)
     else:
         exchange_memory(_swap, one, other)
+
+
+def part_of_storage(storage: torch.UntypedStorage, memory: EmulatedMemory, begin: int, end: int) -> Any:
+    """Return a storage over a part of the memory of another one, which it keeps."""
+    part: Any
+    if memory.values.device.type == "cpu":
+        part = _StorageBase.__getitem__(memory.values, slice(begin, end))
+    else:
+        part = torch.UntypedStorage(end - begin, device=memory.values.device)
+    part.forebay_whole = storage
+    memory.known = None  # of which writes to the part are not seen
+    taken = EmulatedMemory(part, None, memory.opened, end - begin)
+    return _bytes_over(taken, storage.data_ptr() + begin).untyped_storage()
 
 
 def open_torch_device(device: torch.device | int | None) -> OpenDevice:
@@ -246,17 +260,18 @@ def _extent(tensor: torch.Tensor) -> int:
     return (last + 1) * itemsize
 
 
-def _bytes_over(memory: EmulatedMemory) -> torch.Tensor:
-    return _from_dlpack(memory, (memory.nbytes,), (1,), _BYTE)
+def _bytes_over(memory: EmulatedMemory, address: int = 0) -> torch.Tensor:
+    return _from_dlpack(memory, (memory.nbytes,), (1,), _BYTE, address)
 
 
 def _from_dlpack(
-    memory: EmulatedMemory, shape: tuple[int, ...], strides: tuple[int, ...], element: tuple[int, int]
+    memory: EmulatedMemory, shape: tuple[int, ...], strides: tuple[int, ...], element: tuple[int, int], address: int = 0
 ) -> torch.Tensor:
     owner = MemoryOwner(memory)
     if _observer is not None:
         _observer(memory)
-    address = 0 if memory.block is None else memory.block.address
+    if memory.block is not None:
+        address = memory.block.address
     place = _CUDA, memory.opened.device.index or 0
     capsule = export_memory(
         address, shape, strides, element, place, owner, versioned=False, read_only=False, copied=False

@@ -53,7 +53,7 @@ def pin(tensor: torch.Tensor) -> torch.Tensor:
     memory: torch.Tensor = torch._C._from_dlpack(capsule)
     owner.attach(memory.untyped_storage()._cdata)
     made = torch.empty(0, dtype=tensor.dtype).set_(memory.untyped_storage(), 0, dense.shape, dense.stride())
-    return made.copy_(tensor.detach())
+    return made.copy_(tensor)  # recorded by autograd
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:

@@ -6,8 +6,15 @@ from typing import Any, NoReturn
 
 import torch
 
-from forebay.interop.torch.devices.emulated_memory import find_memory, memory_of, resize_storage, swap_memory
+from forebay.interop.torch.devices.emulated_memory import (
+    find_memory,
+    memory_of,
+    part_of_storage,
+    resize_storage,
+    swap_memory,
+)  # fmt: skip
 from forebay.interop.torch.devices.python_names import NameReplacements
+from forebay.interop.torch.devices.values import is_computed, needs_values
 from forebay.runtime.memory.storage import AnyBlock
 
 __all__ = ["replace_methods"]
@@ -25,6 +32,9 @@ def replace_methods(names: NameReplacements) -> None:
     names.replace(torch.UntypedStorage, "resize_", _resize)
     names.replace(torch.UntypedStorage, "nbytes", _nbytes)
     names.replace(torch.UntypedStorage, "size", _nbytes)
+    names.replace(torch.UntypedStorage, "new", _new_empty)
+    names.replace(torch.UntypedStorage, "__getitem__", _get_item(torch.UntypedStorage.__getitem__))
+    names.replace(torch.UntypedStorage, "_byteswap", _byteswap)
     if hasattr(_StorageBase, "_swap_data_ptr_"):
         names.replace(torch.UntypedStorage, "_swap_data_ptr_", swap_memory)
 
@@ -71,3 +81,30 @@ def _nbytes(self: torch.UntypedStorage) -> int:
     memory = find_memory(self)
     size: int = _StorageBase.nbytes(self) if memory is None else memory.nbytes
     return size
+
+
+# These methods of PyTorch read the address of the memory, or make a storage of CUDA's allocator, which there is not.
+
+
+def _new_empty(self: torch.UntypedStorage) -> Any:
+    return _StorageBase.new(self) if find_memory(self) is None else _new_storage(type(self), 0, device=self.device)
+
+
+def _get_item(original: Any) -> Any:
+    def get(self: torch.UntypedStorage, index: Any) -> Any:
+        memory = find_memory(self)
+        if memory is None or not isinstance(index, slice):
+            return original(self, index)
+        begin, end, step = index.indices(memory.nbytes)
+        if step != 1:
+            raise RuntimeError(f"Trying to slice with a step of {step}, but only a step of 1 is supported")
+        return part_of_storage(self, memory, begin, max(begin, end))
+
+    return get
+
+
+def _byteswap(self: torch.UntypedStorage, size: int) -> None:
+    memory = find_memory(self)
+    if memory is not None and not is_computed():
+        raise needs_values("byteswap() of a storage")
+    _StorageBase._byteswap(self if memory is None else memory.values, size)

@@ -13,7 +13,14 @@ import torch
 
 from forebay.errors import Unsupported
 from forebay.interop.torch.devices import values
-from forebay.interop.torch.devices.emulated_memory import adopt, alias, memory_of, mixed_devices, open_torch_device
+from forebay.interop.torch.devices.emulated_memory import (
+    adopt,
+    alias,
+    memory_of,
+    mixed_devices,
+    open_torch_device,
+    resize_storage,
+)  # fmt: skip
 from forebay.interop.torch.devices.generators import host_generator
 from forebay.interop.torch.kernels.schemas import written_arguments
 from forebay.interop.torch.kernels.sparse import sparse_on_device
@@ -26,6 +33,7 @@ __all__ = [
     "generic_kernel",
     "replace_values",
     "view_kernel",
+    "with_tensors",
 ]
 
 Operator = Any  # torch._ops.OpOverload, which has no annotations
@@ -115,10 +123,11 @@ def _tensors(argument: Any) -> Iterator[torch.Tensor]:
 def replace_values(original: torch.Tensor, values: torch.Tensor) -> None:
     """Make `original` a tensor over `values`, whose storage may have grown, or be another one."""
     memory = memory_of(original)
-    if memory.values._cdata == values.untyped_storage()._cdata and memory.nbytes == memory.values.nbytes():
-        source = original
-    else:
+    source = original
+    if memory.values._cdata != values.untyped_storage()._cdata:
         source = adopt(values, open_torch_device(original.device))
+    elif memory.nbytes != memory.values.nbytes():  # views have the same storage as before
+        resize_storage(original.untyped_storage(), memory, memory.values.nbytes())
     storage: Any = source.untyped_storage()
     torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
         _AS_CPU, original, storage, values.storage_offset(), values.shape, values.stride()
@@ -138,6 +147,29 @@ def caller_of(operator: Operator) -> Callable[[Sequence[Any], dict[str, Any]], A
         return operator(*args, **keywords)
 
     return call
+
+
+def with_tensors(operator: Operator, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a kernel that receives tensors on the CPU for the numbers that PyTorch passes in place of tensors."""
+    arguments = [*enumerate(operator._schema.arguments)]
+    tensors = {at: argument.name for at, argument in arguments if argument.type.isSubtypeOf(_TENSOR)}
+
+    def call(*args: Any, **keywords: Any) -> Any:
+        for at, name in tensors.items():
+            if at < len(args):
+                if isinstance(args[at], _NUMBERS):
+                    args = (*args[:at], _tensor_of(args[at]), *args[at + 1 :])
+            elif isinstance(keywords.get(name), _NUMBERS):
+                keywords[name] = _tensor_of(keywords[name])
+        return kernel(*args, **keywords)
+
+    return call if tensors else kernel
+
+
+def _tensor_of(number: complex) -> torch.Tensor:
+    """Return a number as a tensor of the type that PyTorch gives it."""
+    dtype = {float: torch.float64, complex: torch.complex128}.get(type(number))
+    return torch.tensor(number, dtype=dtype, device="cpu")
 
 
 def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Callable[..., Any]:

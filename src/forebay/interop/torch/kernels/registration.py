@@ -13,7 +13,7 @@ from forebay.interop.torch.devices.graph_capture import capturable
 from forebay.interop.torch.devices.pinned_memory import is_pinned_kernel
 from forebay.interop.torch.kernels.copies import COPY_KERNELS
 from forebay.interop.torch.kernels.factories import FACTORY_KERNELS
-from forebay.interop.torch.kernels.generic import generic_kernel, view_kernel
+from forebay.interop.torch.kernels.generic import generic_kernel, view_kernel, with_tensors
 from forebay.interop.torch.kernels.known_values import with_known_values
 from forebay.interop.torch.kernels.random_draws import RANDOM_KERNELS
 from forebay.interop.torch.kernels.schemas import written_arguments
@@ -85,7 +85,7 @@ class Kernels:
         if kernel is None:
             kernel = _dense_kernel(name, self._values_device)
         elif operator is not None:
-            kernel = _recorded(name, operator, kernel)
+            kernel = with_tensors(operator, _recorded(name, operator, kernel))
         if operator is not None and kernel is not None:
             self._add(name, kernel)
 
