@@ -81,6 +81,48 @@ def _note_work(work: Any) -> None:
     _of_device.add(_thread.work)
 
 
+# Methods of a backend that a program has made itself. Gloo's C++ code reads the addresses of the tensors.
+_METHODS = (
+    "_allgather_base", "_reduce_scatter_base", "allgather", "allgather_coalesced", "allreduce", "allreduce_coalesced",
+    "alltoall", "alltoall_base", "broadcast", "gather", "recv", "recv_anysource", "reduce", "reduce_scatter", "scatter",
+    "send",
+)  # fmt: skip
+
+
+def _replace_backend(names: NameReplacements) -> None:
+    backend = torch._C._distributed_c10d.Backend
+    for name in _METHODS:
+        if hasattr(backend, name):
+            names.replace(backend, name, _of_backend(name, getattr(backend, name)))
+
+
+def _of_backend(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that transfers the values of tensors on emulated devices, as the kernels do."""
+    flat, receives = f"c10d::{name}_" in _FLAT, name not in ("send", "broadcast")
+
+    @wraps(method)
+    def call(self: Any, *args: Any, **keywords: Any) -> Any:
+        given = [*args, *keywords.values()]
+        if not any(_has_device(each) for each in given):
+            return method(self, *args, **keywords)
+        if values.is_computed():
+            host = [_on_host(each, flat=flat) for each in args]
+            work = method(self, *host, **{key: _on_host(each, flat=flat) for key, each in keywords.items()})
+            _of_device.add(work)
+            return work
+        if receives:
+            forget_values(given[0])
+        return torch.distributed.Work.unbox(_done(given[0]))
+
+    return call
+
+
+def _has_device(argument: Any) -> bool:
+    if isinstance(argument, (list, tuple)):
+        return any(_has_device(each) for each in argument)
+    return isinstance(argument, torch.Tensor) and argument.is_cuda
+
+
 def _is_fake(group: Any) -> bool:
     """Return True for a group of one process, whose finished work has no result, with which DDP would fail."""
     backend = torch.distributed.ProcessGroup.unbox(group)._get_backend(torch.device("cpu"))
@@ -158,6 +200,7 @@ def replace_process_groups(names: NameReplacements) -> None:
     module: Any = torch.distributed
     names.replace(module, "is_nccl_available", lambda: True)
     _with_tensors_of_device(names)
+    _replace_backend(names)
     if not has_reducer_timer():
         names.replace(module.Logger, "set_runtime_stats_and_log", lambda self: None)  # noqa: ARG005 -- it reads the timer
     if not values.is_computed():  # it compares the shapes in tensors

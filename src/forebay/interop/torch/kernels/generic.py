@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from forebay.errors import Unsupported
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import (
     adopt,
@@ -22,6 +21,7 @@ from forebay.interop.torch.devices.emulated_memory import (
     resize_storage,
 )  # fmt: skip
 from forebay.interop.torch.devices.generators import host_generator
+from forebay.interop.torch.kernels.nested import nested_on_device
 from forebay.interop.torch.kernels.schemas import written_arguments
 from forebay.interop.torch.kernels.sparse import sparse_on_device
 from forebay.runtime.devices.open_device import OpenDevice
@@ -42,8 +42,8 @@ _NUMBERS = (bool, int, float, complex)
 _AS_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 # Operators whose tensors may be on several devices.
 _MIXED = {"copy_", "_copy_from", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_", "_foreach_copy_",
-          "_unsafe_index", "_unsafe_index_put", "_amp_foreach_non_finite_check_and_unscale_", "set_",
-          "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"}  # fmt: skip
+          "_unsafe_index", "_unsafe_index_put", "_nested_from_padded", "_amp_foreach_non_finite_check_and_unscale_",
+          "set_", "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"}  # fmt: skip
 
 
 class ArgumentReader:
@@ -221,10 +221,7 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
 def _wrap(result: Any, reader: ArgumentReader, opened: OpenDevice) -> Any:
     if isinstance(result, torch.Tensor):
         if result.is_nested:
-            raise Unsupported(
-                "nested tensors with strides are not supported on emulated devices: create them with "
-                "layout=torch.jagged"
-            )
+            return nested_on_device(result, opened)
         if result.layout is not torch.strided:
             return sparse_on_device(result, opened)
         original = reader.originals.get(id(result))

@@ -112,7 +112,7 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
                 found = call(*known)
             except NotImplementedError:  # the CPU has no kernel for these types
                 found = _FAILED
-            if found is _FAILED or any(each.layout is not torch.strided for each in _tensors(found)):
+            if found is _FAILED or any(each.layout is not torch.strided or each.is_nested for each in _tensors(found)):
                 raise
             unread_values.withdraw(error.line)
             originals = {id(copies[id(each)]): each for each in _tensors(given)}

@@ -15,6 +15,7 @@ from forebay.interop.torch.kernels.copies import COPY_KERNELS
 from forebay.interop.torch.kernels.factories import FACTORY_KERNELS
 from forebay.interop.torch.kernels.generic import generic_kernel, view_kernel, with_tensors
 from forebay.interop.torch.kernels.known_values import with_known_values
+from forebay.interop.torch.kernels.nested import NESTED_KEY, nested_kernel
 from forebay.interop.torch.kernels.random_draws import RANDOM_KERNELS
 from forebay.interop.torch.kernels.schemas import written_arguments
 from forebay.interop.torch.kernels.sparse import SPARSE_KEYS, sparse_kernel
@@ -81,6 +82,9 @@ class Kernels:
     def _add_aten(self, name: str) -> None:
         for key, sparse in _sparse_kernels(name):
             self._add(name, sparse, key)
+        nested = _nested_kernel(name)
+        if nested is not None:
+            self._add(name, nested, NESTED_KEY)
         operator, kernel = _operator(name), self._special.get(name)
         if kernel is None:
             kernel = _dense_kernel(name, self._values_device)
@@ -117,6 +121,13 @@ def _sparse_kernels(name: str) -> tuple[tuple[str, Callable[..., Any]], ...]:
     if operator is None:
         return ()
     return tuple((added, sparse_kernel(operator, key)) for key, added in SPARSE_KEYS.items() if _has_kernel(name, key))
+
+
+@cache
+def _nested_kernel(name: str) -> Callable[..., Any] | None:
+    """Return the kernel of an operator for nested tensors, or None if the CPU has none."""
+    operator = _operator(name)
+    return nested_kernel(operator) if operator is not None and _has_kernel(name, "NestedTensorCPU") else None
 
 
 @cache
