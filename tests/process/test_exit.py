@@ -31,6 +31,11 @@ def run(runner, source, *, warnings="error"):
         "made = forebay.zeros(1000); made.record_stream(stream)",
         "made = forebay.zeros(1000); array = made.numpy(); view = memoryview(made)",
         "pinned = forebay.empty_pinned(1000)",
+        "threading.kept = forebay.empty_pinned(1000)",  # deleted when the names of most modules are gone
+        (
+            "pool = threading.kept = forebay.memory.MemPool(); use = forebay.memory.use_mem_pool(pool, 'cpu'); "
+            "use.__enter__(); made = forebay.zeros(1000); del pool, use"
+        ),
         "block = forebay.allocate(1000); block.record_stream(stream.handle); sys.block = block",
         "forebay.set_stream(stream)",
         "stream.__enter__()",

@@ -72,4 +72,5 @@ class ImportHook(MetaPathFinder):
 
     def remove(self) -> None:
         """Call the function no more. Calling this again does nothing."""
-        sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
+        if sys.meta_path is not None:  # else the interpreter exits
+            sys.meta_path[:] = [each for each in sys.meta_path if each is not self]

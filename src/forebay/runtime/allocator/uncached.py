@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ class UncachedBlock:
     queue: int
 
     __slots__ = ("__weakref__", "_allocator", "_port", "address", "freed", "nbytes", "queue")
+    _exiting = staticmethod(sys.is_finalizing)  # the names of modules may be gone then
 
     address: int
 
@@ -56,6 +58,8 @@ class UncachedBlock:
         return partial(self._port.release, self.address)
 
     def __del__(self) -> None:
+        if self._exiting():
+            return
         try:
             self.free()
         except ForebayError as error:

@@ -5,6 +5,7 @@ Over 400 lines because most methods are public and carry full docstrings.
 
 from __future__ import annotations
 
+import sys
 import warnings
 import weakref
 from contextlib import ExitStack, suppress
@@ -82,6 +83,8 @@ class Graph(GraphHooks, ConditionalNodes):
     name: ClassVar[str] = "Graph"  # used in messages
     capture_modes: ClassVar[tuple[str, ...]] = _MODES
     allows_default_stream: ClassVar[bool] = False  # True if the default stream can be captured
+
+    _exiting = staticmethod(sys.is_finalizing)  # the names of modules may be gone then
 
     def __init__(self, keep_graph: bool = False) -> None:
         super().__init__()
@@ -417,7 +420,7 @@ class Graph(GraphHooks, ConditionalNodes):
                         pass
 
     def __del__(self) -> None:
-        if getattr(self, "_pools", None):
+        if getattr(self, "_pools", None) and not self._exiting():
             self._discard()
 
     # Memory

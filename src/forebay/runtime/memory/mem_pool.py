@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,6 +56,8 @@ class MemPool:
     >>> pool.use_count("cpu")
     1
     """
+
+    _exiting = staticmethod(sys.is_finalizing)  # the names of modules may be gone then
 
     def __init__(
         self, *, use_on_oom: bool = False, no_split: bool = False, source: MemoryResource | None = None
@@ -141,6 +144,8 @@ class MemPool:
             self._devices[opened.device] = opened
 
     def __del__(self) -> None:
+        if self._exiting():
+            return
         for opened in getattr(self, "_devices", {}).values():
             try:
                 opened.allocator.release_pool(self.id)

@@ -6,6 +6,7 @@ copy from or to a block are recorded on it: its free completes when each has rea
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -33,12 +34,15 @@ class PinnedBlock:
     """Handle of a pinned block in use; the block is freed when the last reference is dropped."""
 
     __slots__ = ("__weakref__", "_allocator", "_lease")
+    _exiting = staticmethod(sys.is_finalizing)  # the names of modules may be gone then
 
     def __init__(self, allocator: PinnedAllocator, lease: PinnedLease) -> None:
         self._allocator = allocator
         self._lease = lease
 
     def __del__(self) -> None:
+        if self._exiting():
+            return
         try:
             self.free()
         except Exception as error:  # noqa: BLE001 -- a destructor cannot raise to a caller

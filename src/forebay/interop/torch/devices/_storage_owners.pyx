@@ -10,6 +10,7 @@ from cpython.object cimport PyObject
 cdef dict _by_storage = {}  # by the address of PyTorch's storage object on the emulated device
 cdef dict _by_values = {}  # by that of the values' storage object
 cdef dict _by_address = {}  # of the block
+cdef dict _ended = {}  # by the address of the storage: memory that was in the tables when PyTorch was restored
 cdef set _pinned = set()  # addresses of PyTorch's storage objects over pinned memory
 
 
@@ -49,6 +50,7 @@ cdef class MemoryOwner:
             return
         memory.owner = NULL
         forget(_by_storage, memory.storage_key, memory)
+        forget(_ended, memory.storage_key, memory)
         forget(_by_values, memory.values_key, memory)
         forget(_by_address, memory.address, memory)
         if memory.freed is not None:
@@ -72,6 +74,18 @@ def memory_of_storage(storage_key): return _by_storage.get(storage_key)
 def memory_of_values(values_key): return _by_values.get(values_key)
 def memory_at(address): return _by_address.get(address)
 def block_addresses(): return list(_by_address)
+
+
+def end_all():
+    _ended.update(_by_storage)
+    _by_storage.clear()
+    _by_values.clear()
+    _by_address.clear()
+    return list(_ended)
+
+
+def has_ended(): return bool(_ended)
+def ended_memory(storage_key): return _ended.get(storage_key)
 
 
 cdef int exchange(swap, one, other) except -1:

@@ -20,11 +20,12 @@ import torch
 
 from forebay.byte_sizes import format_bytes
 from forebay.device_spec import Device
-from forebay.errors import OutOfMemory
+from forebay.errors import ForebayError, OutOfMemory, WrongState
 from forebay.interop.torch.devices._storage_owners import (
     EmulatedMemory,
     MemoryOwner,
     block_addresses,
+    ended_memory,
     exchange_memory,
     memory_at,
     memory_of_storage,
@@ -42,6 +43,7 @@ __all__ = [
     "adopt",
     "alias",
     "allocate_bytes",
+    "ended_tensor",
     "explain_host_error",
     "find_memory",
     "is_replaying",
@@ -126,7 +128,12 @@ def part_of_storage(storage: torch.UntypedStorage, memory: EmulatedMemory, begin
 def open_torch_device(device: torch.device | int | None) -> OpenDevice:
     """Open the emulated device that PyTorch's device denotes, by default the current one."""
     index = device.index if isinstance(device, torch.device) else device
-    return open_device.open_device(Device("cuda", current.current_index("cuda") if index is None else index))
+    try:
+        return open_device.open_device(Device("cuda", current.current_index("cuda") if index is None else index))
+    except ForebayError:
+        if open_device.device_count("cuda"):
+            raise
+        raise ended_tensor("CUDA devices") from None
 
 
 def mixed_devices(one: torch.device, other: torch.device) -> RuntimeError:
@@ -282,13 +289,31 @@ def _from_dlpack(
 
 
 def memory_of(tensor: torch.Tensor) -> EmulatedMemory:
-    """Return the memory of a tensor on an emulated device."""
-    memory = memory_of_storage(_storage_id(tensor))
-    if memory is None:  # C++ code made another storage from the address
-        memory = memory_at(address := tensor.untyped_storage().data_ptr())
+    """Return the memory of a tensor on an emulated device.
+
+    Raises WrongState after the end of its emulation, and Forked in a child of the process that opened the device.
+    """
+    key = _storage_id(tensor)
+    memory = memory_of_storage(key)
+    if memory is None:
+        if (ended := ended_memory(key)) is not None:
+            raise ended_tensor(ended.opened.device)
+        memory = memory_at(address := tensor.untyped_storage().data_ptr())  # C++ code made another storage from it
         if memory is None:
             raise KeyError(address)
+    if memory.opened.unusable:
+        if memory.opened.unusable == "ended":
+            raise ended_tensor(memory.opened.device)
+        memory.opened.check()
     return memory
+
+
+def ended_tensor(device: object) -> WrongState:
+    """Return the error for a tensor that is used after the end of its emulation."""
+    return WrongState(
+        f"the emulation of {device}, or patch(), has ended: copy tensors to the CPU before the end, with tensor.cpu(), "
+        "or create them again in a new one"
+    )
 
 
 def memory_containing(address: int) -> tuple[EmulatedMemory, int] | None:
@@ -304,8 +329,11 @@ def memory_containing(address: int) -> tuple[EmulatedMemory, int] | None:
 
 
 def find_memory(storage: torch.UntypedStorage) -> EmulatedMemory | None:
-    """Return the memory of a storage, or None if it is not on an emulated device."""
-    return memory_of_storage(storage._cdata)
+    """Return the memory of a storage, or None if it is not on an emulated device. Raises WrongState after its end."""
+    memory = memory_of_storage(key := storage._cdata)
+    if memory is None and (ended := ended_memory(key)) is not None:
+        raise ended_tensor(ended.opened.device)
+    return memory
 
 
 def alias(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ContextDecorator, ExitStack
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ from forebay.errors import WrongState
 from forebay.interop.torch.devices import compilation, values
 from forebay.interop.torch.devices.cudnn import replace_cudnn
 from forebay.interop.torch.devices.device_communication import replace_communication
+from forebay.interop.torch.devices.ended_tensors import EndedTensors
 from forebay.interop.torch.devices.generators import EmulatedGenerator, GeneratorFactory, to_bytes, to_tensor
 from forebay.interop.torch.devices.graph_capture import TorchGraph
 from forebay.interop.torch.devices.legacy_types import replace_legacy_types
@@ -106,6 +107,7 @@ class Patch:
                 raise WrongState("patch() is active already: leave its with block first")
             if not forebay.cuda.is_available():
                 raise WrongState("there is no CUDA device: call forebay.emulate('cuda') before patch()")
+            _ended.stop()
             interfaces = CudaInterfaces()
             names = NameReplacements()
             kernels = Kernels(special_kernels(), values.device, COMPOSITES)
@@ -116,7 +118,7 @@ class Patch:
                 undo.callback(_set_unpatched)
                 _patched = True
                 undo.callback(compilation.forget_compiled)
-                undo.callback(interfaces.remove)
+                undo.callback(_end, interfaces)
                 undo.callback(workspaces.clear)
                 undo.callback(kernels.remove)
                 undo.callback(names.restore)
@@ -127,6 +129,8 @@ class Patch:
                 replace_reducer_timers(undo)
                 replace_bitsandbytes(undo)
                 compilation.forget_functions()
+                undo.callback(_ended.stop)
+                _ended.refuse_methods()
             except BaseException:
                 undo.close()
                 raise
@@ -136,8 +140,26 @@ class Patch:
         self._undo.close()
 
 
-@contextmanager
-def patch(mode: values.Mode = "compute") -> Iterator[None]:
+class _PatchedBlock(ContextDecorator):
+    """The context manager of `patch`. Unlike a generator, it does nothing when it is deleted, as at the exit."""
+
+    def __init__(self, mode: values.Mode) -> None:
+        self._mode = mode
+        self._running: list[Patch] = []
+
+    def __enter__(self) -> None:
+        self._running.append(running := Patch(self._mode))
+        try:
+            running.start()
+        except BaseException:
+            self._running.pop().stop()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._running.pop().stop()
+
+
+def patch(mode: values.Mode = "compute") -> AbstractContextManager[None]:
     """Let PyTorch use forebay's emulated CUDA devices.
 
     Parameters
@@ -146,10 +168,11 @@ def patch(mode: values.Mode = "compute") -> Iterator[None]:
         Compute the values on the CPU, or compute only shapes: then no memory is used, and a program that reads a value
         raises DataDependent with the line.
 
-    Yields
-    ------
-    None
-        PyTorch is restored at the end. Tensors of the emulated devices must not be used any more then.
+    Returns
+    -------
+    context manager
+        PyTorch is restored at the end of the `with` block. Tensors of the emulated devices raise WrongState when they
+        are used then. A patch that is entered without a block lasts until the process ends.
 
     Raises
     ------
@@ -171,12 +194,18 @@ def patch(mode: values.Mode = "compute") -> Iterator[None]:
     ...     print(weights.device, torch.cuda.memory_allocated())
     cuda:0 4000256
     """
-    running = Patch(mode)
-    try:
-        running.start()
-        yield
-    finally:
-        running.stop()
+    return _PatchedBlock(mode)
+
+
+_ended = EndedTensors()
+_kept: list[CudaInterfaces] = []  # whose guard PyTorch may still use
+
+
+def _end(interfaces: CudaInterfaces) -> None:
+    """Remove the C++ interfaces, and refuse the use of tensors that are alive."""
+    if are_alive := _ended.begin():
+        _kept.append(interfaces)
+    interfaces.remove(keep_guard=are_alive)
 
 
 def _set_unpatched() -> None:

@@ -90,8 +90,10 @@ class CudaInterfaces:
         self._replaced = self._guards[_CUDA], self._hooks[0]
         self._guards[_CUDA], self._hooks[0] = guard, hooks
 
-    def remove(self) -> None:
-        """Restore them."""
+    def remove(self, *, keep_guard: bool = False) -> None:
+        """Restore them, but not the guard if there was none and tensors of its devices are alive."""
         if self._replaced is not None:
-            self._guards[_CUDA], self._hooks[0] = self._replaced
+            guard, self._hooks[0] = self._replaced
+            if guard is not None or not keep_guard:
+                self._guards[_CUDA] = guard
             self._replaced = None

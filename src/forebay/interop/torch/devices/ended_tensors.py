@@ -1,0 +1,147 @@
+"""Tensors of emulated devices that a program still has when PyTorch has been restored: each use raises WrongState.
+
+PyTorch itself has no kernels for them, and where C++ code does not look for one, it would read an address that is not
+theirs. What is replaced here affects only such tensors, and stays until the next patch begins: their number is not
+known when they are deleted, which must execute no Python code.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any, NoReturn
+
+import torch
+import torch.autograd.graph
+
+from forebay.errors import WrongState
+from forebay.interop.torch.devices._storage_owners import end_all, ended_memory, has_ended
+from forebay.interop.torch.devices.emulated_memory import ended_tensor
+from forebay.interop.torch.devices.python_names import NameReplacements
+
+__all__ = ["EndedTensors"]
+
+_KEYS = ("CUDA", "SparseCUDA", "SparseCsrCUDA", "NestedTensorCUDA")
+_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+_mark: Any = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", None)  # of builds with CUDA
+# Operators with a kernel for all devices that calls no other operator.
+_COMPOSITES = [("copy_", "CUDA")]
+_COMPOSITES += [(name, "SparseCsrCUDA") for name in ("ccol_indices", "col_indices", "crow_indices", "row_indices")]
+# Methods that call no operator with the tensor, or others before it.
+_OF_TENSORS = (
+    "__deepcopy__", "__dlpack__", "__dlpack_device__", "__reduce_ex__", "__repr__", "data_ptr", "numpy",
+    "record_stream", "share_memory_",
+)  # fmt: skip
+_OF_STORAGES = (
+    "__deepcopy__", "__getitem__", "__iter__", "__reduce__", "__repr__", "__setitem__", "__str__", "_byteswap",
+    "_share_cuda_", "_swap_data_ptr_", "_write_file", "byteswap", "clone", "copy_", "cpu", "cuda", "data_ptr", "fill_",
+    "new", "resize_", "share_memory_", "to", "tolist",
+)  # fmt: skip
+
+
+class EndedTensors:
+    """The tensors whose emulation has ended."""
+
+    def __init__(self) -> None:
+        self._names = NameReplacements()
+        self._libraries: list[torch.library.Library] = []
+
+    def begin(self) -> bool:
+        """Refuse the use of all tensors that are alive, when PyTorch is restored. Return False if there are none."""
+        self.stop()
+        if end_all():
+            gc.collect()  # of most programs, only reference cycles are left
+        keys = end_all()
+        if _mark is not None:
+            for key in keys:
+                _mark(key, str(ended_tensor("the device")))
+        if keys and not _has_kernel("aten::add.Tensor", "CUDA"):  # a build for the CPU
+            others, aten = (torch.library.Library(space, "IMPL") for space in ("_", "aten"))
+            self._libraries = [others, aten]
+            for dispatch_key in _KEYS:
+                others.fallback(_refuse, dispatch_key)
+            for name, dispatch_key in _COMPOSITES:
+                aten.impl(name, partial(_refuse, name), dispatch_key)
+        self.refuse_methods()
+        return bool(keys)
+
+    def refuse_methods(self) -> None:
+        """Refuse the methods of tensors that have ended and are alive, also while PyTorch is patched again."""
+        if not has_ended():
+            return
+        for owner, names, find in (
+            (torch.Tensor, _OF_TENSORS, _key_of_tensor),
+            (torch.UntypedStorage, _OF_STORAGES, _key_of_storage),
+        ):
+            for name in names:
+                if hasattr(owner, name):
+                    self._names.replace(owner, name, _refusing(getattr(owner, name), find))
+        run_backward = torch.autograd.graph._engine_run_backward
+        for module in (torch.autograd.graph, torch.autograd):
+            self._names.replace(module, "_engine_run_backward", _backward(run_backward))
+
+    def stop(self) -> None:
+        """Restore PyTorch. Calling it again does nothing."""
+        self._names.restore()
+        while self._libraries:
+            self._libraries.pop()._destroy()
+
+
+def _key_of_tensor(tensor: torch.Tensor) -> int:
+    if not tensor.is_cuda:
+        return 0
+    try:
+        key: int = torch._C._storage_id(tensor)
+    except (RuntimeError, NotImplementedError):  # a sparse tensor, whose parts have storages
+        return 0
+    return key
+
+
+def _key_of_storage(storage: torch.UntypedStorage) -> int:
+    key: int = storage._cdata
+    return key
+
+
+def _check(argument: Any) -> None:
+    """Raise WrongState for a tensor whose emulation has ended, also in lists."""
+    if isinstance(argument, torch.Tensor):
+        memory = ended_memory(_key_of_tensor(argument))
+        if memory is not None:
+            raise ended_tensor(memory.opened.device)
+    elif isinstance(argument, (list, tuple)):
+        for each in argument:
+            _check(each)
+
+
+def _refusing(original: Callable[..., Any], find: Callable[[Any], int]) -> Callable[..., Any]:
+    @wraps(original)
+    def call(self: Any, *args: Any, **keywords: Any) -> Any:
+        memory = ended_memory(find(self))
+        if memory is not None:
+            raise ended_tensor(memory.opened.device)
+        return original(self, *args, **keywords)
+
+    return call
+
+
+def _refuse(_operator: Any, *args: Any, **keywords: Any) -> NoReturn:
+    """Raise the error of an operator. A part of another one may have no tensor."""
+    _check([*args, *keywords.values()])
+    raise ended_tensor("CUDA devices")
+
+
+def _backward(run_backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that runs the backward pass in the calling thread, in which the errors of kernels arrive."""
+
+    @wraps(run_backward)
+    def run(outputs: Any, *args: Any, **keywords: Any) -> Any:
+        _check([*outputs, *args])
+        try:
+            return run_backward(outputs, *args, **keywords)
+        except RuntimeError as error:
+            if isinstance(error, WrongState) or "cuda" not in str(error).lower():
+                raise
+            raise ended_tensor("CUDA devices") from error
+
+    return run

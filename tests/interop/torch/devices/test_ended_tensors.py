@@ -1,0 +1,241 @@
+"""Tensors that are used after the end of their emulation, of patch(), or in a forked child: one clear error."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import os
+import pickle
+import re
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with_torch.py runs this file")
+
+import forebay  # noqa: E402 -- after PyTorch, without which the file is skipped
+from forebay.errors import Forked, WrongState  # noqa: E402 -- as above
+from forebay.interop.torch import patch  # noqa: E402 -- as above
+from forebay.interop.torch.devices._storage_owners import has_ended  # noqa: E402 -- as above
+
+ENDED = r"the emulation of .+, or patch\(\), has ended: copy tensors to the CPU before the end"
+
+
+class Objects:
+    """Tensors of a device, and what refers to them."""
+
+    def __init__(self):
+        self.x = torch.arange(4.0, device="cuda")
+        self.empty = torch.empty(0, device="cuda")
+        self.w = torch.ones(3, device="cuda", requires_grad=True)
+        self.y = (self.w * 2).sum()
+        self.gradient = torch.ones((), device="cuda")
+        self.on_cpu = (torch.ones(3, requires_grad=True).cuda() * 2).cpu().sum()
+        self.module = torch.nn.Linear(4, 2).cuda()
+        self.storage = self.x.untyped_storage()
+        self.sparse = torch.eye(3).to_sparse().cuda()
+
+
+OPERATORS = {
+    "add": lambda o: o.x + 1,
+    "add in place": lambda o: o.x.add_(1),
+    "add nothing": lambda o: o.empty + 1,
+    "equal": lambda o: torch.equal(o.x, o.x),
+    "fill": lambda o: o.x.fill_(1),
+    "item": lambda o: o.x[0].item() if o.x.dim() else None,
+    "tolist": lambda o: o.x.tolist(),
+    "condition": lambda o: bool(o.gradient),
+    "cpu": lambda o: o.x.cpu(),
+    "copy to the CPU": lambda o: torch.ones(4).copy_(o.x),
+    "copy from the CPU": lambda o: o.x.copy_(torch.ones(4)),
+    "clone": lambda o: o.x.clone(),
+    "like": lambda o: torch.zeros_like(o.x),
+    "module": lambda o: o.module(o.x),
+    "module to the CPU": lambda o: o.module.cpu(),
+    "backward": lambda o: o.y.backward(),
+    "backward from the CPU": lambda o: o.on_cpu.backward(),
+    "foreach": lambda o: torch._foreach_add([o.x], 1),
+    "sparse": lambda o: o.sparse.to_dense(),
+    "print": lambda o: print(o.x),
+    "repr": lambda o: repr(o.x),
+    "deepcopy": lambda o: copy.deepcopy(o.x),
+    "deepcopy of a module": lambda o: copy.deepcopy(o.module),
+    "pickle": lambda o: pickle.dumps(o.x),
+    "save": lambda o: torch.save(o.x, io.BytesIO()),
+    "storage to the CPU": lambda o: o.storage.cpu(),
+    "elements of a storage": lambda o: o.storage.tolist(),
+}
+ACCESSES = {
+    "numpy": lambda o: o.x.numpy(),
+    "array": lambda o: o.x.__array__(),
+    "data_ptr": lambda o: o.x.data_ptr(),
+    "data_ptr of a storage": lambda o: o.storage.data_ptr(),
+    "resize": lambda o: o.storage.resize_(4),
+    "new": lambda o: o.storage.new(),
+    "byteswap": lambda o: o.storage.byteswap(torch.int16),
+    "swap": lambda o: o.storage._swap_data_ptr_(o.storage),
+    "part of a storage": lambda o: o.storage[0:2],
+    "from_dlpack": lambda o: torch.from_dlpack(o.x),
+    "backward with a gradient": lambda o: o.y.backward(o.gradient),
+    "grad": lambda o: torch.autograd.grad(o.y, o.w),
+}
+
+
+@pytest.fixture(autouse=True)
+def restored():
+    """What refuses ended tensors stays until the next patch: end it for the other tests of the process."""
+    yield
+    gc.collect()
+    with forebay.emulate("cuda"), patch():
+        pass
+
+
+def after_both():
+    with forebay.emulate("cuda"), patch():
+        return Objects()
+
+
+def is_refused(use, objects):
+    try:
+        use(objects)
+    except WrongState as error:
+        return re.match(ENDED, str(error)) is not None
+    except Exception:  # noqa: BLE001 -- another error, or none, is a failure
+        return False
+    return False
+
+
+def accepted(uses, objects):
+    """Return the names of the uses that do not raise the error."""
+    return [name for name, use in uses.items() if not is_refused(use, objects)]
+
+
+@pytest.mark.parametrize("emulation_ends", [False, True])
+def test_each_use_after_the_end_of_a_patch_raises(emulation_ends):
+    with forebay.emulate("cuda"):
+        with patch():
+            objects = Objects()
+        if not emulation_ends:
+            assert accepted({**OPERATORS, **ACCESSES}, objects) == []
+    if emulation_ends:
+        assert accepted({**OPERATORS, **ACCESSES}, objects) == []
+    assert torch.ones(3).sum() == 3
+
+
+def test_each_use_without_values_raises():
+    with forebay.emulate("cuda"), patch("shapes"):
+        x = torch.ones(4, device="cuda")
+    uses = [lambda: x + 1, x.sum, x.tolist, x.cpu, x.data_ptr, lambda: repr(x), x.untyped_storage().data_ptr]
+    for use in uses:
+        with pytest.raises(WrongState, match=ENDED):
+            use()
+
+
+def test_each_use_in_the_next_emulation_raises():
+    objects = after_both()
+    with forebay.emulate("cuda"), patch():
+        of_shapes = ["like", "backward from the CPU"]  # which use no memory of the tensors
+        assert accepted({**OPERATORS, **ACCESSES}, objects) == of_shapes
+        new = torch.ones(4, device="cuda")
+        with pytest.raises(WrongState, match=ENDED):
+            new + objects.x
+        assert (new + 1).tolist() == [2] * 4
+        new.untyped_storage().resize_(32)
+        assert new.data_ptr() == new.untyped_storage().data_ptr()
+
+
+def test_each_operator_after_the_end_of_the_emulation_alone_raises():
+    emulation = forebay.emulate("cuda")
+    with emulation, patch():
+        objects = Objects()
+        emulation.__exit__(None, None, None)
+        assert accepted(OPERATORS, objects) == []
+
+
+def test_tensors_are_deleted_silently(monkeypatch):
+    failures = []
+    monkeypatch.setattr("sys.unraisablehook", failures.append)
+    objects = after_both()
+    assert has_ended()
+    assert objects.x.shape == (4,)
+    del objects
+    gc.collect()
+    assert not has_ended()
+    assert failures == []
+    with forebay.emulate("cuda"), patch():
+        assert torch.ones(2, device="cuda").tolist() == [1, 1]
+
+
+def test_nothing_is_replaced_if_no_tensor_is_alive():
+    before = torch.Tensor.__repr__
+    with forebay.emulate("cuda"), patch():
+        torch.ones(2, device="cuda")
+    gc.collect()
+    with forebay.emulate("cuda"), patch():
+        pass
+    assert torch.Tensor.__repr__ is before
+
+
+def test_a_forked_child_gets_the_error_of_a_gpu_and_the_parent_keeps_its_memory(emulated):
+    objects = Objects()
+    before = torch.cuda.memory_allocated()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            for use in OPERATORS.values():
+                with pytest.raises(Forked, match="Cannot re-initialize CUDA in forked subprocess"):
+                    use(objects)
+            del objects
+            gc.collect()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert torch.cuda.memory_allocated() == before
+    assert objects.x.tolist() == [0, 1, 2, 3]
+
+
+def test_a_patch_that_is_entered_without_a_block_stays():
+    with forebay.emulate("cuda"):
+        kept = patch()
+        kept.__enter__()
+        try:
+            assert torch.ones(2, device="cuda").is_cuda
+        finally:
+            kept.__exit__(None, None, None)
+
+        @patch()
+        def decorated():
+            return torch.ones(2, device="cuda").tolist()
+
+        assert decorated() == [1, 1]
+
+
+@pytest.mark.parametrize("caching", ["", "1"])
+def test_nothing_is_printed_at_the_exit_while_pytorch_is_patched(caching):
+    program = """
+import os, sys, threading, torch, forebay, forebay.interop.torch
+forebay.emulate("cuda")
+patched = forebay.interop.torch.patch()
+patched.__enter__()
+pool, graph = torch.cuda.MemPool(), torch.cuda.CUDAGraph()
+with torch.cuda.use_mem_pool(pool):
+    x = torch.empty(1 << 20, device="cuda")
+with torch.cuda.graph(graph):
+    y = torch.ones(3, device="cuda") + 1
+w = torch.ones(3, device="cuda", requires_grad=True)
+cycle = [torch.ones(3, device="cuda")]
+cycle.append(cycle)
+threading.kept = os.kept = [pool, graph, torch.ones(3).pin_memory(), w, (w * 2).sum(), torch.cuda.Event(), cycle]
+stream = torch.cuda.stream(torch.cuda.Stream())
+stream.__enter__()
+del pool, graph, cycle
+"""
+    where = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": caching}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=where, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
