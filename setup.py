@@ -1,6 +1,5 @@
 """The extension modules; all other metadata is in pyproject.toml."""
 
-import multiprocessing
 import os
 import shlex
 import sys
@@ -16,8 +15,8 @@ if sys.platform == "win32":
 
 JOBS = "FOREBAY_BUILD_JOBS"
 ParallelCompile(JOBS).install()  # one compiler process for each core, or as many as this variable says
-# Cython's processes begin with a copy of this one, as others would run this file again.
-in_parallel = int(os.environ.get(JOBS) or 0) if multiprocessing.get_start_method() == "fork" else 0
+# Cython's processes must begin with a copy of this one, as Linux' do before Python 3.14: others run this file again.
+in_parallel = int(os.environ.get(JOBS) or 0) if sys.platform == "linux" and sys.version_info < (3, 14) else 0
 
 
 def native(pattern: str) -> list[str]:
