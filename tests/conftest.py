@@ -56,6 +56,8 @@ SLOW = (
     "native/test_sanitizers.py",  # builds with sanitizers
     "process",  # child processes
     "property",  # random programs
+    "rehearsal/test_launch.py",  # child processes
+    "rehearsal/test_private_folder.py",  # child processes
     "runtime/allocator/test_faults.py",  # one run per call that can fail
     "runtime/graphs/test_random_programs.py",  # random programs
     "runtime/tensors/test_dlpack_libraries.py",  # child processes
