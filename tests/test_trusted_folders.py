@@ -196,6 +196,24 @@ def test_run_writes_no_report_through_folder_of_another_user(tmp_path, links):
 
 
 @needs_root
+def test_run_in_a_folder_of_another_user_reports_in_home(tmp_path):
+    """As root in a container that has mounted a folder of the machine."""
+    mounted, home = tmp_path / "mounted", tmp_path / "home"
+    mounted.mkdir()
+    home.mkdir()
+    (mounted / "p.py").write_text("import numpy as np; x = np.ones(10**6); print('ran')")
+    os.chown(mounted, OTHER, OTHER)
+    done = subprocess.run(
+        [sys.executable, "-m", "forebay", "run", "p.py"], cwd=mounted, env={**os.environ, "HOME": str(home)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
+    assert [path.name for path in mounted.iterdir()] == ["p.py"]
+    assert (home / "forebay-report/report.html").exists()
+    assert f"{home}/forebay-report" in done.stderr.replace("~", str(home))
+
+
+@needs_root
 def test_run_as_a_user_refuses_a_folder_of_root_that_everyone_can_change(tmp_path):
     for folder in (Path(tmp_path.anchor, *tmp_path.parts[1:depth]) for depth in range(3, len(tmp_path.parts) + 1)):
         if folder.stat().st_uid == 0 and folder != Path(tempfile.gettempdir()):

@@ -27,7 +27,15 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from forebay.commands import CommandError, ProgramError, quiet_interrupt, run_rehearsal, run_torch, size_argument
+from forebay.commands import (
+    CommandError,
+    ProgramError,
+    quiet_interrupt,
+    run_output,
+    run_rehearsal,
+    run_torch,
+    size_argument,
+)
 from forebay.commands.run_session import RunSession
 from forebay.commands.script_runner import Program
 from forebay.config import EMULATE, Emulated, parse_emulated
@@ -87,7 +95,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--output", type=Path, metavar="DIR",
-        help=f"output directory (default: {OUTPUT}; {OUTPUT}-rank-N for the ranks of torchrun)",
+        help=f"output directory (default: {OUTPUT}, in HOME if the working directory belongs to another user; "
+        f"{OUTPUT}-rank-N for the ranks of torchrun)",
     )  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier report instead of numbering this")
     parser.add_argument("--quiet", action="store_true", help="print no report, only errors; the files are written")
@@ -220,7 +229,8 @@ def _default_output() -> Path:
     """Return the default directory: each rank of a distributed program has one of its own, as all may end at once."""
     rank = os.environ.get("RANK", "")
     ranks = os.environ.get("WORLD_SIZE", "1")
-    return OUTPUT.with_name(f"{OUTPUT}-rank-{rank}") if rank.isdecimal() and ranks != "1" else OUTPUT
+    name = f"{OUTPUT}-rank-{rank}" if rank.isdecimal() and ranks != "1" else str(OUTPUT)
+    return run_output.default_folder() / name
 
 
 def _emulated(text: str) -> tuple[Emulated, ...]:

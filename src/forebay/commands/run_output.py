@@ -7,11 +7,24 @@ from pathlib import Path
 
 from forebay.atomic_write import check_writable
 from forebay.commands import CommandError
-from forebay.trusted_folders import make_folder
+from forebay.trusted_folders import check_folder, make_folder
 
 SNAPSHOT, REPORT, SUMMARY, PICKLE = "snapshot.forebay", "report.html", "summary.json", "snapshot.pickle"
 _FILES = (REPORT, SNAPSHOT, SUMMARY, PICKLE, "snapshot-*.forebay")
 _CHILDREN = "process-*"  # directories of the reports of child processes
+
+
+def default_folder() -> Path:
+    """Return where a report goes by default: the working directory, or HOME if that one is not to be trusted.
+
+    Root in a container usually works in a folder that it shares with a user of the machine: see Note [Trusted folders].
+    The program must run there, and its report be found, without an option.
+    """
+    try:
+        check_folder(Path().stat(), Path.cwd())
+    except OSError:
+        return Path.home()
+    return Path()
 
 
 def free_directory(wanted: Path) -> Path:
