@@ -203,7 +203,7 @@ TEST(released_segment_is_not_found) {
   CHECK(f.pool.evict(2 * kBase));
   CHECK(f.error(saved) == " could not find 0x8000000");
   f.pool.adopt(2 * kBase, kLargeSegment / 2, 0, false, 0, Pool::kNextRank, kPrivate);
-  CHECK(f.error(saved) == "memory of the checkpoint was released at 0x8a00000");
+  CHECK(f.error(saved) == "the blocks of the checkpoint do not tile the segment at 0x8000000");
 }
 
 TEST(checkpoint_of_another_pool_is_not_found) {

@@ -295,7 +295,8 @@ TEST(queue_draws_in_order) {
 }
 
 TEST(invalid_draws_are_rejected) {
-  const Draw valid = example_draw(Distribution::Integers, Element::U8, 10);
+  Draw valid = example_draw(Distribution::Integers, Element::U8, 10);
+  valid.address = 4096;  // nothing is written there
   Worker queue;
   const auto rejected = [&](Draw d, size_t extra = 0) {
     auto bytes = pack(d);
@@ -306,6 +307,7 @@ TEST(invalid_draws_are_rejected) {
   CHECK(is_valid_draw(&valid, sizeof valid));
   CHECK(rejected(valid, 1));
   Draw bad = valid;
+  bad.address = 0, CHECK(rejected(bad)), bad = valid;
   bad.threads = 100, CHECK(rejected(bad)), bad = valid;
   bad.threads = 0, CHECK(rejected(bad)), bad = valid;
   bad.range = 0, CHECK(rejected(bad)), bad = valid;

@@ -173,7 +173,7 @@ TEST(buffer_alignment_must_be_power_of_two) {
   const std::vector<uint64_t> steps(16, 0);
   for (const uint64_t alignment : {128, 768}) {
     const auto make = [&] { Policy(steps, kUnlimited, 0, 0, false, false, false, alignment); };
-    CHECK(check::error_of(make) == "the buffer alignment must be a power of two of at least 256");
+    CHECK(check::error_of(make) == "the buffer alignment must be a power of two of at least 256 and less than 2^60");
   }
 }
 

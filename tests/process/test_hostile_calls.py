@@ -33,7 +33,7 @@ def test_hostile_arguments_end_no_process(path, tmp_path):
     done = run_child(path, 0, CALLS, log)
     call = log.read_bytes().rstrip(b"\0").decode()
     assert done.returncode == 0, f"the process ended with {done.returncode} in {call}\n{done.stderr[:3000]}"
-    assert int(done.stdout) > 1000
+    assert int(done.stdout) > 500
 
 
 def test_child_that_dies_names_the_call(tmp_path):

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from forebay import backends, profiles
-from forebay.interop.torch import patch
+from forebay.interop.torch.devices.patching import patch
 from forebay.runtime.lifecycle.emulation import Emulation
 
 TESTS = Path(__file__).resolve().parents[1]

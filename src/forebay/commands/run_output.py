@@ -22,8 +22,10 @@ def default_folder() -> Path:
     """
     try:
         check_folder(Path().stat(), Path.cwd())
-    except OSError:
+    except PermissionError:
         return Path.home()
+    except OSError:  # it is missing: reported when the directory is made
+        pass
     return Path()
 
 
