@@ -17,6 +17,7 @@ from forebay.observe.monitor import sockets
 from forebay.rehearsal.caches import download_caches
 from forebay.rehearsal.services import SERVICES, set_environment
 from forebay.rehearsal.supervise import Rehearsal, end_as
+from forebay.trusted_folders import temporary_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from forebay.rehearsal.files_report import FilesReport
 
 _OUTPUT = "FOREBAY_REHEARSAL_OUTPUT"  # the directory of the report, which was made for real
+_RECORDS = "FOREBAY_REHEARSAL_RECORDS"  # a folder for the records of the program's processes, no file of its own
 _SECTION = "Files"
 
 
@@ -39,11 +41,13 @@ def rehearse(args: argparse.Namespace, output: Path, written: list[Path]) -> int
     os.environ[_OUTPUT] = str(folder)
     set_environment(os.environ)
     caches = download_caches()
-    real = [str(folder), *_monitor_directory(args), *filter(os.path.isdir, caches)]
-    rehearsal = Rehearsal(real, [str(each) for each in written], caches, dry=args.dry, services=SERVICES)
     try:
-        status, report, failed = rehearsal.run([sys.executable, *sys.orig_argv[1:]])
-    except ForebayError as error:
+        with temporary_folder("forebay-run-") as records:
+            os.environ[_RECORDS] = str(records)
+            real = [str(folder), str(records), *_monitor_directory(args), *filter(os.path.isdir, caches)]
+            rehearsal = Rehearsal(real, [str(each) for each in written], caches, dry=args.dry, services=SERVICES)
+            status, report, failed = rehearsal.run([sys.executable, *sys.orig_argv[1:]])
+    except (ForebayError, OSError) as error:
         raise CommandError(str(error)) from error
     if not rehearsal.has_reported and not args.quiet:
         _print_short(report)
@@ -60,6 +64,11 @@ def rehearse(args: argparse.Namespace, output: Path, written: list[Path]) -> int
 def real_output(output: Path) -> Path:
     """Return the directory of the report that `rehearse` has made, in the process that it started."""
     return Path(os.environ.pop(_OUTPUT, "") or output)
+
+
+def real_records() -> str:
+    """Return the folder of records that `rehearse` has made and removes, in the process that it started, or ""."""
+    return os.environ.pop(_RECORDS, "")
 
 
 def print_files(console: Console, report: FilesReport) -> None:

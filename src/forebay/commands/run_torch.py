@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forebay.commands import CommandError
+from forebay.commands import CommandError, run_rehearsal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -128,7 +128,7 @@ def install(mode: str) -> None:
     from forebay.interop.torch.processes import recorder
 
     try:
-        os.environ[recorder.FOLDER] = tempfile.mkdtemp(prefix="forebay-run-")
+        os.environ[recorder.FOLDER] = run_rehearsal.real_records() or tempfile.mkdtemp(prefix="forebay-run-")
         recorder.start(is_main=True)
     except OSError as error:
         discard()
