@@ -8,6 +8,8 @@ A pool's lock is taken while the GIL is held, which is safe because the pool mak
 
 cimport cython
 
+from forebay._late_errors cimport call_in_destructor, report
+
 MIN_BLOCK_SIZE = kMinBlockSize
 METRICS = tuple([name.decode() for name in metric_names()])
 
@@ -76,12 +78,11 @@ cdef class Pool:
             try:
                 stack = self.current_stack()
             except BaseException as failure:  # from a signal handler, or MemoryError: the block is freed regardless
-                PyErr_SetObject(type(failure), failure)
-                PyErr_WriteUnraisable(None)
+                report(failure)
         cdef Record* record = block.record  # only now: finalizers may have run, and freed or restored it
         block.record = NULL
         if record is not NULL and self.native.free(record, stack if self.frees else 0):  # pending: other queues use it
-            self._defer()  # exceptions go to sys.unraisablehook, as this may run in a destructor
+            call_in_destructor(self._defer)
 
     cdef uint32_t current_stack(self):
         """Return the number of the current Python stack; 0 unless recording."""

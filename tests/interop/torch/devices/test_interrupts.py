@@ -16,7 +16,7 @@ from support.interrupts import count_points, reaches_caller  # noqa: E402 -- aft
 from torch import nn  # noqa: E402 -- as above
 
 FOLDER = "src/forebay"
-MOST = 100  # points of a program, chosen at random
+MOST = 50  # points of a program, chosen at random
 
 
 def allocate():
@@ -68,7 +68,17 @@ def pin():
     x.cuda(non_blocking=True).to("cpu", non_blocking=True)
 
 
-PROGRAMS = [allocate, view, read, run_modules, run_backward, train, resize, pin]
+def use_streams():
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        x = torch.ones(1000, device="cuda", requires_grad=True)
+        (x * 2).sum().backward()
+    x.grad.record_stream(torch.cuda.default_stream())
+    x.detach().record_stream(torch.cuda.default_stream())
+    del x
+
+
+PROGRAMS = [allocate, view, read, run_modules, run_backward, train, resize, pin, use_streams]
 
 
 def used():
@@ -93,7 +103,12 @@ def test_an_interrupt_at_any_point_loses_nothing_and_arrives(request, monkeypatc
     for point in random.Random(3).sample(range(1, count + 1), min(MOST, count)):
         assert reaches_caller(program, FOLDER, point), f"the interrupt at point {point} was swallowed"
         assert not is_lost(before), f"after the interrupt at point {point}"
+        assert torch.cuda.current_stream() == torch.cuda.default_stream(), f"after the interrupt at point {point}"
     program()
+
+
+class Stop(BaseException):
+    """The exception of a signal handler of a program."""
 
 
 def test_interrupts_of_a_timer_lose_nothing(emulated, monkeypatch):
@@ -103,7 +118,7 @@ def test_interrupts_of_a_timer_lose_nothing(emulated, monkeypatch):
 
     def interrupt(*_):
         if armed:
-            raise KeyboardInterrupt
+            raise Stop
 
     handler = signal.signal(signal.SIGALRM, interrupt)
     end = time.monotonic() + 60
@@ -114,7 +129,7 @@ def test_interrupts_of_a_timer_lose_nothing(emulated, monkeypatch):
                 armed = True
                 while True:
                     torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
-            except KeyboardInterrupt:
+            except Stop:
                 armed = False
                 hits += 1
     finally:

@@ -10,9 +10,10 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int8_t, int64_t, uint16_t, uintptr_t
 from libc.string cimport memcpy
 
+from forebay._late_errors cimport MAX_INTERRUPTS, postpone
+
 cdef extern from "Python.h":
     int Py_IsInitialized() nogil
-    void PyErr_SetInterrupt()
     void PyErr_Fetch(PyObject** kind, PyObject** value, PyObject** traceback)
     void PyErr_Restore(PyObject* kind, PyObject* value, PyObject* traceback)
 
@@ -57,9 +58,11 @@ cdef int unpack(uint16_t device) noexcept nogil:
 cdef int64_t ask(int callback, int count=0, int64_t first=0, int64_t second=0, int64_t third=0) noexcept nogil:
     """Return what a callback returns for some arguments; 0 for None, and after the interpreter's end.
 
-    It cannot raise into C++: the answer to an error is device 0 or its default stream. An interrupt is raised again
-    when Python code continues. C++ code also asks while an exception of Python passes through it, which is kept.
+    It cannot raise into C++: the answer to an error is device 0 or its default stream. An interrupted callback is
+    called again: Note [Interrupts arrive late]. C++ code also asks while an exception of Python passes through it,
+    which is kept.
     """
+    cdef int _attempt
     cdef PyObject* kind = NULL
     cdef PyObject* value = NULL
     cdef PyObject* traceback = NULL
@@ -68,11 +71,14 @@ cdef int64_t ask(int callback, int count=0, int64_t first=0, int64_t second=0, i
         return 0
     with gil:
         PyErr_Fetch(&kind, &value, &traceback)
-        try:
-            answer = _callbacks[callback](*(first, second, third)[:count]) or 0
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                PyErr_SetInterrupt()
+        for _attempt in range(MAX_INTERRUPTS):
+            try:
+                answer = _callbacks[callback](*(first, second, third)[:count]) or 0
+                break
+            except Exception:
+                break
+            except BaseException as error:
+                postpone(error)
         PyErr_Restore(kind, value, traceback)
     return answer
 
@@ -82,7 +88,9 @@ cdef uint16_t get_device(void* self) noexcept nogil:
 
 
 cdef uint16_t exchange_device(void* self, uint16_t device) noexcept nogil:
-    return pack(<int>ask(EXCHANGE_INDEX, 1, unpack(device)))
+    cdef uint16_t previous = pack(<int>ask(CURRENT_INDEX))  # first: a repeated exchange would return the new one
+    ask(EXCHANGE_INDEX, 1, unpack(device))
+    return previous
 
 
 cdef void set_device(void* self, uint16_t device) noexcept nogil:
@@ -111,7 +119,8 @@ cdef Stream get_default_stream(void* self, uint16_t device) noexcept nogil:
 cdef Stream exchange_stream(void* self, Stream stream) noexcept nogil:
     cdef Stream previous
     previous.device = stream.device
-    previous.number = ask(EXCHANGE_STREAM, 2, unpack(stream.device), stream.number)
+    previous.number = ask(CURRENT_STREAM, 1, unpack(stream.device))  # first: as above
+    ask(EXCHANGE_STREAM, 2, unpack(stream.device), stream.number)
     return previous
 
 
