@@ -20,6 +20,10 @@ from forebay.errors import Forked, WrongState  # noqa: E402 -- as above
 from forebay.interop.torch import patch  # noqa: E402 -- as above
 from forebay.interop.torch.devices._storage_owners import has_ended  # noqa: E402 -- as above
 
+# After the end, operators of a build for CUDA are PyTorch's own again, and find no driver here. With one, they read the
+# address of the storage, which has the text of ENDED.
+REFUSED = (WrongState,) if torch.version.cuda is None else (WrongState, torch.AcceleratorError)
+REASON = r"the emulation of .+, or patch\(\), has ended|driver version is insufficient"
 ENDED = r"the emulation of .+, or patch\(\), has ended: copy tensors to the CPU before the end"
 
 
@@ -100,8 +104,8 @@ def after_both():
 def is_refused(use, objects):
     try:
         use(objects)
-    except WrongState as error:
-        return re.match(ENDED, str(error)) is not None
+    except REFUSED as error:
+        return re.search(REASON, str(error)) is not None
     except Exception:  # noqa: BLE001 -- another error, or none, is a failure
         return False
     return False
@@ -129,7 +133,7 @@ def test_each_use_without_values_raises():
         x = torch.ones(4, device="cuda")
     uses = [lambda: x + 1, x.sum, x.tolist, x.cpu, x.data_ptr, lambda: repr(x), x.untyped_storage().data_ptr]
     for use in uses:
-        with pytest.raises(WrongState, match=ENDED):
+        with pytest.raises(REFUSED, match=REASON):
             use()
 
 
