@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import stat
 import subprocess
 import sys
 import tempfile
+import weakref
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -233,3 +236,22 @@ def test_run_as_a_user_refuses_a_folder_of_root_that_everyone_can_change(tmp_pat
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_errors_keep_nothing_alive(tmp_path):
+    """In Python 3.12, an error that a generator replaced was in a cycle with the frames of all callers."""
+
+    class Held:
+        pass
+
+    def fail(held):
+        with suppress(OSError):
+            trusted_folders.open_folder(tmp_path / "absent" / "folder", private=True)
+        return weakref.ref(held)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert fail(Held())() is None
+    finally:
+        gc.enable()

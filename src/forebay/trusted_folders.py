@@ -190,26 +190,30 @@ def _child(folder: int, name: str, path: str | os.PathLike[str], create: bool) -
         return os.open(name, _DIRECTORY, dir_fd=folder)
 
 
-@contextmanager
-def named_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+class named_errors:  # noqa: N801 -- used as a function
     """Context manager that puts a path into errors of calls with a descriptor, which have a name in its folder.
+
+    The error is changed, not replaced, and by no generator: both make cycles of the error and its frames (in Python
+    3.12), which keep what the callers of a kernel have on a device until the cycle collector runs.
 
     Parameters
     ----------
     path : str or os.PathLike
         The path.
-
-    Raises
-    ------
-    OSError
-        The error, with the path.
     """
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error.filename, str) and Path(error.filename).is_absolute():
-            raise
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = os.fspath(path)
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        """Put the path into an error."""
+        if isinstance(error, OSError) and not (isinstance(error.filename, str) and Path(error.filename).is_absolute()):
+            error.filename = self._path
+            with suppress(AttributeError):  # of calls with two names
+                del error.filename2
 
 
 def open_folder(path: str | os.PathLike[str], *, create: bool = False, private: bool = False) -> int:
