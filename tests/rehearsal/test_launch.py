@@ -190,6 +190,38 @@ def test_storage_that_cannot_get_an_overlay_is_read_only_unless_the_program_work
         assert done.stdout.startswith(f"0 python mount of overlay at '{base}/two': Invalid argument")
 
 
+@both
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs shared memory")
+def test_files_in_shared_memory_are_not_changed(project, mechanism):
+    """Users keep data sets there; processes of the program share memory as always."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as base:
+        (Path(base) / "data").write_text("user")
+        status, output, changes, launched = rehearse(
+            "import os\n"
+            "from multiprocessing import Process, shared_memory\n"
+            f"base = {base!r}\n"
+            "with open(f'{base}/data', 'w') as file: file.write('changed')\n"
+            "assert open(f'{base}/data').read() == 'changed'\n"
+            "open(f'{base}/new', 'w').close()\n"
+            "assert sorted(os.listdir(base)) == ['data', 'new'] and os.path.basename(base) in os.listdir('/dev/shm')\n"
+            "def write(name):\n"
+            "    memory = shared_memory.SharedMemory(name)\n"
+            "    memory.buf[0] = 7\n"
+            "    memory.close()\n"
+            "memory = shared_memory.SharedMemory(create=True, size=16)\n"
+            "child = Process(target=write, args=(memory.name,))\n"
+            "child.start(); child.join(30)\n"
+            "assert (child.exitcode, memory.buf[0]) == (0, 7)\n"
+            "memory.close(); memory.unlink()\n",
+            project,
+            mechanism,
+        )
+        launched.close()
+        assert (status, output) == (0, "")
+        assert kinds(changes, Path(base)) == {"data": "changed", "new": "new"}
+        assert [each.read_text() for each in Path(base).iterdir()] == ["user"]
+
+
 def test_unknown_mechanism_is_refused():
     with pytest.raises(ForebayError, match="must be 'auto', 'namespace' or 'python', not 'overlay'"):
         launch(["/bin/true"], [], environment={**os.environ, MECHANISM: "overlay"})

@@ -42,7 +42,8 @@ def test_root_gets_an_overlay_of_each_storage(table, tmp_path, monkeypatch):
     assert steps_of(plan, tmp_path) == {
         "": "overlay", "/with space": "overlay", "/fixed": "bind", "/hosts": "seal", "/real": "bind"
     }  # fmt: skip
-    assert {path: kind for kind, path in plan.steps}["/dev/shm"] == "bind"
+    kinds = {path: kind for kind, path in plan.steps}
+    assert (kinds["/dev/shm"], kinds["/dev"], kinds["/run"]) == ("overlay", "bind", "bind")
     assert plan.steps[0] == ("overlay", "/")
     assert plan.sealed == (str(tmp_path / "hosts"),)
 
@@ -76,3 +77,11 @@ def test_sockets_among_temporary_files_stay_real(tmp_path, monkeypatch):
     with tempfile.TemporaryDirectory(dir="/tmp") as short, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{short}/socket")
         assert f"{os.path.realpath(short)}/socket" in mount_plan.sockets()
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs shared memory")
+def test_semaphores_of_other_processes_stay_real():
+    import tempfile
+
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="sem.") as semaphore:
+        assert semaphore.name in mount_plan.sockets()

@@ -17,6 +17,7 @@ from contextlib import suppress
 __all__ = ["MergedView"]
 
 _SYSTEM = ("/dev", "/proc", "/sys")
+_MEMORY_FILES = "/dev/shm/"  # noqa: S108 -- users keep data sets in it
 _MOST_LINKS = 40  # as Linux
 _PIECE = 1 << 20
 
@@ -65,7 +66,8 @@ class MergedView:
 
     def is_redirected(self, path: str) -> bool:
         """Return False for a folder that stays real, and what is in it."""
-        return not any(path == each or path.startswith(f"{each}/") for each in self._real)
+        real = self._real[len(_SYSTEM) :] if f"{path}/".startswith(_MEMORY_FILES) else self._real
+        return not any(path == each or path.startswith(f"{each}/") for each in real)
 
     def place(self, path: str) -> str:
         """Return where the content of a path is that `resolve` returned; a missing path is missing there, too."""

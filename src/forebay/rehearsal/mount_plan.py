@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forebay.errors import Unsupported
-from forebay.rehearsal.mount_table import Mount, is_below, is_folder, read_mounts, visible_mounts
+from forebay.rehearsal.mount_table import MEMORY_FILES, Mount, is_below, is_folder, read_mounts, visible_mounts
 
 __all__ = ["MountPlan", "make_plan", "may_mount", "sockets", "working_folders"]
 
 _MOST_FOLDERS = 2_000  # overlays of an ordinary user; each is a mount
 _MOST_SEARCHED = 20_000  # entries of a folder that are searched for files of others
 _SHARED = ("/dev", "/proc", "/sys", "/run", "/var/run")  # of processes, not files of a user
+_SEMAPHORE = "sem."  # beginning of the names of POSIX semaphores in shared memory
 _MOST_ENTRIES = 1_000  # of a folder of temporary files, which are searched for sockets
 
 
@@ -154,7 +155,7 @@ def _status(path: str) -> os.stat_result | None:
 
 
 def _folders_without_mounts(folder: str, points: list[str]) -> Iterator[str]:
-    if any(is_below(folder, each) for each in _SHARED):
+    if any(is_below(folder, each) for each in _SHARED) and not is_below(folder, MEMORY_FILES):
         return
     if not any(is_below(each, folder) for each in points if each != folder):
         yield folder
@@ -175,8 +176,11 @@ def _folders_without_mounts(folder: str, points: list[str]) -> Iterator[str]:
 
 
 def sockets() -> list[str]:
-    """Return the sockets and pipes of other processes among temporary files: a copy of one is connected to nothing."""
-    found: list[str] = []
+    """Return the sockets, pipes and semaphores of other processes: a copy of one is connected to nothing.
+
+    They are those among temporary files and in shared memory.
+    """
+    found = [each.path for each in _entries(MEMORY_FILES) if each.name.startswith(_SEMAPHORE)]
     for folder in dict.fromkeys(["/tmp", os.environ.get("TMPDIR", "/tmp")]):  # noqa: S108 -- read only
         for entry in _entries(folder):
             if _is_rendezvous(entry):

@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Mount", "is_below", "is_folder", "read_mounts", "visible_mounts"]
+__all__ = ["MEMORY_FILES", "Mount", "is_below", "is_folder", "read_mounts", "visible_mounts"]
 
 # File systems of the kernel, and of services: their files are no files of the user, and programs need the real ones.
 _NO_STORAGE = frozenset({
@@ -16,7 +16,8 @@ _NO_STORAGE = frozenset({
     "efivarfs", "fusectl", "fuse.gvfsd-fuse", "fuse.lxcfs", "fuse.portal", "hugetlbfs", "mqueue", "nsfs", "proc",
     "pstore", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs",
 })  # fmt: skip
-_VOLATILE = ("/dev", "/run", "/var/run")  # a tmpfs here has sockets, locks and shared memory, which processes share
+_VOLATILE = ("/dev", "/run", "/var/run")  # a tmpfs here has sockets and locks, which processes share
+MEMORY_FILES = "/dev/shm"  # noqa: S108 -- users keep data sets in it, beside the shared memory of processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,8 @@ class Mount:
         """True if the program may change files of the user here."""
         if self.file_system in _NO_STORAGE or is_below(self.path, "/proc") or is_below(self.path, "/sys"):
             return False
-        is_volatile = self.file_system in ("tmpfs", "ramfs") and any(is_below(self.path, each) for each in _VOLATILE)
-        return not self.read_only and not is_volatile
+        in_memory = self.file_system in ("tmpfs", "ramfs") and not is_below(self.path, MEMORY_FILES)
+        return not self.read_only and not (in_memory and any(is_below(self.path, each) for each in _VOLATILE))
 
 
 def is_below(path: str, folder: str) -> bool:
