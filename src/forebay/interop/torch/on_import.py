@@ -78,8 +78,10 @@ def _replace_save_file(module: ModuleType) -> None:
 
 def _patch() -> None:
     from forebay.interop.torch.processes import recorder
-    from forebay.interop.torch.session import TorchSession
+    from forebay.interop.torch.session import TorchSession, running
 
+    if running() is not None:  # a program under `forebay run` that starts `forebay run` has the hooks of both
+        return
     found = recorder.start()
     capacity = None if found is None else _options(found.folder).get("replay_capacity")
     if capacity is not None:
