@@ -135,7 +135,7 @@ def _in_namespace(
         if not plan.privileged:
             environment[RENAMES] = "1"
         entry = [sys.executable, "-I", "-S", _ENTRY, str(theirs.fileno()), json.dumps(details), *program]
-        process = subprocess.Popen(entry, env=environment, pass_fds=[theirs.fileno()], **options)
+        process = subprocess.Popen(entry, env=environment, pass_fds=[theirs.fileno(), *_inherited()], **options)
     try:
         answer, handles, _, _ = socket.recv_fds(ours, 1 << 20, 1)
         sealed = _sealed(answer, handles)
@@ -174,9 +174,24 @@ def _with_functions(
         environment[FOLDER] = json.dumps(details)
         environment["PYTHONDONTWRITEBYTECODE"] = "1"  # Python writes it by functions of its own
         # The program has the lock, too: as long as it runs, another run does not remove the folder.
-        process = subprocess.Popen(program, env=environment, pass_fds=[theirs.fileno(), folder.lock], **options)
+        passed = [theirs.fileno(), folder.lock, *_inherited()]
+        process = subprocess.Popen(program, env=environment, pass_fds=passed, **options)
     layer = Layer("/", str(folder.path / "upper"), str(folder.path / "deleted"))
     return Launched(process, "python", why_not, ours, [layer], (), [], folder)
+
+
+def _inherited() -> list[int]:
+    """Return the descriptors beyond standard error that a program gets from its caller, such as those of `<(...)`.
+
+    Those that Python opens are not inherited unless the caller of this process has asked for it.
+    """
+    found = []
+    with suppress(OSError):
+        for name in os.listdir("/dev/fd"):  # noqa: PTH208 -- names
+            with suppress(OSError, ValueError):  # closed meanwhile: that of the list itself
+                if int(name) > 2 and os.get_inheritable(int(name)):
+                    found.append(int(name))
+    return found
 
 
 def _has_attributes() -> bool:

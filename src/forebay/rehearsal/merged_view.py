@@ -17,6 +17,7 @@ from contextlib import suppress
 __all__ = ["MergedView"]
 
 _SYSTEM = ("/dev", "/proc", "/sys")
+_PROCESSES = "/proc/"
 _MEMORY_FILES = "/dev/shm/"  # noqa: S108 -- users keep data sets in it
 _MOST_LINKS = 40  # as Linux
 _PIECE = 1 << 20
@@ -56,6 +57,9 @@ class MergedView:
                 if links > _MOST_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
                 target = posix.readlink(place)
+                if place.startswith(_PROCESSES) and not (target.startswith("/") and _status(target)):
+                    found = inner  # a descriptor of a pipe or of a deleted file: the target is no path
+                    continue
                 if target.startswith("/"):
                     found = ""
                 is_private = is_hidden = True
