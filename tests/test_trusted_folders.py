@@ -252,6 +252,7 @@ def test_errors_keep_nothing_alive(tmp_path):
     gc.collect()
     gc.disable()
     try:
-        assert fail(Held())() is None
+        held = fail(Held())
+        assert held() is None
     finally:
         gc.enable()

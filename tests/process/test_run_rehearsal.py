@@ -101,6 +101,65 @@ def test_checkpoint_takes_no_space_is_read_back_and_changes_nothing(runner, befo
 
 
 @both
+def test_folder_of_the_report_may_have_files_of_the_user(runner, mechanism):
+    runner.write("""
+        import os, torch
+        torch.save(torch.ones(9, device="cuda"), "results/best.pt")
+        torch.save(torch.ones(9, device="cuda"), "results/new.pt")
+        open("results/config.json", "w").write("2")
+        os.remove("results/old.txt")
+        if os.fork() == 0:
+            torch.ones(9, device="cuda")
+            os._exit(0)
+        os.wait()
+    """)
+    results = runner.folder / "results"
+    results.mkdir()
+    for name in ("best.pt", "config.json", "old.txt"):
+        (results / name).write_text("user")
+    (runner.folder / "link").symlink_to("results")
+    run(runner, "", "--output", "link/../results", "--dry", mechanism=mechanism)
+    files = json.loads((results / "summary.json").read_text())["files"]
+    assert {each.name for each in results.iterdir() if not each.name.startswith("process-")} == {
+        "best.pt", "config.json", "old.txt", "report.html", "summary.json", "snapshot.forebay", "snapshot.pickle"
+    }  # fmt: skip
+    assert {(results / name).read_text() for name in ("best.pt", "config.json", "old.txt")} == {"user"}
+    assert inner(files["changed"], runner) == ["results/best.pt", "results/config.json"]
+    assert inner(files["not_created"], runner) == ["results/new.pt"]
+
+
+@both
+def test_descriptors_of_the_caller_reach_the_program(runner, mechanism):
+    """A shell passes those of `<(...)`."""
+    runner.write("import sys, torch; torch.ones(9, device='cuda'); print(open(sys.argv[1]).read())")
+    reading, writing = os.pipe()
+    os.write(writing, b"from the shell")
+    os.close(writing)
+    done = subprocess.run(
+        [sys.executable, "-m", "forebay", "run", "--emulate", "cuda", "--shapes-only", "--quiet", "script.py",
+         f"/dev/fd/{reading}"],
+        cwd=runner.folder, pass_fds=[reading], capture_output=True, text=True, timeout=_LIMIT, check=False,
+        env=os.environ | {MECHANISM: mechanism},
+    )  # fmt: skip
+    os.close(reading)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "from the shell\n", "")
+
+
+def test_run_inside_a_run_works_in_its_overlay(runner):
+    source = """
+        import subprocess, sys, torch
+        torch.ones(9, device="cuda")
+        inner = "import torch; torch.ones(9, device='cuda'); open('notes.txt', 'w').write('inner')"
+        command = ["-m", "forebay", "run", "--emulate", "cuda", "--shapes-only", "--quiet", "-c", inner]
+        subprocess.run([sys.executable, *command], check=True)
+        assert open("notes.txt").read() == "inner"
+    """
+    (runner.folder / "notes.txt").write_text("notes")
+    run(runner, source)
+    assert (runner.folder / "notes.txt").read_text() == "notes"
+
+
+@both
 def test_dry_run_creates_only_the_report(runner, before, mechanism):
     observed = run(runner, CHECKPOINT, "--dry", "--quiet", mechanism=mechanism)
     assert observed.err == ""

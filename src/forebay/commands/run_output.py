@@ -44,6 +44,12 @@ def has_report(directory: Path, *more: str) -> bool:
         return False
 
 
+def is_of_report(directory: Path, path: Path) -> bool:
+    """Return True for the path of a file of the report in the directory, or of a report of a child process."""
+    parents = [path.parent, path.parent.parent] if path.parent.match(_CHILDREN) else [path.parent]
+    return directory in parents and any(path.match(pattern) for pattern in _FILES)
+
+
 def make_directory(directory: Path) -> None:
     """Make the directory and check that files can be written to it. Raises CommandError."""
     try:

@@ -38,14 +38,22 @@ def rehearse(args: argparse.Namespace, output: Path, written: list[Path]) -> int
         raise CommandError("--shapes-only starts the command again, and needs its command line: call `forebay run`")
     folder = output if args.overwrite else run_output.free_directory(output)
     run_output.make_directory(folder)
+    folder = folder.resolve()
     os.environ[_OUTPUT] = str(folder)
     set_environment(os.environ)
     caches = download_caches()
+    # In a folder with files of the user, which the program may change, only the files of the report become real.
+    own = [] if any(folder.iterdir()) else [str(folder)]
+    named = {os.path.realpath(each) for each in written}
+
+    def is_written(path: str) -> bool:
+        return path in named or run_output.is_of_report(folder, Path(path))
+
     try:
         with temporary_folder("forebay-run-") as records:
             os.environ[_RECORDS] = str(records)
-            real = [str(folder), str(records), *_monitor_directory(args), *filter(os.path.isdir, caches)]
-            rehearsal = Rehearsal(real, [str(each) for each in written], caches, dry=args.dry, services=SERVICES)
+            real = [*own, str(records), *_monitor_directory(args), *filter(os.path.isdir, caches)]
+            rehearsal = Rehearsal(real, is_written, caches, dry=args.dry, services=SERVICES)
             status, report, failed = rehearsal.run([sys.executable, *sys.orig_argv[1:]])
     except (ForebayError, OSError) as error:
         raise CommandError(str(error)) from error

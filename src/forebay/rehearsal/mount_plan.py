@@ -11,12 +11,12 @@ from pathlib import Path
 from forebay.errors import Unsupported
 from forebay.rehearsal.mount_table import MEMORY_FILES, Mount, is_below, is_folder, read_mounts, visible_mounts
 
-__all__ = ["MountPlan", "make_plan", "may_mount", "sockets", "working_folders"]
+__all__ = ["MountPlan", "is_semaphore", "make_plan", "may_mount", "sockets", "working_folders"]
 
 _MOST_FOLDERS = 2_000  # overlays of an ordinary user; each is a mount
 _MOST_SEARCHED = 20_000  # entries of a folder that are searched for files of others
 _SHARED = ("/dev", "/proc", "/sys", "/run", "/var/run")  # of processes, not files of a user
-_SEMAPHORE = "sem."  # beginning of the names of POSIX semaphores in shared memory
+_SEMAPHORES = f"{MEMORY_FILES}/sem."  # beginning of the paths of POSIX semaphores
 _MOST_ENTRIES = 1_000  # of a folder of temporary files, which are searched for sockets
 
 
@@ -175,12 +175,17 @@ def _folders_without_mounts(folder: str, points: list[str]) -> Iterator[str]:
             yield from _folders_without_mounts(entry.path, points)
 
 
+def is_semaphore(path: str) -> bool:
+    """Return True for the path of a POSIX semaphore, which is no file to its users."""
+    return path.startswith(_SEMAPHORES)
+
+
 def sockets() -> list[str]:
     """Return the sockets, pipes and semaphores of other processes: a copy of one is connected to nothing.
 
     They are those among temporary files and in shared memory.
     """
-    found = [each.path for each in _entries(MEMORY_FILES) if each.name.startswith(_SEMAPHORE)]
+    found = [each.path for each in _entries(MEMORY_FILES) if is_semaphore(each.path)]
     for folder in dict.fromkeys(["/tmp", os.environ.get("TMPDIR", "/tmp")]):  # noqa: S108 -- read only
         for entry in _entries(folder):
             if _is_rendezvous(entry):

@@ -7,15 +7,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from forebay.byte_sizes import format_bytes
-from forebay.rehearsal.changes import read_changes
+from forebay.rehearsal.changes import Change, read_changes
 from forebay.rehearsal.files_report import FilesReport, make_report
 from forebay.rehearsal.launch import Launched, launch
+from forebay.rehearsal.mount_plan import is_semaphore
 from forebay.rehearsal.mount_table import is_below
 from forebay.rehearsal.new_files import choose, create
 from forebay.rehearsal.services import DROPPED
@@ -29,6 +30,10 @@ _FORWARDED = [
 _WAITED = {*_FORWARDED, signal.SIGCHLD}
 
 
+def _never(_path: str) -> bool:
+    return False
+
+
 @dataclass
 class Rehearsal:
     """A program that changes no file of the user.
@@ -37,23 +42,27 @@ class Rehearsal:
     ----------
     real : sequence of str
         Folders that the program changes for real: that of the report, and caches of downloads.
-    written : sequence of str
-        Files that are written for real at the end, also if they exist: those that the user named.
+    is_written : callable, optional
+        Returns True for the path of a file that is written for real at the end, also if it exists: one that the user
+        named, and those of the report.
     caches : sequence of str
         Folders in which new files are created whatever they contain.
     dry : bool
         Create no new files either.
     services : tuple of str
         What is not sent to other services, for the report.
+    is_hidden : callable, optional
+        Returns True for the path of a file that is no file of the program, and not in the report.
     size : str, optional
         What changes may take, as for `launch`.
     """
 
     real: Sequence[str]
-    written: Sequence[str] = ()
+    is_written: Callable[[str], bool] = _never
     caches: Sequence[str] = ()
     dry: bool = False
     services: tuple[str, ...] = ()
+    is_hidden: Callable[[str], bool] = _never
     size: str = ""
     _reported: bool = field(default=False, init=False)
 
@@ -72,8 +81,8 @@ class Rehearsal:
                 status = _wait(launched.process.pid)
             launched.process.returncode = status  # it was waited for here
             report = self.report(launched)
-            changes = read_changes(launched.layers)
-            _, failed = create(self._chosen(changes), self._is_written)
+            changes = self._changes(launched)
+            _, failed = create(self._chosen(changes), self.is_written)
             return status, report, failed
         finally:
             launched.close()
@@ -98,24 +107,25 @@ class Rehearsal:
 
     def report(self, launched: Launched) -> FilesReport:
         """Return the changes up to now."""
-        changes = read_changes(launched.layers)
+        changes = self._changes(launched)
         full = format_bytes(launched.capacity) if launched.is_full else ""
         return make_report(
             changes, self._chosen(changes), launched.mechanism, launched.why_not, launched.read_only, self.services,
             full,
         )  # fmt: skip
 
-    def _chosen(self, changes: Any) -> Any:
+    def _changes(self, launched: Launched) -> list[Change]:
+        found = read_changes(launched.layers)
+        return [each for each in found if not (self.is_hidden(each.path) or is_semaphore(each.path))]
+
+    def _chosen(self, changes: list[Change]) -> list[Change]:
         changes = [each for each in changes if not is_below(each.path, DROPPED)]
         if self.dry:
-            changes = [each for each in changes if self._is_written(each.path)]
-        return choose(changes, self._is_kept, self._is_written)
-
-    def _is_written(self, path: str) -> bool:
-        return path in self.written
+            changes = [each for each in changes if self.is_written(each.path)]
+        return choose(changes, self._is_kept, self.is_written)
 
     def _is_kept(self, path: str) -> bool:
-        return self._is_written(path) or any(is_below(path, folder) for folder in self.caches)
+        return self.is_written(path) or any(is_below(path, folder) for folder in self.caches)
 
     def _answer(self, launched: Launched) -> None:
         """Send the report to the program each time it asks, until it ends."""
