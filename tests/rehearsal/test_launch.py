@@ -222,6 +222,40 @@ def test_files_in_shared_memory_are_not_changed(project, mechanism):
         assert [each.read_text() for each in Path(base).iterdir()] == ["user"]
 
 
+@both
+@pytest.mark.parametrize("inner", ["short", "long" * 25])
+def test_sockets_among_files_are_redirected(project, mechanism, inner):
+    """The workers of a DataLoader bind them in a folder of their own, which is private."""
+    source = f"""
+import os, socket, threading
+os.mkdir({inner!r})
+listener = socket.socket(socket.AF_UNIX)
+os.chdir({inner!r})
+listener.bind("socket")
+listener.listen()
+def answer():
+    connection, _ = listener.accept()
+    connection.sendall(connection.recv(9) + b"!")
+threading.Thread(target=answer, daemon=True).start()
+client = socket.socket(socket.AF_UNIX)
+client.connect("socket")
+client.sendall(b"hello")
+assert client.recv(9) == b"hello!"
+try:
+    socket.socket(socket.AF_UNIX).connect("missing")
+except FileNotFoundError:
+    os.unlink("socket")
+left, right = socket.socketpair()
+abstract = socket.socket(socket.AF_UNIX)
+abstract.bind("\\0forebay-" + str(os.getpid()))
+"""
+    before = tree(project)
+    status, output, changes, launched = rehearse(source, project, mechanism)
+    launched.close()
+    assert (status, output, kinds(changes, project)) == (0, "", {inner: "new"})
+    assert tree(project) == before
+
+
 def test_unknown_mechanism_is_refused():
     with pytest.raises(ForebayError, match="must be 'auto', 'namespace' or 'python', not 'overlay'"):
         launch(["/bin/true"], [], environment={**os.environ, MECHANISM: "overlay"})
@@ -238,6 +272,7 @@ os.chdir({folder!r})
 os.setgroups([])
 os.setgid({user})
 os.setuid({user})
+{then}
 sys.executable = {python!r}
 os.environ["HOME"] = {folder!r}
 launched = launch(["/bin/sh", "-c", {program!r}], [])
@@ -249,13 +284,28 @@ _USER = 54_321
 _PYTHON = "/usr/bin/python3"  # of the system, as users may not enter the folder of others
 
 
-def as_user(folder: Path, program: str) -> list[str]:
+# As `unshare -Ur`: root of a user namespace has the capability to mount, but not over the mounts of the machine.
+_AS_ITS_ROOT = f"""
+import ctypes
+assert ctypes.CDLL(None).prctl(4, 1, 0, 0, 0) == 0  # PR_SET_DUMPABLE: the user's own files in /proc
+assert ctypes.CDLL(None).unshare(0x10000000) == 0
+for file, text in (("setgroups", "deny"), ("uid_map", "0 {_USER} 1"), ("gid_map", "0 {_USER} 1")):
+    Path("/proc/self", file).write_text(text)
+"""
+
+
+def as_user(folder: Path, program: str, then: str = "") -> list[str]:
     for each in (folder, *folder.parents):
         if each.stat().st_uid == 0 and each != Path("/tmp"):
             each.chmod(each.stat().st_mode | 0o055)
-    source = AS_USER.format(folder=str(folder), user=_USER, python=_PYTHON, program=program)
+    source = AS_USER.format(folder=str(folder), user=_USER, python=_PYTHON, program=program, then=then)
     done = subprocess.run(
-        [sys.executable, "-c", source], check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT
+        [sys.executable, "-c", source],
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=LIMIT,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # a process with threads may not enter a user namespace
     )
     return done.stdout.decode().splitlines()
 
@@ -286,6 +336,19 @@ def test_ordinary_user_gets_a_namespace_and_the_permissions_of_before(project):
     assert output[6] == "0 namespace "
     assert "changed user.txt" in output[7]
     assert tree(project.parent) == before
+
+
+@needs_namespace
+@needs_root
+def test_root_of_a_user_namespace_gets_a_namespace_too(project):
+    """Otherwise programs that are not Python delete files of the user, as in a container without root."""
+    give(project, _USER, _USER)
+    before = tree(project)
+    output = as_user(project, "id -u; rm user.txt; echo x > best.pt; cat best.pt", _AS_ITS_ROOT)
+    assert output[:3] == ["0", "x", "0 namespace "]
+    assert "changed best.pt" in output[3]
+    assert "deleted user.txt" in output[3]
+    assert tree(project) == before
 
 
 @needs_root

@@ -42,11 +42,12 @@ def redirect_files() -> None:
     """Redirect Python's functions for files, if this program has no namespace of mounts."""
     text = os.environ.get(FOLDER, "")
     if text:
-        from forebay.rehearsal.file_functions import install
+        from forebay.rehearsal import file_functions, socket_addresses
         from forebay.rehearsal.merged_view import MergedView
 
         details = json.loads(text)
-        install(MergedView(details["folder"], details["real"]))
+        file_functions.install(MergedView(details["folder"], details["real"]))
+        socket_addresses.install(file_functions.place_of)
         _end_with(details["parent"])
     if os.environ.get(RENAMES):
         from forebay.rehearsal import folder_renames

@@ -15,7 +15,7 @@ from typing import Any
 
 from forebay.errors import ForebayError, Unsupported
 from forebay.rehearsal.changes import Layer
-from forebay.rehearsal.mount_plan import MountPlan, make_plan, working_folders
+from forebay.rehearsal.mount_plan import MountPlan, make_plan, may_mount, working_folders
 from forebay.rehearsal.private_folder import PrivateFolder
 from forebay.system_memory import usable_memory
 
@@ -101,15 +101,18 @@ def launch(
     wanted = given.get(MECHANISM, "") or "auto"
     if wanted not in ("auto", "namespace", "python", "inside"):
         raise ForebayError(f"{MECHANISM} must be 'auto', 'namespace' or 'python', not {wanted!r}")
-    why_not = f"{MECHANISM} is 'python'"
+    reasons: list[str] = []
     if wanted != "python":
-        try:
-            plan = make_plan(real)
-            return _in_namespace(plan, program, given, size, options, dies_with_parent=dies_with_parent)
-        except (Unsupported, OSError) as error:
-            why_not = str(error)
+        # Root in a user namespace, as in a container without root, may mount, but not over the mounts of the machine.
+        for privileged in [True, False] if may_mount() else [False]:
+            try:
+                plan = make_plan(real, privileged=privileged)
+                return _in_namespace(plan, program, dict(given), size, options, dies_with_parent=dies_with_parent)
+            except (Unsupported, OSError) as error:
+                reasons.append(str(error))
         if wanted == "namespace":
-            raise ForebayError(f"no mount namespace with overlays can be made here: {why_not}")
+            raise ForebayError(f"no mount namespace with overlays can be made here: {reasons[0]}")
+    why_not = reasons[0] if reasons else f"{MECHANISM} is 'python'"
     return _with_functions(program, real, given, why_not, options, dies_with_parent=dies_with_parent)
 
 

@@ -41,6 +41,7 @@ def _redirect_files(text: str) -> None:
     details = json.loads(text)
     functions = _load("rehearsal/file_functions.py")
     functions.install(_load("rehearsal/merged_view.py").MergedView(details["folder"], details["real"]))
+    _load("rehearsal/socket_addresses.py").install(functions.place_of)
     sys.modules["forebay.rehearsal.file_functions"] = functions  # which others ask for the places of files
 
 
