@@ -19,11 +19,8 @@ import forebay  # noqa: E402 -- after PyTorch, without which the file is skipped
 from forebay.errors import Forked, WrongState  # noqa: E402 -- as above
 from forebay.interop.torch import patch  # noqa: E402 -- as above
 from forebay.interop.torch.devices._storage_owners import has_ended  # noqa: E402 -- as above
+from forebay.interop.torch.devices.torch_internals import CudaInterfaces  # noqa: E402 -- as above
 
-# After the end, operators of a build for CUDA are PyTorch's own again, and find no driver here. With one, they read the
-# address of the storage, which has the text of ENDED.
-REFUSED = (WrongState,) if torch.version.cuda is None else (WrongState, torch.AcceleratorError)
-REASON = r"the emulation of .+, or patch\(\), has ended|driver version is insufficient"
 ENDED = r"the emulation of .+, or patch\(\), has ended: copy tensors to the CPU before the end"
 
 
@@ -40,6 +37,9 @@ class Objects:
         self.module = torch.nn.Linear(4, 2).cuda()
         self.storage = self.x.untyped_storage()
         self.sparse = torch.eye(3).to_sparse().cuda()
+        self.image = torch.ones(1, 2, 4, 4, device="cuda", requires_grad=True)
+        self.convolution, self.normalization = torch.nn.Conv2d(2, 2, 3).cuda(), torch.nn.BatchNorm2d(2).cuda()
+        self.recurrent, self.sequence = torch.nn.LSTM(4, 4).cuda(), torch.ones(2, 1, 4, device="cuda")
 
 
 OPERATORS = {
@@ -57,6 +57,9 @@ OPERATORS = {
     "clone": lambda o: o.x.clone(),
     "like": lambda o: torch.zeros_like(o.x),
     "module": lambda o: o.module(o.x),
+    "convolution": lambda o: o.convolution(o.image),
+    "batch normalization": lambda o: o.normalization(o.image),
+    "recurrent": lambda o: o.recurrent(o.sequence),
     "module to the CPU": lambda o: o.module.cpu(),
     "backward": lambda o: o.y.backward(),
     "backward from the CPU": lambda o: o.on_cpu.backward(),
@@ -104,8 +107,8 @@ def after_both():
 def is_refused(use, objects):
     try:
         use(objects)
-    except REFUSED as error:
-        return re.search(REASON, str(error)) is not None
+    except WrongState as error:
+        return re.match(ENDED, str(error)) is not None
     except Exception:  # noqa: BLE001 -- another error, or none, is a failure
         return False
     return False
@@ -133,7 +136,7 @@ def test_each_use_without_values_raises():
         x = torch.ones(4, device="cuda")
     uses = [lambda: x + 1, x.sum, x.tolist, x.cpu, x.data_ptr, lambda: repr(x), x.untyped_storage().data_ptr]
     for use in uses:
-        with pytest.raises(REFUSED, match=REASON):
+        with pytest.raises(WrongState, match=ENDED):
             use()
 
 
@@ -156,6 +159,39 @@ def test_each_operator_after_the_end_of_the_emulation_alone_raises():
         objects = Objects()
         emulation.__exit__(None, None, None)
         assert accepted(OPERATORS, objects) == []
+
+
+def test_each_use_after_a_patch_that_was_refused_raises():
+    objects = after_both()
+    with forebay.emulate("cuda"):
+        with pytest.raises(ValueError, match="'compute' or 'shapes'"), patch("fast"):
+            pass
+        assert accepted(OPERATORS, objects) == []
+
+
+@pytest.mark.parametrize("own_devices", [0, 1])
+def test_operators_are_refused_unless_pytorch_has_devices_of_its_own(monkeypatch, own_devices):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: own_devices)
+    guards = CudaInterfaces()._guards
+    before = guards[1]
+    with forebay.emulate("cuda"), patch():
+        x = torch.ones(4, device="cuda")
+    assert ("aten/copy_/CUDA" in torch.library._impls) == (not own_devices)
+    assert (guards[1] == before) == bool(own_devices)
+    with pytest.raises(WrongState, match=ENDED):
+        x.data_ptr()
+
+
+def test_the_device_guard_is_restored_by_a_patch_that_leaves_no_tensors():
+    guards = CudaInterfaces()._guards
+    before = guards[1]
+    for _ in range(2):
+        x = after_both().x
+        assert guards[1] != before
+    del x
+    with forebay.emulate("cuda"), patch():
+        pass
+    assert guards[1] == before
 
 
 def test_tensors_are_deleted_silently(monkeypatch):

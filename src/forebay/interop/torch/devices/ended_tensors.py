@@ -8,6 +8,7 @@ known when they are deleted, which must execute no Python code.
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, NoReturn
@@ -23,7 +24,7 @@ from forebay.interop.torch.devices.python_names import NameReplacements
 __all__ = ["EndedTensors"]
 
 _KEYS = ("CUDA", "SparseCUDA", "SparseCsrCUDA", "NestedTensorCUDA")
-_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+_has = torch._C._dispatch_has_kernel_for_dispatch_key
 _mark: Any = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", None)  # of builds with CUDA
 # Operators with a kernel for all devices that calls no other operator.
 _COMPOSITES = [("copy_", "CUDA")]
@@ -48,7 +49,10 @@ class EndedTensors:
         self._libraries: list[torch.library.Library] = []
 
     def begin(self) -> bool:
-        """Refuse the use of all tensors that are alive, when PyTorch is restored. Return False if there are none."""
+        """Refuse the use of all tensors that are alive, when PyTorch is restored.
+
+        Return True if the device guard must stay: such tensors are alive, and PyTorch finds no device of its own.
+        """
         self.stop()
         if end_all():
             gc.collect()  # of most programs, only reference cycles are left
@@ -56,15 +60,33 @@ class EndedTensors:
         if _mark is not None:
             for key in keys:
                 _mark(key, str(ended_tensor("the device")))
-        if keys and not _has_kernel("aten::add.Tensor", "CUDA"):  # a build for the CPU
-            others, aten = (torch.library.Library(space, "IMPL") for space in ("_", "aten"))
-            self._libraries = [others, aten]
-            for dispatch_key in _KEYS:
-                others.fallback(_refuse, dispatch_key)
-            for name, dispatch_key in _COMPOSITES:
-                aten.impl(name, partial(_refuse, name), dispatch_key)
+        refused = bool(keys) and not torch.cuda.device_count()
+        if refused:
+            self._refuse_operators()
         self.refuse_methods()
-        return bool(keys)
+        return refused
+
+    def _refuse_operators(self) -> None:
+        """Refuse all operators of CUDA's dispatch keys.
+
+        Without a driver, no tensor has them but those that have ended. With a driver, PyTorch's kernels and its guard
+        must serve PyTorch's own tensors: they raise the error when they read the address.
+        """
+        kernels = [(f"aten::{name}", key) for name, key in _COMPOSITES]
+        # In a build for CUDA, the kernels would ask the driver, and end the process where C++ code expects no error.
+        kernels += [(name, key) for name in torch._C._dispatch_get_all_op_names() for key in _KEYS if _has(name, key)]
+        libraries: dict[str, torch.library.Library] = {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of replaced kernels
+            for space in ("_", *(name.partition("::")[0] for name, _ in kernels)):
+                if space not in libraries:
+                    libraries[space] = torch.library.Library(space, "IMPL")
+                    self._libraries.append(libraries[space])
+            for key in _KEYS:
+                libraries["_"].fallback(_refuse, key)
+            for name, key in kernels:
+                space, _, short = name.partition("::")
+                libraries[space].impl(short, partial(_refuse, name), key)
 
     def refuse_methods(self) -> None:
         """Refuse the methods of tensors that have ended and are alive, also while PyTorch is patched again."""

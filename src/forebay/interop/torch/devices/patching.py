@@ -42,7 +42,7 @@ from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.interop.torch.devices.reducer_timers import replace_reducer_timers
 from forebay.interop.torch.devices.saved_files import replace_saving
 from forebay.interop.torch.devices.stream_types import replace_stream_types
-from forebay.interop.torch.devices.streams_of_engine import connect_streams
+from forebay.interop.torch.devices.streams_of_engine import connect_streams, disconnect_streams
 from forebay.interop.torch.devices.tensor_methods import replace_methods
 from forebay.interop.torch.devices.torch_internals import CudaInterfaces
 from forebay.interop.torch.extensions.bitsandbytes_library import replace_bitsandbytes
@@ -107,12 +107,10 @@ class Patch:
                 raise WrongState("patch() is active already: leave its with block first")
             if not forebay.cuda.is_available():
                 raise WrongState("there is no CUDA device: call forebay.emulate('cuda') before patch()")
-            _ended.stop()
             interfaces = CudaInterfaces()
             names = NameReplacements()
             kernels = Kernels(special_kernels(), values.device, COMPOSITES)
             values.set_mode(self._mode)
-            connect_streams()
             undo = self._undo
             try:
                 undo.callback(_set_unpatched)
@@ -122,6 +120,8 @@ class Patch:
                 undo.callback(workspaces.clear)
                 undo.callback(kernels.remove)
                 undo.callback(names.restore)
+                _ended.stop()  # after what may fail, and then starts it again
+                connect_streams()
                 interfaces.install()
                 kernels.register()
                 _replace_names(names)
@@ -198,14 +198,12 @@ def patch(mode: values.Mode = "compute") -> AbstractContextManager[None]:
 
 
 _ended = EndedTensors()
-_kept: list[CudaInterfaces] = []  # whose guard PyTorch may still use
 
 
 def _end(interfaces: CudaInterfaces) -> None:
     """Remove the C++ interfaces, and refuse the use of tensors that are alive."""
-    if are_alive := _ended.begin():
-        _kept.append(interfaces)
-    interfaces.remove(keep_guard=are_alive)
+    interfaces.remove(keep_guard=_ended.begin())
+    disconnect_streams()
 
 
 def _set_unpatched() -> None:

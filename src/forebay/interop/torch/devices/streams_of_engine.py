@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 import forebay.cuda
 from forebay.cuda.lifecycle import _exchange_device
@@ -14,7 +15,7 @@ from forebay.runtime.memory.storage import AnyBlock
 from forebay.runtime.streams.event import Event
 from forebay.runtime.streams.stream import Stream, current_stream_for
 
-__all__ = ["connect_streams"]
+__all__ = ["connect_streams", "disconnect_streams"]
 
 _events: dict[int, Event] = {}
 _numbers = count(1)
@@ -26,6 +27,21 @@ def connect_streams() -> None:
         lambda: current.current_index("cuda"), _exchange_device, forebay.cuda.device_count, _current,
         _exchange, _record, _wait, _destroy, _record_memory,
     )  # fmt: skip
+
+
+def disconnect_streams() -> None:
+    """Let a guard that stays after the end of `patch` answer as PyTorch's hooks then do: there is no device.
+
+    The emulation may continue, and the autograd engine asks the hooks about each device that the guard counts.
+    """
+    set_callbacks(
+        _nothing, _nothing, _nothing, _nothing, _nothing, _nothing, _nothing,
+        _destroy, _nothing,  # events that C++ code still has are deleted later
+    )  # fmt: skip
+
+
+def _nothing(*_: int) -> Any:
+    return 0
 
 
 def _current(index: int) -> int:

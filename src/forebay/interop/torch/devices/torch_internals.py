@@ -26,6 +26,8 @@ _GUARD_METHODS = ("exchangeDevice", "getDevice", "setDevice", "uncheckedSetDevic
                   "getDefaultStream", "exchangeStream", "record", "block", "destroyEvent", "queryEvent", "queryStream",
                   "synchronizeEvent", "synchronizeStream", "recordDataPtrOnStream")  # fmt: skip
 _HOOK_METHODS = ("hasCUDA", "hasPrimaryContext", "isBuilt", "isAvailable", "init", "getPinnedMemoryAllocator")
+# Guards that stay, with PyTorch's own and their tables, which are never freed: its events may still use them.
+_kept: dict[int | None, tuple[int | None, list[Table]]] = {}
 _VIRTUAL = re.compile(r"\bvirtual\s+(~)?[^;{}()]*?(\w+)\s*\(")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
@@ -87,13 +89,16 @@ class CudaInterfaces:
         table, guard, _ = make_object(self._guards[_META] or 0, self._guard_slots)
         other, _, hooks = make_object(ctypes.addressof(self._hooks.contents), self._hook_slots)
         self._tables = [table, other]
-        self._replaced = self._guards[_CUDA], self._hooks[0]
+        before = self._guards[_CUDA]
+        self._replaced = _kept[before][0] if before in _kept else before, self._hooks[0]
         self._guards[_CUDA], self._hooks[0] = guard, hooks
 
     def remove(self, *, keep_guard: bool = False) -> None:
-        """Restore them, but not the guard if there was none and tensors of its devices are alive."""
+        """Restore them, but not the guard if tensors of its devices are alive, which PyTorch's guard cannot serve."""
         if self._replaced is not None:
             guard, self._hooks[0] = self._replaced
-            if guard is not None or not keep_guard:
+            if keep_guard:
+                _kept[self._guards[_CUDA]] = guard, self._tables
+            else:
                 self._guards[_CUDA] = guard
             self._replaced = None
