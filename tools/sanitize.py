@@ -40,6 +40,7 @@ class Sanitizer:
     options: dict[str, str]  # environment variables with the runtime's options
     variables: dict[str, str]  # others
     deselected: str = ""  # of pytest: tests that the sanitizer's runtime cannot run
+    graph_bytes: int = 1 << 30  # of the stress
 
     @property
     def folder(self) -> Path:
@@ -59,6 +60,7 @@ SANITIZERS = {
             {"TSAN_OPTIONS": "exitcode=66:die_after_fork=0:detect_deadlocks=0"},
             {},
             "not child and not fork and not parquet and not 300_mib and not columns_is_bounded",
+            16,
         ),
         Sanitizer(
             "address",
@@ -97,9 +99,10 @@ def main(arguments: list[str]) -> int:
 def programs(sanitizer: Sanitizer, seconds: float) -> dict[str, list[str]]:
     """Return the arguments of Python for each program."""
     pytest = [*PYTEST, *(["-k", sanitizer.deselected] if sanitizer.deselected else [])]
+    stress = [f"{seconds:g}", str(sanitizer.graph_bytes)]
     return {
-        "stress": ["-m", "support.stress", "", f"{seconds:g}"],
-        "stress of expandable segments": ["-m", "support.stress", "expandable_segments:True", f"{seconds:g}"],
+        "stress": ["-m", "support.stress", "", *stress],
+        "stress of expandable segments": ["-m", "support.stress", "expandable_segments:True", *stress],
         "conformance": [*pytest, "tests/test_conformance.py"],
         "readers": [*pytest, "tests/snapshot/formats", "tests/snapshot/test_hostile_files.py"],
     }

@@ -57,8 +57,8 @@ def test_programs_are_the_stress_the_conformance_suite_and_the_readers(sanitize,
         assert ("pytest" in command) == (sanitize.SANITIZERS["thread"].deselected in command)
     programs = sanitize.programs(sanitize.SANITIZERS["address"], 7)
     assert [command[1:] for what, command in programs.items() if "stress" in what] == [
-        ["support.stress", "", "7"],
-        ["support.stress", "expandable_segments:True", "7"],
+        ["support.stress", "", "7", "1073741824"],
+        ["support.stress", "expandable_segments:True", "7", "1073741824"],
     ]
     paths = [word for command in programs.values() for word in command if word.startswith("tests/")]
     assert paths[0] == "tests/test_conformance.py"

@@ -1,14 +1,16 @@
-"""A program that stresses two emulated devices with 16 threads: python -m support.stress SETTINGS SECONDS [SEED].
+"""A program that stresses two emulated devices with 16 threads: python -m support.stress SETTINGS SECONDS [BYTES].
 
 On the first device each thread has streams of its own and verifies the values of its tensors; graphs only read memory
 that may be gone. On the second device threads share streams, also while one of them is captured, so that graphs use
 memory of other threads, and values mean nothing there. At the end statistics equal a recount of the snapshot, and
-without tensors all memory is returned. Prints the number of operations and of expected errors as JSON.
+without tensors all memory is returned. Graphs use tensors of at most BYTES bytes: ThreadSanitizer takes milliseconds
+for each word of memory that a graph uses too late. Prints the number of operations and of expected errors as JSON.
 """
 
 from __future__ import annotations
 
 import collections
+import faulthandler
 import gc
 import json
 import random
@@ -17,7 +19,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import forebay
@@ -25,6 +27,7 @@ from forebay import cuda, memory
 from forebay.runtime.devices.current import opened_for
 
 THREADS = 16
+LIMIT = 120  # seconds beyond the given ones, after which the program is taken to hang
 DEVICES = ("cuda:0", "cuda:1")
 MIB = 1 << 20
 SIZES = (10, 5_000, MIB, 3 * MIB, 11 * MIB)
@@ -48,9 +51,10 @@ capturing = threading.Lock()  # held while a stream of the first device is captu
 class Worker(threading.Thread):
     """A thread that does random operations until `end`."""
 
-    def __init__(self, number: int, seed: int, end: float, shared: list[forebay.Stream]) -> None:
+    def __init__(self, number: int, end: float, shared: list[forebay.Stream], most: int) -> None:
         super().__init__()
-        self.random = random.Random(1000 * seed + number)
+        self.random = random.Random(number)
+        self.in_graphs = tuple(size for size in SIZES if size <= most)
         self.end, self.shared = end, shared
         self.streams = [forebay.Stream(device=device) for device in DEVICES]
         self.done = collections.Counter[str]()
@@ -81,9 +85,9 @@ class Worker(threading.Thread):
         self.unchecked.clear()
         self.graphs.clear()
 
-    def new(self, device: int) -> tuple[forebay.Tensor, int]:
+    def new(self, device: int, sizes: Sequence[int] = SIZES) -> tuple[forebay.Tensor, int]:
         value = self.random.randrange(1, 200)
-        size = self.random.choice(SIZES)
+        size = self.random.choice(sizes)
         return forebay.full((size,), value, dtype="uint8", device=DEVICES[device]), value
 
     def verify(self, tensor: forebay.Tensor, value: int) -> None:
@@ -131,7 +135,7 @@ class Worker(threading.Thread):
     def do_capture(self) -> None:
         """Capture a copy of memory that is freed, sometimes before the capture ends."""
         with self.streams[0]:
-            source, _ = self.new(0)
+            source, _ = self.new(0, self.in_graphs)
         graph, early = cuda.CUDAGraph(), self.random.random() < 0.5
         with self.capture(graph):
             copy = source.clone()
@@ -168,7 +172,7 @@ class Worker(threading.Thread):
 
     def do_shared_work(self) -> None:
         with self.random.choice(self.shared):
-            tensor, _ = self.new(1)
+            tensor, _ = self.new(1, self.in_graphs)
             copy = tensor.clone()
             copy.record_stream(self.streams[1])
             self.unchecked.append(copy)
@@ -176,7 +180,7 @@ class Worker(threading.Thread):
     def do_shared_capture(self) -> None:
         graph = cuda.CUDAGraph()
         with cuda.graph(graph, stream=self.random.choice(self.shared), capture_error_mode="thread_local"):
-            tensor, _ = self.new(1)
+            tensor, _ = self.new(1, self.in_graphs)
             tensor.fill_(1)
         graph.replay()
         self.unchecked.append(graph)
@@ -225,14 +229,15 @@ def recount(device: str) -> None:
     assert (memory.memory_allocated(device), memory.memory_reserved(device), total - free) == (0, 0, 0), (device, left)
 
 
-def main(settings: str, seconds: str, seed: str = "0") -> None:
+def main(settings: str, seconds: str, most: str = str(SIZES[-1])) -> None:
+    faulthandler.dump_traceback_later(float(seconds) + LIMIT, exit=True)
     warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # another thread has ended its capture
     if settings:
         memory.set_allocator_settings(settings)
     forebay.emulate("cuda", count=len(DEVICES), memory=256 * MIB)
     shared = [forebay.Stream(device=DEVICES[1]) for _ in range(4)]
     end = time.monotonic() + float(seconds)
-    workers = [Worker(number, int(seed), end, shared) for number in range(THREADS)]
+    workers = [Worker(number, end, shared, int(most)) for number in range(THREADS)]
     for worker in workers:
         worker.start()
     for worker in workers:
