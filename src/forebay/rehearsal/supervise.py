@@ -51,8 +51,6 @@ class Rehearsal:
         Create no new files either.
     services : tuple of str
         What is not sent to other services, for the report.
-    is_hidden : callable, optional
-        Returns True for the path of a file that is no file of the program, and not in the report.
     size : str, optional
         What changes may take, as for `launch`.
     """
@@ -62,7 +60,6 @@ class Rehearsal:
     caches: Sequence[str] = ()
     dry: bool = False
     services: tuple[str, ...] = ()
-    is_hidden: Callable[[str], bool] = _never
     size: str = ""
     _reported: bool = field(default=False, init=False)
 
@@ -116,7 +113,7 @@ class Rehearsal:
 
     def _changes(self, launched: Launched) -> list[Change]:
         found = read_changes(launched.layers)
-        return [each for each in found if not (self.is_hidden(each.path) or is_semaphore(each.path))]
+        return [each for each in found if not is_semaphore(each.path)]
 
     def _chosen(self, changes: list[Change]) -> list[Change]:
         changes = [each for each in changes if not is_below(each.path, DROPPED)]

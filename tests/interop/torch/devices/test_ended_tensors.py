@@ -254,8 +254,9 @@ def test_a_patch_that_is_entered_without_a_block_stays():
         assert decorated() == [1, 1]
 
 
+@pytest.mark.parametrize("allocator", ["default", "debug"])  # the second overwrites memory that Python frees
 @pytest.mark.parametrize("caching", ["", "1"])
-def test_nothing_is_printed_at_the_exit_while_pytorch_is_patched(caching):
+def test_nothing_is_printed_at_the_exit_while_pytorch_is_patched(caching, allocator):
     program = """
 import os, sys, threading, torch, forebay, forebay.interop.torch
 forebay.emulate("cuda")
@@ -274,7 +275,7 @@ stream = torch.cuda.stream(torch.cuda.Stream())
 stream.__enter__()
 del pool, graph, cycle
 """
-    where = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": caching}
+    where = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": caching, "PYTHONMALLOC": allocator}
     done = subprocess.run(
         [sys.executable, "-c", program], env=where, capture_output=True, text=True, timeout=240, check=False
     )

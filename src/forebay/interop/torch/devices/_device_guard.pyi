@@ -1,11 +1,6 @@
 """Objects of PyTorch's C++ interfaces for CUDA without a driver."""
 
 from collections.abc import Callable, Mapping
-from typing import final
-
-@final
-class Table:
-    """A table of C++ methods, and an object with it. PyTorch must not use it after its deletion."""
 
 def set_callbacks(
     current_index: Callable[[], int],
@@ -51,8 +46,10 @@ def set_host_allocator(allocator: int) -> None:
         Address of PyTorch's allocator of CPU memory.
     """
 
-def make_object(template: int, slots: Mapping[str, int]) -> tuple[Table, int, int]:
+def make_object(template: int, slots: Mapping[str, int]) -> tuple[int, int]:
     """Copy an object, and replace methods of the copy.
+
+    The copy is never freed: C++ code uses it also when the interpreter has ended.
 
     Parameters
     ----------
@@ -67,8 +64,6 @@ def make_object(template: int, slots: Mapping[str, int]) -> tuple[Table, int, in
 
     Returns
     -------
-    table : Table
-        The owner of the memory.
     instance : int
         Address of the copy.
     methods : int

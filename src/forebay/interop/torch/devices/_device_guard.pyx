@@ -8,6 +8,7 @@ and returns what the C++ ABI prescribes for c10::Device (type and index, a byte 
 
 from cpython.object cimport PyObject
 from libc.stdint cimport int8_t, int64_t, uint16_t, uintptr_t
+from libc.stdlib cimport malloc
 from libc.string cimport memcpy
 
 from forebay._late_errors cimport MAX_INTERRUPTS, postpone
@@ -26,11 +27,9 @@ cdef struct Stream:
     uint16_t device
     int64_t number
 
-cdef class Table:
-    """A table of methods, and an object with it."""
-
-    cdef void* methods[TYPE_INFORMATION + METHODS]
-    cdef void* instance[1]
+cdef struct Object:
+    void** methods  # the table of C++, which begins after the type information
+    void* table[TYPE_INFORMATION + METHODS]
 
 cdef uintptr_t _host_allocator = 0
 cdef tuple _callbacks = ()
@@ -212,13 +211,16 @@ def set_host_allocator(uintptr_t allocator):
 def make_object(uintptr_t template, dict slots not None):
     if template == 0:
         raise ValueError("the address of the object is 0")
-    cdef Table table = Table()
-    cdef void** methods = (<void***>template)[0]
+    cdef Object copy
     cdef int slot
-    memcpy(table.methods, methods - <int>TYPE_INFORMATION, sizeof(table.methods))
+    memcpy(copy.table, (<void***>template)[0] - <int>TYPE_INFORMATION, sizeof(copy.table))
     for name, slot in slots.items():
         if not 0 <= slot < METHODS:
             raise ValueError(f"no method has the number {slot}")
-        table.methods[<int>TYPE_INFORMATION + slot] = <void*><uintptr_t>_METHODS[name]
-    table.instance[0] = &table.methods[<int>TYPE_INFORMATION]
-    return table, <uintptr_t>&table.instance[0], <uintptr_t>table.instance[0]
+        copy.table[<int>TYPE_INFORMATION + slot] = <void*><uintptr_t>_METHODS[name]
+    cdef Object* made = <Object*>malloc(sizeof(Object))  # not Python's memory, which ends before C++'s static objects
+    if made is NULL:
+        raise MemoryError
+    made[0] = copy
+    made.methods = &made.table[<int>TYPE_INFORMATION]
+    return <uintptr_t>made, <uintptr_t>made.methods

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import re
+from functools import cache
 from pathlib import Path
 
 import torch
 
 from forebay.errors import Unsupported
-from forebay.interop.torch.devices._device_guard import Table, make_object, set_host_allocator
+from forebay.interop.torch.devices._device_guard import make_object, set_host_allocator
 
 __all__ = ["CudaInterfaces", "method_slots"]
 
@@ -26,8 +27,8 @@ _GUARD_METHODS = ("exchangeDevice", "getDevice", "setDevice", "uncheckedSetDevic
                   "getDefaultStream", "exchangeStream", "record", "block", "destroyEvent", "queryEvent", "queryStream",
                   "synchronizeEvent", "synchronizeStream", "recordDataPtrOnStream")  # fmt: skip
 _HOOK_METHODS = ("hasCUDA", "hasPrimaryContext", "isBuilt", "isAvailable", "init", "getPinnedMemoryAllocator")
-# Guards that stay, with PyTorch's own and their tables, which are never freed: its events may still use them.
-_kept: dict[int | None, tuple[int | None, list[Table]]] = {}
+# Guards that stay, and PyTorch's own.
+_kept: dict[int | None, int | None] = {}
 _VIRTUAL = re.compile(r"\bvirtual\s+(~)?[^;{}()]*?(\w+)\s*\(")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
@@ -81,16 +82,14 @@ class CudaInterfaces:
         find_allocator.restype = find_hooks.restype = ctypes.c_void_p
         set_host_allocator(find_allocator())
         self._hooks = ctypes.cast(find_hooks(), ctypes.POINTER(ctypes.c_void_p))
-        self._tables: list[Table] = []  # never freed while PyTorch may use them
         self._replaced: tuple[int | None, int | None] | None = None
 
     def install(self) -> None:
         """Replace PyTorch's guard and hooks."""
-        table, guard, _ = make_object(self._guards[_META] or 0, self._guard_slots)
-        other, _, hooks = make_object(ctypes.addressof(self._hooks.contents), self._hook_slots)
-        self._tables = [table, other]
+        guard, _ = _copy(self._guards[_META] or 0, *self._guard_slots.items())
+        _, hooks = _copy(ctypes.addressof(self._hooks.contents), *self._hook_slots.items())
         before = self._guards[_CUDA]
-        self._replaced = _kept[before][0] if before in _kept else before, self._hooks[0]
+        self._replaced = _kept[before] if before in _kept else before, self._hooks[0]
         self._guards[_CUDA], self._hooks[0] = guard, hooks
 
     def remove(self, *, keep_guard: bool = False) -> None:
@@ -98,7 +97,13 @@ class CudaInterfaces:
         if self._replaced is not None:
             guard, self._hooks[0] = self._replaced
             if keep_guard:
-                _kept[self._guards[_CUDA]] = guard, self._tables
+                _kept[self._guards[_CUDA]] = guard
             else:
                 self._guards[_CUDA] = guard
             self._replaced = None
+
+
+@cache
+def _copy(template: int, *slots: tuple[str, int]) -> tuple[int, int]:
+    """Copy an object of PyTorch, once in the process: the copy is never freed."""
+    return make_object(template, dict(slots))
