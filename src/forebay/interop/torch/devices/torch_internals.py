@@ -89,7 +89,7 @@ class CudaInterfaces:
         guard, _ = _copy(self._guards[_META] or 0, *self._guard_slots.items())
         _, hooks = _copy(ctypes.addressof(self._hooks.contents), *self._hook_slots.items())
         before = self._guards[_CUDA]
-        self._replaced = _kept[before] if before in _kept else before, self._hooks[0]
+        self._replaced = _kept.get(before, before), self._hooks[0]
         self._guards[_CUDA], self._hooks[0] = guard, hooks
 
     def remove(self, *, keep_guard: bool = False) -> None:
