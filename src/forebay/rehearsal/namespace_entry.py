@@ -8,12 +8,15 @@ If a step fails, the reason is sent through the socket, and the status is 1. Not
 mounts are those of this process, and end with it, however it ends.
 """
 
+from __future__ import annotations
+
 import ctypes
 import json
 import os
 import signal
 import socket
 import sys
+from typing import Any
 
 __all__ = ["enter", "main"]
 
@@ -54,7 +57,7 @@ def main() -> None:
     os.execv(program[0], program)  # noqa: S606 -- the purpose of this file
 
 
-def enter(plan: dict) -> tuple[int, list[str]]:  # type: ignore[type-arg]  # plain JSON
+def enter(plan: dict[str, Any]) -> tuple[int, list[str]]:
     """Enter a mount namespace with the tree of the plan.
 
     Returns a descriptor of the folder with the changes, and the folders that are read-only as they have no overlay.
@@ -80,7 +83,7 @@ def enter(plan: dict) -> tuple[int, list[str]]:  # type: ignore[type-arg]  # pla
     return changes, sealed
 
 
-def _build(plan: dict, store: str) -> list[str]:  # type: ignore[type-arg]  # as above
+def _build(plan: dict[str, Any], store: str) -> list[str]:
     number, sealed = 0, []
     for kind, path in plan["steps"]:
         source, target = f"/old{path.rstrip('/')}", f"/new{path.rstrip('/')}"
@@ -100,7 +103,7 @@ def _build(plan: dict, store: str) -> list[str]:  # type: ignore[type-arg]  # as
     return sealed
 
 
-def _overlay(plan: dict, lower: str, target: str, folder: str) -> None:  # type: ignore[type-arg]  # as above
+def _overlay(plan: dict[str, Any], lower: str, target: str, folder: str) -> None:
     for name in ("", "/upper", "/work"):
         os.mkdir(folder + name)  # noqa: PTH102 -- as above
     _copy_attributes(lower, f"{folder}/upper", privileged=plan["privileged"])

@@ -24,8 +24,8 @@ class PrivateFolder:
     def __init__(self) -> None:
         base = Path(tempfile.gettempdir())
         _remove_stale(base)
-        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.geteuid()}-", dir=base))
-        self.lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self.path: Path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.geteuid()}-", dir=base))
+        self.lock: int = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for name in ("upper", "deleted"):
             (self.path / name).mkdir()

@@ -54,7 +54,9 @@ class CapturedMemory(Generic[_P]):
         used = [(number, span) for number, node in enumerate(work) for span in _spans_of(node)]
         spans = _merged(span for _, span in used)
         gone = _released(used, spans, releases)
-        self.spans = [span for span in spans if mapped.contains(span) or any(_overlap(span, each) for each in gone)]
+        self.spans: list[_Span] = [
+            span for span in spans if mapped.contains(span) or any(_overlap(span, each) for each in gone)
+        ]
         for graph in inner:  # what was released before it became a part
             self.spans += [span for span in graph.spans if not mapped.contains(span)]
         own = [port for port in every if any(map(_MappedMemory((port,)).contains, self.spans))]
