@@ -32,7 +32,7 @@ __all__ = [
 #   can write to it, sticky or not. The group may write to other folders, as many systems give each user a group.
 # * A symbolic link, in any component of a path, is followed only if its owner is one of these.
 # * In a shared folder, a file of someone else is not replaced, and a device or pipe of someone else not opened.
-# The folders above need no check: the path is walked by descriptors, so nobody can replace a component afterwards.
+# The folders above need no check: the path is walked by descriptors, so no component can be replaced afterwards.
 # Files that the user names as input may belong to anyone: their content is hostile, and read as
 # docs/design/untrusted-snapshots.md describes.
 # Files that a program names in functions of PyTorch, such as `_dump_snapshot`, are written as by `open`.
@@ -59,7 +59,7 @@ def check_folder(status: os.stat_result, path: str | os.PathLike[str], *, privat
     path : str or os.PathLike
         The folder, for the text of the error.
     private : bool, default False
-        Demand that nobody but the user can write to it.
+        Demand that no other user can write to it.
 
     Raises
     ------
@@ -226,7 +226,7 @@ def open_folder(path: str | os.PathLike[str], *, create: bool = False, private: 
     create : bool, default False
         Make it and the folders above, if they are missing.
     private : bool, default False
-        Demand that nobody but the user can write to it; it is made with mode 0700.
+        Demand that no other user can write to it; it is made with mode 0700.
 
     Returns
     -------

@@ -140,7 +140,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class DeviceEvents:
-    """What happened on one device in one process, or in several. Sizes are in bytes.
+    """Events of one device in one process, or in several. Sizes are in bytes.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ class DeviceEvents:
 
 @dataclass(frozen=True, slots=True)
 class ProcessEvents:
-    """What happened in one process.
+    """Events of one process.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the commands for snapshot files share: a snapshot is never replaced by a command that reads it."""
+"""Shared functions of the commands for snapshot files: a snapshot is never replaced by a command that reads it."""
 
 from __future__ import annotations
 

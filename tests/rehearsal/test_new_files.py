@@ -81,7 +81,7 @@ def test_file_that_appeared_meanwhile_is_kept(layer):
     Path(layer.real, "exists", "log.txt").write_text("theirs")
     created, failed = create(selected, lambda _: False)
     assert created == []
-    assert failed == {f"{layer.real}/exists/log.txt": "another process has created it meanwhile"}
+    assert failed == {f"{layer.real}/exists/log.txt": "another process has created it during the run"}
     assert Path(layer.real, "exists", "log.txt").read_text() == "theirs"
 
 

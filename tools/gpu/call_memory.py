@@ -50,7 +50,7 @@ def reset(kit: Kit) -> None:
     """Free what the last call has left, also after an error."""
     kit.made.clear()
     gc.collect()
-    gc.freeze()  # what modules were imported meanwhile: the collections between calls then take microseconds
+    gc.freeze()  # the objects of modules imported since: the collections between calls then take microseconds
     if kit.device == "cuda":
         if (stop := getattr(kit.torch.cuda.memory, "_record_memory_history", None)) is not None:
             stop(None)

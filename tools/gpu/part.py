@@ -57,7 +57,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Job:
-    """What a part is asked to do: where its files go, until when it may work, and how thoroughly."""
+    """Task of a part: the folder of its files, its deadline, and whether few repetitions suffice."""
 
     folder: Path
     deadline: float  # of time.monotonic(): the part is killed then, with its children
@@ -114,7 +114,7 @@ def read_outcome(folder: Path) -> Outcome | None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """End this process and its group when the run was killed, so that nobody uses the GPU after it."""
+    """End this process and its group when the run was killed, so that no process uses the GPU after it."""
     while os.getppid() == parent:
         time.sleep(_PARENT)
     os.killpg(0, signal.SIGKILL)

@@ -104,7 +104,7 @@ def kill_marked(mark: str, process: subprocess.Popen[bytes]) -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     end = time.monotonic() + _KILLED
-    while (alive := _marked(mark)) and time.monotonic() < end:  # a process may start another one meanwhile
+    while (alive := _marked(mark)) and time.monotonic() < end:  # a process may start another one before it is killed
         for pid in alive:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

@@ -26,7 +26,7 @@ _LARGEST = 64 << 20  # bytes of a file of an earlier run
 
 @dataclass
 class Results:
-    """What a run has found so far, in its folder."""
+    """Results of a run so far, in its folder."""
 
     folder: RunFolder
     facts: dict[str, str]  # about the run: its card, its driver, its command, ...
@@ -108,7 +108,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Earlier:
-    """What an earlier run has found."""
+    """Results of an earlier run."""
 
     facts: Mapping[str, str]
     parts: Mapping[str, Result]

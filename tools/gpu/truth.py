@@ -1,4 +1,4 @@
-"""What `fit` predicts, measured with PyTorch on this card: the memory of small workloads, each in a fresh process.
+"""The memory of small PyTorch workloads on this card, each in a fresh process: the truth for predictions of `fit`.
 
 For each workload: peak allocated and reserved memory, and the size of every allocation in order (`gpu.workloads`).
 Beside it, memory outside the allocator. The folder of the part gets truth.json, complete after each workload; `dev.py
@@ -124,7 +124,7 @@ class _Truth:
         self._save()
 
     def _description(self) -> dict[str, Any]:
-        """Return the card and the software. A card that cannot be described is measured all the same."""
+        """Return the card and the software. A card that cannot be described is still measured."""
         first = self._processes.method
         for method in dict.fromkeys((first, "spawn")):
             self._processes.method = method

@@ -35,7 +35,7 @@ _FAILED_STARTS = 3  # processes in a row that end before their first call
 
 @dataclass
 class Measurements:
-    """What was measured so far."""
+    """Measurements so far."""
 
     calls: Sequence[Call]
     machine: dict[str, Any] = field(default_factory=dict)

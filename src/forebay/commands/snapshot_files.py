@@ -1,4 +1,4 @@
-"""What the commands for snapshot files share: reading with one-line errors, and progress bars."""
+"""Shared functions of the commands for snapshot files: reading with one-line errors, and progress bars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program has changed in its overlays: files that exist, files that it deleted, and new files."""
+"""Changes of a program in its overlays: changed files, deleted files, and new files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Change:
 
 
 def read_changes(layers: list[Layer]) -> list[Change]:
-    """Return the changes of all layers, sorted by path. Entries that disappear meanwhile are left out."""
+    """Return the changes of all layers, sorted by path. Entries that disappear during the walk are left out."""
     found = [change for layer in layers for change in _folder(layer, "", is_new=not os.path.lexists(layer.real))]
     found += [change for layer in layers if layer.deleted for change in _deleted(layer, "")]
     return sorted(found, key=lambda each: each.path)

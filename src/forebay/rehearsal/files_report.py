@@ -1,4 +1,4 @@
-"""What a run without values did to files: the part of its report, as JSON and as text."""
+"""Report of the files that a run without values has changed or created, as JSON and as text."""
 
 from __future__ import annotations
 

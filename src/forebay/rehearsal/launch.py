@@ -191,7 +191,7 @@ def _inherited() -> list[int]:
     found = []
     with suppress(OSError):
         for name in os.listdir("/dev/fd"):  # noqa: PTH208 -- names
-            with suppress(OSError, ValueError):  # closed meanwhile: that of the list itself
+            with suppress(OSError, ValueError):  # closed since it was listed: the descriptor of the list itself
                 if int(name) > 2 and os.get_inheritable(int(name)):
                     found.append(int(name))
     return found

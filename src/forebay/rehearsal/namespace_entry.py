@@ -128,7 +128,8 @@ def _copy_attributes(lower: str, upper: str, *, privileged: bool) -> None:
         os.chown(upper, found.st_uid, found.st_gid)
         os.chmod(upper, found.st_mode & 0o7777)  # noqa: PTH101 -- as above
         return
-    # The layer is the user's, whoever owns the folder: what others grant the user is what the owner may do here.
+    # The layer belongs to the user also where another user owns the folder: the permissions that the folder grants to
+    # the user become those of the layer's owner.
     mine = sum(bit << 6 for flag, bit in ((os.R_OK, 4), (os.W_OK, 2), (os.X_OK, 1)) if os.access(lower, flag))
     os.chmod(upper, (found.st_mode & 0o7077) | mine)  # noqa: PTH101 -- as above
 

@@ -101,7 +101,7 @@ def create(chosen: list[Change], replaced: Callable[[str], bool]) -> tuple[list[
                 _copy(each, replace=replaced(each.path))
         except FileExistsError:
             if not each.is_folder:
-                failed[each.path] = "another process has created it meanwhile"
+                failed[each.path] = "another process has created it during the run"
         except OSError as error:
             failed[each.path] = error.strerror or str(error)
         else:

@@ -1,4 +1,4 @@
-"""What calls of operators allocated on real GPUs, and over the oracle, compared with emulated devices.
+"""Allocations of operator calls on real GPUs, and over the oracle, compared with emulated devices.
 
 The records of GPUs are those that `dev.py gpu --keep` has put into tests/data/gpu-truth, see tools/gpu/workspaces.py.
 """

@@ -235,7 +235,7 @@ def _attributes(kind: type) -> list[str]:
 
 @contextlib.contextmanager
 def _in_another_thread(calls: Calls) -> Iterator[None]:
-    """Collect garbage and call the module in another thread meanwhile."""
+    """Collect garbage, and call the module in another thread at the same time."""
     stop = threading.Event()
 
     def run() -> None:

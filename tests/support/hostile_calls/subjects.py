@@ -1,4 +1,4 @@
-"""What is called: the names of a compiled module, and objects of its classes in many states.
+"""Subjects of hostile calls: the names of a compiled module, and objects of its classes in many states.
 
 Numbers that are addresses cannot be checked by anyone: where a function uses memory or a C function at an address, it
 gets real ones, of the table `ADDRESSES`. So do tables of functions: a soft driver, whose functions all return 0.

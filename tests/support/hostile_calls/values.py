@@ -20,7 +20,7 @@ MEMORY = ctypes.create_string_buffer(1 << 16)  # what every address of memory th
 
 
 class Reentry:
-    """What the methods of hostile objects do: a further call of the object whose method is running."""
+    """Effects of the methods of hostile objects: a further call of the object whose method is running."""
 
     def __init__(self) -> None:
         self.subject: Any = None

@@ -1,4 +1,4 @@
-"""What a record says about the card and the software: nothing that depends on clocks or on the moment."""
+"""Facts of a record about the card and the software: none depends on clocks or on the moment."""
 
 from __future__ import annotations
 

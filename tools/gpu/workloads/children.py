@@ -1,4 +1,4 @@
-"""What the processes of a measurement do: each writes its results to a file."""
+"""Functions of the processes of a measurement: each writes its results to a file."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 Importing PyTorch and transformers takes longer than most workloads run, so it is done once: this process imports, and
 each measurement runs in a fork of it. CUDA cannot be used in a fork of a process that has called its driver, even only
 to count devices. This process therefore calls no function of torch.cuda, PYTORCH_NVML_BASED_CUDA_CHECK makes the
-packages that ask for devices at import ask NVML, and if the driver was opened all the same, or a fork reports it,
+packages that ask for devices at import ask NVML, and if the driver was opened nevertheless, or a fork reports it,
 processes are started afresh.
 """
 

@@ -54,7 +54,7 @@ class Exchange:
 
     @property
     def events(self) -> int:
-        """What the exchange waits for, as of `select.poll`."""
+        """Return the events that the exchange waits for, as for `select.poll`."""
         return select.POLLIN if self._reply is None else select.POLLOUT
 
     def receive(self) -> int | None:

@@ -192,7 +192,7 @@ cdef class Entries:
     def rows(self):
         if not self.closed:
             raise ValueError("the recorder is still recording: close it first")
-        # Making objects may run finalizers, which may call `clear`: meanwhile, the ring belongs to this call.
+        # Making objects may run finalizers, which may call `clear`: until it returns, the ring belongs to this call.
         cdef unique_ptr[Ring[Row]] other
         other.reset(new Ring[Row](1))
         cdef uint64_t resets = self.resets

@@ -18,8 +18,8 @@ unknown: it is an orphan until a `shrink` without concurrent calls has decommitt
 # these pages, and before all later work, which is refused. Its steps, each finished before the next:
 #   1. the pool lists the range as Decommitting (`begin_decommit`, `evict`): no allocation gets it;
 #   2. the allocator waits for its queues, outside all locks;
-#   3. the port removes the range from `memory()`, then notes the release (`ReleaseLog.note`): whoever submits a graph
-#      later sees the changed count, finds the range missing and raises error 700;
+#   3. the port removes the range from `memory()`, then notes the release (`ReleaseLog.note`): a thread that submits a
+#      graph later sees the changed count, finds the range missing and raises error 700;
 #   4. the port waits for what was submitted until then (`BaseHostPort.drain`), also on queues that are being
 #      captured, whose earlier work is not behind any tick of the allocator, and on queues of other devices;
 #   5. the system unmaps the pages.

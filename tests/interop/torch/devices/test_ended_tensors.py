@@ -92,7 +92,7 @@ ACCESSES = {
 
 @pytest.fixture(autouse=True)
 def restored():
-    """What refuses ended tensors stays until the next patch: end it for the other tests of the process."""
+    """Remove the refusal of ended tensors, which lasts until the next patch, for the other tests of the process."""
     yield
     gc.collect()
     with forebay.emulate("cuda"), patch():

@@ -1,1 +1,1 @@
-"""What holds the memory of a PyTorch program: a ledger of its allocations, and the result by category and line."""
+"""Attribution of the memory of a PyTorch program: a ledger of its allocations, and the result by category and line."""

@@ -101,7 +101,7 @@ class PeakUse:
 
     @property
     def events(self) -> DeviceEvents:
-        """What happened on the device, for a verdict."""
+        """Events of the device, for a verdict."""
         return DeviceEvents(
             self.index, self.capacity, self.peak_allocated, self.peak_reserved, self.ooms, self.failed,
             self.idle_since_oom,

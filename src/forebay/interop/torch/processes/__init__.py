@@ -1,4 +1,4 @@
-"""What the processes of a program did with emulated devices: records that survive any end, and their sum.
+"""Records of the use of emulated devices by the processes of a program, which survive any end, and their sum.
 
 Note [Records survive any end]: a verdict needs what every process of a program did, also of one that ended by os._exit,
 os.exec*, a signal, or without a word, and of processes that shell scripts started. Each process whose PyTorch uses

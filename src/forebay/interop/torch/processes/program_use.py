@@ -35,7 +35,7 @@ class ProcessPeak:
 
 @dataclass(frozen=True, slots=True)
 class ProgramDevice:
-    """What all processes of a program did on one device.
+    """Use of one device by all processes of a program.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class ProgramDevice:
 
 @dataclass(frozen=True, slots=True)
 class ProgramUse:
-    """What all processes of a program did.
+    """Use of all devices by all processes of a program.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ __all__ = ["ProcessRecord", "ending_by_status", "read_records", "with_main"]
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """What one process did.
+    """Record of one process.
 
     Parameters
     ----------
