@@ -28,7 +28,7 @@ LIMIT = 60  # seconds
 def run(root, *arguments, variables=None, program=None):
     """Run the task, or a program that may import its modules, on the software driver."""
     paths = [f"{root / folder}" for folder in ("tools", "tests", "src")]
-    environment = software_driver.environment(PYTHONPATH=":".join(paths), **(variables or {}))
+    environment = software_driver.environment(**{"PYTHONPATH": ":".join(paths), **(variables or {})})
     command = ["-c", dedent(program)] if program else ["-m", "gpu", *map(str, arguments)]
     return subprocess.run(
         [sys.executable, *command],
@@ -71,6 +71,26 @@ def test_reason_is_given_without_a_gpu(root, tmp_path):
     done = run(root, "--output", tmp_path, variables={"SOFTCUDA_DEVICES": "0"})
     assert done.returncode == 1
     assert "no GPU to test: cuInit returned 100" in done.stderr
+
+
+def test_gpu_that_others_use_is_named_in_one_line(root, tmp_path):
+    """By the NVML of nvidia-ml-py, of which this is a stand-in: the software driver has no other users."""
+    (tmp_path / "pynvml.py").write_text(
+        dedent("""
+        from types import SimpleNamespace as Object
+        nvmlInit = nvmlShutdown = lambda: None
+        nvmlSystemGetDriverVersion = lambda: "580.1"
+        nvmlDeviceGetHandleByIndex = lambda index: index
+        nvmlDeviceGetMemoryInfo = lambda device: Object(used=30 << 30)
+        nvmlDeviceGetComputeRunningProcesses = lambda device: [Object(pid=7), Object(pid=8)]
+        """)
+    )
+    variables = {"PYTHONPATH": ":".join([str(tmp_path), *(f"{root / each}" for each in ("tools", "tests", "src"))])}
+    done = run(root, "--minutes", "1", "--output", tmp_path / "out", "smoke", variables=variables)
+    assert done.returncode == 0, done.stderr
+    text = "30.00 GiB of the GPU are in use by other programs (processes 7, 8)"
+    assert text in done.stdout.splitlines()
+    assert json.loads((tmp_path / "out/results.json").read_text())["facts"]["in use"] == text
 
 
 def test_unknown_part_is_refused(root):
