@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +75,24 @@ def test_error_of_the_function_is_the_message_with_an_executor():
 def test_run_that_takes_too_long_is_an_error():
     (found,) = will_it_fit(train, ["h100"], timeout=0.01)
     assert (found.verdict, found.message) == ("did not finish", "the run took longer than 0.01 s")
+
+
+def start_another(folder):
+    import subprocess
+    from pathlib import Path
+
+    Path(folder, "pid").write_text(str(subprocess.Popen(["sleep", "90"]).pid))
+    threading.Event().wait(90)
+
+
+def test_run_that_takes_too_long_leaves_no_process(tmp_path):
+    (found,) = will_it_fit(partial(start_another, str(tmp_path)), ["h100"], mode="compute", timeout=4)
+    assert found.message == "the run took longer than 4 s"
+    pid = (tmp_path / "pid").read_text()
+    end = time.monotonic() + 10
+    while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
+        assert time.monotonic() < end, "the process of the program lives on"
+        time.sleep(0.05)
 
 
 def test_wrong_arguments_are_refused(monkeypatch):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,7 @@ def _start(
     """Run the process of a task. Without values, it changes and creates no files but those in `folder`."""
     options: dict[str, Any] = {
         "cwd": task.folder or None, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
+        "start_new_session": True,  # so that `_kill` reaches what the program has started
     }  # fmt: skip
     if task.mode != "shapes" or is_inside():
         with subprocess.Popen(command, env=environment, **options) as process:
@@ -122,13 +125,19 @@ def _wait(process: subprocess.Popen[bytes], timeout: float | None) -> tuple[Endi
     try:
         output, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        process.kill()
+        _kill(process)
         return Ending(How.TIME_LIMIT, f"the run took longer than {timeout} s"), ""
     except BaseException:
-        process.kill()
+        _kill(process)
         raise
     last = output.decode(errors="replace").strip().rpartition("\n")[2]
     return ending_by_status(process.returncode), last
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program and the processes of its session, which would otherwise live on."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _environment(task: FitTask) -> dict[str, str]:
