@@ -49,28 +49,8 @@ BESIDE = {  # environments over .venv: by extra, what is installed, the platform
 }
 STAMP = VENV / "dev-stamp.json"  # completed steps; each removes its entry when it starts and restores it at its end
 
-COMPILED = (  # extension modules
-    "_core",
-    "backends/common/_releases",
-    "backends/common/_segments",
-    "backends/nvidia/_memory",
-    "backends/nvidia/_stream",
-    "faces/_device_context",
-    "interop/_torch_callbacks",
-    "interop/torch/devices/_device_guard",
-    "interop/torch/processes/_process_end",
-    "interop/torch/devices/_storage_owners",
-    "observe/tracing/_entries",
-    "runtime/allocator/_reservations",
-    "runtime/devices/_thread_state",
-    "runtime/memory/_dlpack",
-    "runtime/pinned/_cache",
-    "snapshot/formats/_history_reader",
-    "snapshot/formats/_plain_pickle",
-)
 BUILD_INPUTS = ("pyproject.toml", "setup.py", "native/**/*.?pp", "src/**/*.pyx", "src/**/*.px[di]")
-STUBTEST = ["-m", "mypy.stubtest", *(f"forebay.{name}".replace("/", ".") for name in COMPILED)]
-STUBTEST += ["--mypy-config-file", "pyproject.toml", "--ignore-unused-allowlist"]
+STUBTEST = ["-m", "mypy.stubtest", "--mypy-config-file", "pyproject.toml", "--ignore-unused-allowlist"]
 STUBTEST += ["--allowlist", "tests/house/stubtest-allowlist.txt"]
 SPHINX = ["sphinx-build", "-W", "--keep-going", "--quiet", "docs", "docs/_build/html"]
 REPORT = "forebay-report"
@@ -116,7 +96,7 @@ def check(arguments: list[str]) -> int:
         "ruff format": ["ruff", "format", "--check", "--quiet"],
         "cython-lint": ["cython-lint", "src"],
         "mypy": ["mypy", "--no-error-summary"],
-        "stubtest": ["python", *STUBTEST],
+        "stubtest": ["python", *STUBTEST, *compiled_modules()],
         "report page": ["python", "tools/report_page.py"],
         "clang-format": ["clang-format", "--dry-run", "-Werror", *native],
         "documentation": SPHINX,
@@ -342,9 +322,16 @@ def fingerprint(root: Path) -> str:
     return digest.hexdigest()
 
 
+def compiled_modules() -> list[str]:
+    """Return the names of the extension modules, one for each .pyx file, as setup.py builds them."""
+    sources = sorted((ROOT / "src").rglob("*.pyx"))
+    return [".".join(source.relative_to(ROOT / "src").with_suffix("").parts) for source in sources]
+
+
 def built() -> list[str]:
     """Return the state of the core's inputs and outputs, so that a deleted or replaced output is noticed."""
-    files = [ROOT / "src/forebay" / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}" for name in COMPILED]
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    files = [ROOT / "src" / f"{name.replace('.', '/')}{suffix}" for name in compiled_modules()]
     times = [f"{file.stat().st_mtime_ns}" if file.exists() else f"absent at {time.time_ns()}" for file in files]
     return [fingerprint(ROOT), *times]
 

@@ -1,4 +1,4 @@
-"""The extension modules; all other metadata is in pyproject.toml."""
+"""The extension modules, one for each .pyx file; all other metadata is in pyproject.toml."""
 
 import os
 import shlex
@@ -51,38 +51,22 @@ core = Extension(
 )
 
 
-def small(name: str, *depends: str, language: str = "c++") -> Extension:
-    """Return an extension of one Cython file, which may include headers of native/."""
+def small(source: Path) -> Extension:
+    """Return an extension of one Cython file, in the language that the file states; C by default."""
+    is_cpp = "\n# distutils: language = c++\n" in source.read_text()
     return Extension(
-        f"forebay.{name}".replace("/", "."),
-        sources=[f"src/forebay/{name}.pyx"],
-        depends=[*depends],
+        ".".join(source.relative_to("src").with_suffix("").parts),
+        sources=[str(source)],
+        depends=native("*/*.hpp") if is_cpp else [],
         include_dirs=["native"],
-        extra_compile_args=[*(cpp if language == "c++" else ["-g0"]), *measured],
+        extra_compile_args=[*(cpp if is_cpp else ["-g0"]), *measured],
         extra_link_args=[*stripped, *measured],
-        language=language,
+        language="c++" if is_cpp else "c",
     )
 
 
-extensions = [
-    core,
-    small("backends/common/_releases", language="c"),
-    small("backends/common/_segments", language="c"),
-    small("backends/nvidia/_memory", language="c"),
-    small("backends/nvidia/_stream", "native/cuda/stream.hpp"),
-    small("faces/_device_context", language="c"),
-    small("interop/_torch_callbacks"),
-    small("interop/torch/devices/_device_guard", language="c"),
-    small("interop/torch/processes/_process_end", language="c"),
-    small("interop/torch/devices/_storage_owners", language="c"),
-    small("observe/tracing/_entries", "native/base/ring.hpp"),
-    small("runtime/allocator/_reservations", language="c"),
-    small("runtime/devices/_thread_state", language="c"),
-    small("runtime/memory/_dlpack", language="c"),
-    small("runtime/pinned/_cache"),
-    small("snapshot/formats/_history_reader", *native("pickle/*.hpp")),
-    small("snapshot/formats/_plain_pickle", "native/pickle/opcodes.hpp"),
-]
+others = sorted({*Path("src").rglob("*.pyx")} - {Path("src/forebay/_core.pyx")})
+extensions = [core, *map(small, others)]
 # Cython would give each extension type methods for pickling. They make objects without `__init__`, from any state:
 # addresses of another process, tables that are too short. Without these methods, pickle and copy raise TypeError.
 setup(ext_modules=cythonize(extensions, nthreads=in_parallel, compiler_directives={"auto_pickle": False}))
