@@ -51,7 +51,7 @@ SANITIZERS = {
     each.name: each
     for each in (
         # A forked child that starts threads ends or hangs in the runtime ("dup thread with used id"). The threads of
-        # Arrow, which is not instrumented, seem to race. Two tests measure time and memory. The search for deadlocks
+        # Arrow, which is not instrumented, seem to race. Two tests measure memory. The search for deadlocks
         # ends a program at 64 held locks.
         Sanitizer(
             "thread",
