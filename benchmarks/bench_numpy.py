@@ -13,7 +13,7 @@ from statistics import median
 
 from measure import show, table
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
 
 HERE = Path(__file__).parent
 ROUNDS = 9

@@ -20,9 +20,9 @@ import numpy as np
 from measure import show, table
 
 from forebay import simulate
+from forebay.records.model import ENTRY, Action, Snapshot
 from forebay.snapshot import load
 from forebay.snapshot.formats import torch_pickle
-from forebay.snapshot.model import ENTRY, Action, Snapshot
 from forebay.snapshot.replay.engine import History, check
 
 EVENTS, LIVE = 1_000_000, 2_000

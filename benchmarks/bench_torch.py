@@ -16,7 +16,7 @@ from time import perf_counter
 from measure import in_turns, show, table
 from rich.table import Table
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
 
 HERE = Path(__file__).parent
 PROGRAM = str(HERE / "torch_programs.py")

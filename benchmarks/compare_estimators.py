@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 from measure import show, table
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
 
 HERE = Path(__file__).parent
 SHAPES = {"gpt2": (2, 256, "float32"), "llama": (1, 2048, "bfloat16")}

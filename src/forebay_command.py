@@ -8,7 +8,7 @@ import sys
 def main() -> int:
     """Import forebay and run the command. Exceptions of the program that `run` executes propagate."""
     try:
-        from forebay import cli
+        from forebay.commands import cli
     except KeyboardInterrupt:
         sys.exit(130)  # the status that a shell reports after Ctrl-C
     return cli.main()

@@ -37,8 +37,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job,
 SLOW = (
     "backends/metal",  # child processes
     "backends/nvidia",  # child processes
-    "faces/test_on_oracle.py",  # child processes
-    "faces/test_torch_like_program.py",  # child processes
+    "names/test_on_oracle.py",  # child processes
+    "names/test_torch_like_program.py",  # child processes
     "golden",  # long recorded traces
     "house/test_gpu_task.py",  # child processes
     "house/test_gpu_truth.py",  # child processes

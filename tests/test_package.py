@@ -7,7 +7,7 @@ import importlib.metadata
 import pytest
 
 import forebay
-from forebay.faces import cpu_storages
+from forebay.names import cpu_storages
 
 
 @pytest.mark.parametrize("name", cpu_storages.__all__)

@@ -13,10 +13,10 @@ from forebay import accelerator, cuda
 from forebay.cuda import devices, graphs, lifecycle, memory, streams
 from forebay.cuda._kind import CUDA
 from forebay.errors import ForebayError
-from forebay.faces import oom_observers, storage_functions
-from forebay.faces.inductor_state import CachedTensors, ConvolutionFlag, ThreadObjects
-from forebay.faces.torch_backends import cuda as cuda_settings
-from forebay.faces.torch_backends import cudnn, flags
+from forebay.names import oom_observers, storage_functions
+from forebay.names.inductor_state import CachedTensors, ConvolutionFlag, ThreadObjects
+from forebay.names.torch_backends import cuda as cuda_settings
+from forebay.names.torch_backends import cudnn, flags
 from forebay.runtime.devices import open_device
 from forebay.runtime.history.annotations import metadata
 from forebay.runtime.memory.pool_checkpoint import PoolCheckpoint

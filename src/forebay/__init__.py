@@ -16,12 +16,9 @@ else:
         memory,
         random,
     )
-    from forebay._utils import _register_device_module as _register_device_module  # private: not in __all__
-    from forebay._utils import get_device_module
-    from forebay.backends import why_not
-    from forebay.device_spec import Device as device  # noqa: N813 - PyTorch's name
-    from forebay.dtypes import DType as dtype  # noqa: N813 - as above
-    from forebay.dtypes import (
+    from forebay._base.device_spec import Device as device  # noqa: N813 - PyTorch's name
+    from forebay._base.dtypes import DType as dtype  # noqa: N813 - as above
+    from forebay._base.dtypes import (
         complex64,
         complex128,
         float16,
@@ -36,6 +33,19 @@ else:
         uint32,
         uint64,
     )
+    from forebay._base.layouts import (
+        Size,
+        channels_last,
+        channels_last_3d,
+        contiguous_format,
+        layout,
+        memory_format,
+        preserve_format,
+        strided,
+    )
+    from forebay._utils import _register_device_module as _register_device_module  # private: not in __all__
+    from forebay._utils import get_device_module
+    from forebay.backends import why_not
     from forebay.errors import (
         DeviceError,
         ForebayError,
@@ -45,8 +55,8 @@ else:
         Unsupported,
         WrongState,
     )
-    from forebay.faces import torch_backends as _torch_backends
-    from forebay.faces.cpu_tensor_types import (
+    from forebay.names import torch_backends as _torch_backends
+    from forebay.names.cpu_tensor_types import (
         BFloat16Tensor,
         BoolTensor,
         ByteTensor,
@@ -58,8 +68,8 @@ else:
         LongTensor,
         ShortTensor,
     )
-    from forebay.faces.float32_precision import get_float32_matmul_precision, set_float32_matmul_precision
-    from forebay.faces.grad_mode import (
+    from forebay.names.float32_precision import get_float32_matmul_precision, set_float32_matmul_precision
+    from forebay.names.grad_mode import (
         enable_grad,
         inference_mode,
         is_grad_enabled,
@@ -67,18 +77,8 @@ else:
         no_grad,
         set_grad_enabled,
     )
-    from forebay.faces.tensor_queries import equal, is_complex, is_floating_point, is_storage, is_tensor, numel
-    from forebay.faces.type_info import finfo, iinfo
-    from forebay.layouts import (
-        Size,
-        channels_last,
-        channels_last_3d,
-        contiguous_format,
-        layout,
-        memory_format,
-        preserve_format,
-        strided,
-    )
+    from forebay.names.tensor_queries import equal, is_complex, is_floating_point, is_storage, is_tensor, numel
+    from forebay.names.type_info import finfo, iinfo
     from forebay.runtime.devices import description as _description  # noqa: F401 - registers itself
     from forebay.runtime.devices.current import (
         current_device,
@@ -267,14 +267,14 @@ def __getattr__(name: str) -> _Any:
     raises the reason.
     """
     if name == "__version__":
-        from forebay.own_version import own_version
+        from forebay._base.own_version import own_version
 
         return own_version()
     if name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    dtypes = import_module("forebay.dtypes")  # an import from the package would call this function again
+    dtypes = import_module("forebay._base.dtypes")  # an import from the package would call this function again
     if _why_no_core is not None and name in {*__all__, *_EXTENSION, *dtypes.NAMES}:
         reason = f"{type(_why_no_core).__name__}: {_why_no_core}".partition("\n")[0]
         message = f"forebay's compiled core does not load ({reason}); `forebay doctor` reports the remedy"
@@ -286,7 +286,7 @@ def __getattr__(name: str) -> _Any:
     if name in dtypes.NAMES:
         return dtypes.named(name)
     if name.endswith("Storage"):
-        storages = import_module("forebay.faces.cpu_storages")
+        storages = import_module("forebay.names.cpu_storages")
         if name in storages.__all__:
             return getattr(storages, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from forebay.cli import main
+from forebay.commands.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

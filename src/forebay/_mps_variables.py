@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from forebay import config
+from forebay._base import config
 from forebay.runtime.devices.open_device import WHEN_OPENED, OpenDevice
 
 __all__: list[str] = []

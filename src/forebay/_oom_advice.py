@@ -14,9 +14,9 @@ from forebay.runtime.allocator.statistics import RESERVED_BYTES
 from forebay.spi import Growable
 
 if TYPE_CHECKING:
+    from forebay.records.model import Snapshot
     from forebay.runtime.allocator.caching_allocator import Allocator
     from forebay.runtime.allocator.request import AllocRequest
-    from forebay.snapshot.model import Snapshot
 
 _thread = local()  # guards against recursion: the arrays made here may be allocated from the exhausted pool
 

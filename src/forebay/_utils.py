@@ -7,7 +7,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.runtime.devices import current, open_device
 
 __all__ = [

@@ -9,15 +9,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from forebay.device_spec import Device
-from forebay.incident_triggers import IncidentTriggers, check_reasons
+from forebay._base.device_spec import Device
+from forebay._base.incident_triggers import IncidentTriggers, check_reasons
+from forebay.records.model import Snapshot
 from forebay.runtime.allocator import statistics
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.history import recording
 from forebay.runtime.memory.device_snapshot import take_snapshot
 from forebay.snapshot.formats import native
-from forebay.snapshot.model import Snapshot
 from forebay.snapshot.report.incident_files import IncidentFiles
 
 __all__ = ["FlightRecorder"]

@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from forebay._base.byte_sizes import parse_bytes
+from forebay._base.device_spec import DeviceLike
 from forebay._core import Block
-from forebay.byte_sizes import parse_bytes
-from forebay.device_spec import DeviceLike
+from forebay.records.model import Snapshot
 from forebay.runtime.allocator import statistics
 from forebay.runtime.allocator.caching_allocator import OutOfMemoryObserver
 from forebay.runtime.allocator.displayed import Statistics, SummaryText
@@ -24,7 +25,6 @@ from forebay.runtime.memory.device_snapshot import take_snapshot
 from forebay.runtime.memory.mem_pool import MemPool, use_mem_pool
 from forebay.runtime.memory.peak import Peak
 from forebay.runtime.settings import process_settings
-from forebay.snapshot.model import Snapshot
 from forebay.spi import PinnedHost
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ __all__ = ["install"]
 # The modules of PyTorch that forebay has. `torch.backends` is beside `forebay.backends`, which is forebay's own.
 _MODULES = {name: f"forebay.{name}" for name in ("_C", "_utils", "accelerator", "cuda", "distributed", "mps", "mtia")}
 _MODULES |= {name: f"forebay.{name}" for name in ("random", "storage", "types", "version", "xpu")}
-_MODULES["backends"] = "forebay.faces.torch_backends"
+_MODULES["backends"] = "forebay.names.torch_backends"
 _MODULES["multiprocessing"] = "forebay.interop.multiprocessing"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 
-from forebay import device_spec, dtypes, layouts
+from forebay._base import device_spec, dtypes, layouts
 from forebay.runtime.tensors.tensor import Tensor
 from forebay.storage import TypedStorage, UntypedStorage
 

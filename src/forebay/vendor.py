@@ -5,7 +5,7 @@ Argument validation, address and page bookkeeping, graph capture, and PyTorch-ex
 
 from __future__ import annotations
 
-from forebay.address_allocator import AddressAllocator
+from forebay._base.address_allocator import AddressAllocator
 from forebay.backends.common import recorded_work
 from forebay.backends.common.arguments import address_of, byte_of, index_of, integer_of, size_of
 from forebay.backends.common.capture_recorder import CapturedMark, CaptureMixin, CaptureRecorder, wait_in_capture

@@ -8,7 +8,7 @@ import pytest
 
 import forebay
 from forebay import accelerator
-from forebay.device_spec import NO_ACCELERATOR
+from forebay._base.device_spec import NO_ACCELERATOR
 
 CALLS = {
     "current_device_index": accelerator.current_device_index,

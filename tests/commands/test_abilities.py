@@ -10,8 +10,8 @@ from rich.console import Console
 
 from forebay.backends import ability_table, override_driver
 from forebay.backends.plugins.contract_checks import wrap_with_checks
-from forebay.cli import main
 from forebay.commands import abilities
+from forebay.commands.cli import main
 from forebay.errors import DeviceError
 from forebay.testing.fake import FakeDriver, FakePort
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import forebay
-from forebay.cli import main
 from forebay.commands import checks, doctor, info
 from forebay.commands.checks import CHECKS, Check
+from forebay.commands.cli import main
 
 
 def error_of(capsys, *arguments: str) -> str:

@@ -12,8 +12,8 @@ from support.equal_snapshots import assert_equal
 from support.perfetto_files import decode
 from support.synthetic_history import synthetic
 
-from forebay import cli, snapshot
-from forebay.commands import convert
+from forebay import snapshot
+from forebay.commands import cli, convert
 from forebay.snapshot.analysis.timeline import reconstruct
 from forebay.snapshot.formats import native, torch_writer
 

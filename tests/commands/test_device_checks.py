@@ -11,9 +11,9 @@ import pytest
 from support import software_driver
 
 from forebay import emulate
-from forebay.cli import main
 from forebay.commands import doctor
 from forebay.commands.checks import CHECKS, Check
+from forebay.commands.cli import main
 from forebay.commands.device_checks import device_check, remedy_for
 
 # Faults of the software driver in the child that checks the second GPU. Python imports this module when it starts.

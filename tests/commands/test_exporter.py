@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from forebay.cli import main
 from forebay.commands import exporter
+from forebay.commands.cli import main
 
 LIMIT = 20.0  # seconds
 needs_library = pytest.mark.skipif(not find_spec("prometheus_client"), reason="the extra exporter is not installed")

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from forebay.cli import main
+from forebay._base.verdicts import Verdict
+from forebay.commands.cli import main
 from forebay.interop.torch.fit import FitResult, questions
-from forebay.verdicts import Verdict
 
 GIB = 1 << 30
 VERDICTS = {

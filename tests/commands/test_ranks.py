@@ -8,7 +8,7 @@ import pytest
 from support.snapshot_programs import dumped, fragmented
 from support.snapshot_scenes import MIB, Scene
 
-from forebay.cli import main
+from forebay.commands.cli import main
 from forebay.snapshot.formats import native
 
 

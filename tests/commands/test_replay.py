@@ -13,8 +13,8 @@ from support.snapshot_programs import MIB, dumped, program
 
 import forebay
 from forebay import OutOfMemory, simulate
-from forebay.cli import main
 from forebay.commands import snapshot_files as command
+from forebay.commands.cli import main
 from forebay.snapshot.formats import native
 from forebay.snapshot.replay import engine, recorded_heaps
 

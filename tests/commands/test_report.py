@@ -9,7 +9,7 @@ from support.page_columns import devices
 from support.snapshot_programs import dumped, program
 from support.snapshot_scenes import Scene, training
 
-from forebay.cli import main
+from forebay.commands.cli import main
 from forebay.snapshot.formats import native
 
 

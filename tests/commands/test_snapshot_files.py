@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.synthetic_history import synthetic
 
-from forebay.cli import main
+from forebay.commands.cli import main
 from forebay.snapshot.formats import native
 
 

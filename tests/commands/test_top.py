@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from forebay import cli
-from forebay.commands import CommandError, top_table
+from forebay.commands import CommandError, cli, top_table
 from forebay.observe.monitor.figures import DeviceFigures, ProcessFigures, Readings, SiteFigures
 from forebay.observe.monitor.machine import MachineFigures
 from forebay.observe.monitor.sensors import MachineGpu

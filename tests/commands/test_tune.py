@@ -9,7 +9,7 @@ import pytest
 from support.snapshot_programs import MIB, dumped, fragmented, program
 
 from forebay import simulate
-from forebay.cli import main
+from forebay.commands.cli import main
 
 
 @pytest.fixture

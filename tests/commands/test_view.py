@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from support.snapshot_scenes import Scene, training_run
 
-from forebay import cli
+from forebay.commands import cli
 from forebay.snapshot.formats import native
 
 pytest.importorskip("textual", reason="the extra top is not installed")

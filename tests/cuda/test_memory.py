@@ -1,4 +1,4 @@
-"""Behaviour of forebay.cuda.memory that the scenes do not compare with PyTorch (tests/faces/scenes/memory*.py)."""
+"""Behaviour of forebay.cuda.memory that the scenes do not compare with PyTorch (tests/names/scenes/memory*.py)."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def implementation(request, monkeypatch):
 
 def random_bsr(rng, rows, columns, block, dtype="float32", batch=(), share=0.5, device="cuda:0"):
     """Return a random BSR tensor of small integers, exact in every dtype; all batches have equally many blocks."""
-    dtype = forebay.dtypes.as_dtype(dtype)
+    dtype = forebay._base.dtypes.as_dtype(dtype)
     blocks = int(rows * columns * share)
     crow, col = np.zeros((*batch, rows + 1), "i8"), np.zeros((*batch, blocks), "i8")
     for at in np.ndindex(batch):
@@ -51,7 +51,7 @@ def random_bsr(rng, rows, columns, block, dtype="float32", batch=(), share=0.5, 
 
 
 def random_dense(rng, *shape, dtype="float32", device="cuda:0"):
-    return forebay.tensor(rng.integers(-2, 3, shape).astype(forebay.dtypes.as_dtype(dtype)), device=device)
+    return forebay.tensor(rng.integers(-2, 3, shape).astype(forebay._base.dtypes.as_dtype(dtype)), device=device)
 
 
 def to_float64(array):

@@ -1,4 +1,4 @@
-"""Handles of streams for other libraries, and keywords. The scenes in tests/faces/scenes have the rest."""
+"""Handles of streams for other libraries, and keywords. The scenes in tests/names/scenes have the rest."""
 
 from __future__ import annotations
 

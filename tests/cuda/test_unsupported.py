@@ -9,7 +9,7 @@ import pytest
 
 import forebay
 from forebay.cuda import amp, gds, green_contexts, jiterator, tunable
-from forebay.faces.unsupported import REASONS, unsupported, unsupported_class
+from forebay.names.unsupported import REASONS, unsupported, unsupported_class
 
 libraries = importlib.import_module("forebay.cuda._libraries")
 KERNEL = "template <typename T> T twice(T x, T factor) { return factor * x; }"

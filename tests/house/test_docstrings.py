@@ -104,7 +104,7 @@ def methods(owner: str, found: type, seen: set[int]) -> Iterator[tuple[str, obje
 def errors_of(found: object) -> list[str]:
     try:
         return [f"{code}: {text}" for code, text in validate(get_doc_object(found))["errors"] if code in CHECKS]
-    except OSError:  # numpydoc reads the source, which functions of forebay.faces.unsupported do not have
+    except OSError:  # numpydoc reads the source, which functions of forebay.names.unsupported do not have
         names = inspect.signature(found).parameters.keys() - {"self", "cls"}
         return [f"PR01: {name}" for name in sorted(names) if f"{name} : " not in (found.__doc__ or "")]
 

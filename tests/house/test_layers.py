@@ -15,44 +15,25 @@ from typing import NamedTuple
 
 import pytest
 
-# One line for each group of modules. A group may import all lower layers, and its own modules.
-_FILES = "config profiles atomic_write trusted_folders untrusted watermarks snapshot.model snapshot.sites"
-_WORDS = "address_allocator errors device_spec dtypes layouts byte_sizes html_repr signal_mask spi suggestions"
-LAYERS: list[tuple[float, str]] = [
-    (0, "_core"),
-    (0.5, "system_memory"),
-    (1, f"{_FILES} {_WORDS} incident_triggers own_version verdicts"),
-    (1.5, "rehearsal"),
-    (2, "backends"),
-    (2.5, "vendor"),
-    (3, "runtime"),
-    (4, "simulate"),
-    (4, "observe"),
-    (4.5, "snapshot"),
-    (5, "faces"),
-    (5, "interop"),
-    (5, "memory random"),
-    (5, "_oom_advice"),
-    (5.1, "_tensor_reductions"),
-    (5.1, "_mps_variables"),
-    (5.1, "flight_recorder"),
-    (6, "cuda"),
-    (6, "mps"),
-    (6, "mtia"),
-    (6, "accelerator"),
-    (6.1, "_C _utils distributed storage types version xpu"),
-    (6.15, "interop.torch"),  # PyTorch's functions become those of _C
-    (6.2, ""),  # forebay/__init__.py, the public names
-    (6.5, "testing torch_alias"),
-    (7, "cli commands __main__"),
-]
+# One line for each layer, from 0. A group of modules may import all lower layers, the groups of its layer before a "<",
+# and its own modules. "forebay" is the package's own file, the public names.
+LAYERS = (
+    "_core errors profiles",
+    "spi < _base < records rehearsal",
+    "backends < vendor",
+    "runtime",
+    "simulate observe < snapshot",
+    "names memory random storage < interop flight_recorder < _mps_variables _oom_advice _tensor_reductions",
+    "accelerator cuda mps mtia < _C _utils distributed types version xpu < interop.torch < forebay",
+    "testing torch_alias < commands < __main__",
+)
 # The order of packages inside a layer: each imports only those before it. Modules beside the packages come last.
 _RUNTIME = "base settings history allocator pinned devices streams memory random tensors graphs lifecycle"
 ORDERS = {
     "forebay.runtime": _RUNTIME.split(),
     "forebay.backends": ["common", "host", "emulated", "nvidia", "metal", "plugins"],
     "forebay.observe": ["telemetry", "ranges", "races", "tracing", "monitor"],
-    "forebay.snapshot": ["model", "sites", "formats", "analysis", "replay", "report"],
+    "forebay.snapshot": ["formats", "analysis", "replay", "report"],
 }
 # Annotations only. `base` declares the signatures of observers, whose arguments the packages above it define; the
 # others name one class of the package that owns them.
@@ -87,8 +68,7 @@ TYPING_CYCLES = {
 # Snapshots open no device and are read where only these are installed.
 DEVICE_FREE = "snapshot"
 DEVICE_FREE_IMPORTS = {
-    *("snapshot", "simulate", "errors", "byte_sizes", "html_repr", "config", "spi", "watermarks", "atomic_write"),
-    *("untrusted", "trusted_folders", "verdicts"),
+    *("snapshot", "records", "simulate", "errors", "_base", "spi"),
     *("numpy", "rich"),
     *("compression", "zstandard", "pyarrow"),  # for compressed files (of Python 3.14, or an extra) and Parquet
 }
@@ -101,16 +81,28 @@ class Import(NamedTuple):
     when: str  # "start", "late" inside a function, or "typing"
 
 
-def layer_of(module: str) -> tuple[float, str]:
-    """Return the layer whose line names the longest prefix of the module."""
-    inner = module.removeprefix("forebay").removeprefix(".")
-    while True:
-        for layer, names in LAYERS:
-            if inner in names.split() or (not inner and not names and module == "forebay"):
-                return layer, names
-        if not inner:
+class Place(NamedTuple):
+    layer: int
+    group: int  # number of "<" before it
+    name: str
+
+
+PLACES = {
+    name: Place(layer, group, name)
+    for layer, line in enumerate(LAYERS)
+    for group, names in enumerate(line.split("<"))
+    for name in names.split()
+}
+
+
+def place_of(module: str) -> Place:
+    """Return the place of the longest prefix of the module in LAYERS."""
+    inner = module.removeprefix("forebay.")
+    while inner not in PLACES:
+        inner, _, last = inner.rpartition(".")
+        if not last or not inner:
             raise LookupError(f"{module} is in no layer: add it to LAYERS, and to the drawing in DESIGN.md")
-        inner = inner.rpartition(".")[0]
+    return PLACES[inner]
 
 
 def imports_of(module: str, source: str, modules: set[str], *, is_package: bool = False) -> Iterator[Import]:
@@ -157,15 +149,15 @@ def is_excepted(found: Import) -> bool:
 
 
 def layer_problem(found: Import) -> str | None:
-    layer, group = layer_of(found.importer)
+    place = place_of(found.importer)
     where = f"{found.importer}:{found.line} imports {found.imported}"
     ours = found.imported.split(".")[0] == "forebay"
-    if group == DEVICE_FREE:
+    if place.name == DEVICE_FREE:
         name = found.imported.removeprefix("forebay.").split(".")[0]
         if name not in DEVICE_FREE_IMPORTS and (ours or name not in sys.stdlib_module_names):
             return f"{where}, but snapshot/ imports only {', '.join(sorted(DEVICE_FREE_IMPORTS))}"
-    if ours and (other := layer_of(found.imported)) != (layer, group) and other[0] >= layer:
-        return f"{where}, which is in layer {other[0]:g} and not below {layer:g}"
+    if ours and (other := place_of(found.imported)) != place and other[:2] >= place[:2]:
+        return f"{where}, which is in layer {other.layer} and not before {place.name} of layer {place.layer}"
     return None
 
 
@@ -225,8 +217,9 @@ def imports(sources):
 
 
 def test_every_module_is_in_a_layer(sources):
+    assert len(LAYERS) <= 8
     for module in sources:
-        layer_of(module)
+        place_of(module)
 
 
 def test_imports_follow_the_order(imports):
@@ -264,7 +257,7 @@ def forebay_imports(source: str) -> list[str]:
     return re.findall(r"^\s*(?:from|import|cimport)\s+(?:forebay\b|\.).*", source, re.MULTILINE)
 
 
-MODULES = {"forebay", "forebay.errors", "forebay.device_spec", "forebay.runtime", "forebay.runtime.streams"}
+MODULES = {"forebay", "forebay.errors", "forebay._base.device_spec", "forebay.runtime", "forebay.runtime.streams"}
 MODULES |= {"forebay.runtime.streams.stream", "forebay.runtime.memory.storage", "forebay.backends.host.driver"}
 MODULES |= {"forebay.snapshot.formats.native", "forebay.cuda", "forebay.mps"}
 
@@ -275,15 +268,15 @@ MODULES |= {"forebay.snapshot.formats.native", "forebay.cuda", "forebay.mps"}
         ("forebay.errors", "import forebay.runtime.streams.stream", "layer 3"),
         ("forebay.errors", "from forebay.runtime.streams import stream", "forebay.runtime.streams.stream"),
         ("forebay.errors", "from .runtime.streams import stream", "forebay.runtime.streams.stream"),
-        ("forebay.runtime.streams.stream", "from forebay import Device", "layer 6.2"),
+        ("forebay.runtime.streams.stream", "from forebay import Device", "layer 6"),
         ("forebay.runtime.streams.stream", "def f():\n    from forebay import cuda", "layer 6"),
         ("forebay.runtime.streams.stream", "if TYPE_CHECKING:\n    import forebay.cuda", "layer 6"),
         ("forebay.runtime.streams.stream", "importlib.import_module('forebay.cuda')", "layer 6"),
         ("forebay.runtime.streams.stream", "import forebay.runtime.memory.storage", "comes later"),
         ("forebay.runtime.streams.stream", "def f():\n    import forebay.runtime.memory.storage", "comes later"),
         ("forebay.runtime.streams.stream", "if TYPE_CHECKING:\n    import forebay.runtime.memory.storage", "later"),
-        ("forebay.cuda", "import forebay.mps", "not below"),
-        ("forebay", "import forebay.testing.fake", "layer 6.5"),
+        ("forebay.cuda", "import forebay.mps", "not before"),
+        ("forebay", "import forebay.testing.fake", "layer 7"),
         ("forebay.snapshot.formats.native", "import forebay.runtime.streams.stream", "imports only"),
         ("forebay.snapshot.formats.native", "import cupy.cuda", "imports only"),
     ],
@@ -299,7 +292,8 @@ def test_planted_import_against_the_order_is_found(importer, source, word):
         ("forebay.runtime.streams.stream", "from forebay.backends.host import driver"),
         ("forebay.runtime.memory.storage", "from forebay.runtime.streams import stream"),
         ("forebay.runtime.base.observers", "if TYPE_CHECKING:\n    from forebay.runtime.streams import stream"),
-        ("forebay.errors", "from forebay.device_spec import Device"),
+        ("forebay._base.device_spec", "from forebay import errors"),
+        ("forebay.records.model", "from forebay._base import config"),
         ("forebay.snapshot.formats.native", "import json, numpy.typing"),
     ],
 )
@@ -309,24 +303,24 @@ def test_imports_along_the_order_are_allowed(importer, source):
 
 def test_planted_module_without_a_layer_is_found():
     with pytest.raises(LookupError, match=r"forebay\.attic is in no layer"):
-        layer_of("forebay.attic")
+        place_of("forebay.attic")
 
 
 def test_planted_cycles_are_found():
-    modules = {"forebay.errors", "forebay.device_spec", "forebay.spi"}
-    forth = [*imports_of("forebay.errors", "import forebay.device_spec", modules)]
+    modules = {"forebay.errors", "forebay._base.device_spec", "forebay.spi"}
+    forth = [*imports_of("forebay.errors", "import forebay._base.device_spec", modules)]
     for back in (
         "import forebay.errors",
         "def f():\n    import forebay.errors",
         "if TYPE_CHECKING:\n    import forebay.errors",
     ):
-        assert cycle_in([*forth, *imports_of("forebay.device_spec", back, modules)], modules)
+        assert cycle_in([*forth, *imports_of("forebay._base.device_spec", back, modules)], modules)
     assert cycle_in(forth, modules) == []
 
 
 def test_planted_cycle_through_a_package_is_found():
-    modules = {"forebay.simulate", "forebay.snapshot", "forebay.snapshot.model"}
-    down = imports_of("forebay.simulate", "import forebay.snapshot.model", modules)
+    modules = {"forebay.simulate", "forebay.snapshot", "forebay.snapshot.formats"}
+    down = imports_of("forebay.simulate", "import forebay.snapshot.formats", modules)
     back = imports_of("forebay.snapshot", "import forebay.simulate", modules, is_package=True)
     assert cycle_in([*down, *back], modules)
 

@@ -44,7 +44,7 @@ def test_compiled_modules_besides_the_core(root):
         "backends/common/_segments.pyx",
         "backends/nvidia/_memory.pyx",
         "backends/nvidia/_stream.pyx",
-        "faces/_device_context.pyx",
+        "names/_device_context.pyx",
         "interop/_torch_callbacks.pyx",
         "interop/torch/devices/_device_guard.pyx",
         "interop/torch/processes/_process_end.pyx",

@@ -32,7 +32,7 @@ def test_planted_errors_are_found(dev, root, tmp_path):
             text = text.replace(correct, planted, 1)
         stub.write_text(text)
     found = subprocess.run(
-        [sys.executable, *dev.STUBTEST], cwd=root, env=os.environ | {"MYPYPATH": str(tmp_path)}, capture_output=True,
+        [sys.executable, *dev.STUBTEST, *dev.compiled_modules()], cwd=root, env=os.environ | {"MYPYPATH": str(tmp_path)}, capture_output=True,
         text=True, check=False,
     )  # fmt: skip
     assert found.returncode == 1, found.stderr

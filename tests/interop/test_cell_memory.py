@@ -10,7 +10,7 @@ import pytest
 
 import forebay
 from forebay import memory
-from forebay.config import UNLIMITED
+from forebay._base.config import UNLIMITED
 from forebay.errors import Unsupported
 from forebay.interop import cell_memory
 from forebay.interop import numpy as hook

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from forebay._core import Pool
-from forebay.snapshot.model import BLOCK, ENTRY, SEGMENT, Action
+from forebay.records.model import BLOCK, ENTRY, SEGMENT, Action
 
 MIB = 1 << 20
 BASE = 64 * MIB

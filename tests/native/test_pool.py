@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from forebay._core import METRICS, MIN_BLOCK_SIZE, Block, Pool
-from forebay.snapshot.model import BLOCK, ENTRY, SEGMENT, State
+from forebay.records.model import BLOCK, ENTRY, SEGMENT, State
 
 MIB = 1 << 20
 BASE = 64 * MIB

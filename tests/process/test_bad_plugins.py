@@ -147,7 +147,7 @@ def test_info_shows_hanging_close(installed):
     installed(GOOD + HANGS)
     done = installed.run(
         "-c", "import sys; from forebay.backends.plugins import probe; probe._CLOSE_SECONDS = 0.2; "
-        "from forebay import cli; sys.exit(cli.main(['info']))",
+        "from forebay.commands import cli; sys.exit(cli.main(['info']))",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "closing the device takes longer than 0.2 s" in done.stdout

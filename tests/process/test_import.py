@@ -13,7 +13,15 @@ MOST_MODULES = 164  # of forebay; each takes about 0.2 ms
 UNNEEDED = {
     *("asyncio", "concurrent.futures", "ctypes.util", "difflib", "email", "html", "http", "importlib.metadata"),
     *("logging", "multiprocessing.pool", "rich", "ssl", "subprocess", "tempfile", "tomllib", "unittest", "uuid"),
-    *("zipfile", "forebay.cli", "forebay.commands", "forebay.cuda", "forebay.mps", "forebay.mtia", "forebay.observe"),
+    *(
+        "zipfile",
+        "forebay.commands.cli",
+        "forebay.commands",
+        "forebay.cuda",
+        "forebay.mps",
+        "forebay.mtia",
+        "forebay.observe",
+    ),
     *("forebay.simulate", "forebay.snapshot.report", "forebay.snapshot.analysis", "forebay.snapshot.formats"),
     *("forebay.testing", "forebay.backends.host", "forebay.backends.emulated", "forebay.runtime.graphs"),
 }

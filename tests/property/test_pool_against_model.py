@@ -13,7 +13,7 @@ from support import model
 from support.model import MIB, ModelPool
 
 from forebay._core import Pool
-from forebay.snapshot.model import BLOCK, SEGMENT
+from forebay.records.model import BLOCK, SEGMENT
 
 BOUNDARIES = [1, 511, 512, 513, 1024, MIB - 512, MIB, MIB + 1, 2 * MIB, 10 * MIB - 1, 10 * MIB, 20 * MIB, 21 * MIB]
 sizes = st.sampled_from(BOUNDARIES) | st.integers(1, 8192) | st.integers(1, 24 * MIB)

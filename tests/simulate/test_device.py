@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import forebay
-from forebay.address_allocator import ALIGNMENT, AddressAllocator
+from forebay._base.address_allocator import ALIGNMENT, AddressAllocator
 from forebay.simulate import Device, World
 
 TIB = 1 << 40

@@ -21,9 +21,9 @@ import pytest
 
 from forebay import simulate, snapshot
 from forebay.errors import Unsupported
+from forebay.records.model import ENTRY
 from forebay.snapshot.formats import native, torch_pickle
 from forebay.snapshot.formats.budget import BadSnapshot
-from forebay.snapshot.model import ENTRY
 from forebay.snapshot.replay import engine
 from forebay.snapshot.report import html
 

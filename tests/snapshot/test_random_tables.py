@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from forebay.records.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, Action, Snapshot
 from forebay.snapshot.analysis.comparison import compare
 from forebay.snapshot.analysis.ranks import rank_of
 from forebay.snapshot.formats import native
-from forebay.snapshot.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, Action, Snapshot
 from forebay.snapshot.report.comparison_text import comparison_paragraphs
 from forebay.snapshot.report.explanation import explanation
 from forebay.snapshot.report.explanation_text import paragraphs

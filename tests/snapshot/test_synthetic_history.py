@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support.synthetic_history import synthetic
 
+from forebay.records.model import Action
 from forebay.snapshot.formats import native
-from forebay.snapshot.model import Action
 from forebay.snapshot.replay import engine
 
 

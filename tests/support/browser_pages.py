@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forebay.snapshot.model import Snapshot
+from forebay.records.model import Snapshot
 from forebay.snapshot.report import html
 
 CANVAS = "article:not([hidden]) .field canvas"

@@ -11,7 +11,7 @@ import ctypes, gc, os, sys, threading, warnings
 import forebay
 import forebay.cuda as cuda
 from forebay import DeviceError, OutOfMemory
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.runtime.devices.open_device import open_device
 
 soft = ctypes.CDLL("libcuda.so.1")

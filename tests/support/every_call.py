@@ -2,7 +2,7 @@
 
 tests/data/every_call.txt has a line for each call, a Python expression over the names of `Names`. `with` enters the
 context that the expression returns, and executes the expression after a colon in it. `~` compares only the type of the
-value, which depends on the machine or the moment. `device` is the device under test. tests/faces/test_every_name.py
+value, which depends on the machine or the moment. `device` is the device under test. tests/names/test_every_name.py
 checks that every public name is called.
 """
 

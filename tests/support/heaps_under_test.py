@@ -8,11 +8,11 @@ from unittest import mock
 
 import numpy as np
 
+from forebay._base.config import HIGH_WATERMARK, LOW_WATERMARK
 from forebay._core import METRICS, Block
-from forebay.config import HIGH_WATERMARK, LOW_WATERMARK
+from forebay.records.model import BLOCK, SEGMENT, State
 from forebay.runtime.allocator import heap_allocator
 from forebay.runtime.allocator.heap_allocator import HeapAllocator
-from forebay.snapshot.model import BLOCK, SEGMENT, State
 from forebay.spi import DeviceProps, Heaps
 from support.model.heap_buffers import Row
 from support.model.heap_tables import HeapLayout

@@ -45,7 +45,7 @@ import warnings
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SCENES = HERE.parent / "faces" / "scenes"
+SCENES = HERE.parent / "names" / "scenes"
 RECORDS = HERE.parent / "data" / "on_oracle"
 ORACLE = Path(os.environ.get("ORACLE", HERE.parents[2] / "shared" / "torch-oracle" / "run.sh"))
 ORACLE_HOME = Path(os.environ.get("ORACLE_HOME", Path.home() / ".cache" / "torch-oracle"))

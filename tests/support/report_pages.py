@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from forebay.snapshot.model import Action, Snapshot
+from forebay.records.model import Action, Snapshot
 from forebay.snapshot.report import html
 from support.snapshot_scenes import MIB, Scene, training
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from forebay.snapshot.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, Action, Snapshot, State
+from forebay.records.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, Action, Snapshot, State
 
 START = 1_767_225_600_000_000_000  # 2026-01-01, UTC
 MIB = 1 << 20

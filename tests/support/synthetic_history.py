@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay import OutOfMemory, simulate
+from forebay.records.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, Action, Snapshot, State
 from forebay.snapshot.formats import torch_pickle
-from forebay.snapshot.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, Action, Snapshot, State
 
 __all__ = ["synthetic"]
 

@@ -14,7 +14,7 @@ from contextlib import chdir, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
-from forebay.cli import main
+from forebay.commands.cli import main
 
 __all__ = ["updated"]
 

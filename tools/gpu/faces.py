@@ -1,4 +1,4 @@
-"""The recorded scenes of torch.cuda (tests/faces/scenes) on the GPUs of this machine, each file in its own process.
+"""The recorded scenes of torch.cuda (tests/names/scenes) on the GPUs of this machine, each file in its own process.
 
 A scene that ends its process, for example because the host accesses memory of the GPU, affects only its file.
 """
@@ -20,7 +20,7 @@ import forebay
 from gpu.part import Job, Outcome, execute
 from gpu.pytest_runs import TestRun, run_tests
 
-TESTS = "tests/faces/test_scenes.py"
+TESTS = "tests/names/test_scenes.py"
 PLUGIN = "gpu.real_devices"
 QUICK = ("events", "streams", "untyped_storages")  # files of scenes
 ONCE = "ignore:TypedStorage is deprecated:UserWarning"  # once in a process: an error in the first scene that uses one

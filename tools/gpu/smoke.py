@@ -10,10 +10,10 @@ import numpy as np
 
 import forebay
 from forebay import cuda, memory
+from forebay._base.byte_sizes import format_bytes
 from forebay.backends.nvidia.calls import call
 from forebay.backends.nvidia.kernels.compiler import Program
 from forebay.backends.nvidia.kernels.launch import launch, load_kernel
-from forebay.byte_sizes import format_bytes
 from forebay.runtime.devices import current
 from gpu.part import Job, Outcome, execute
 

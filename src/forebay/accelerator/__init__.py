@@ -20,6 +20,7 @@ import warnings
 from types import TracebackType
 from typing import Any
 
+from forebay._base.device_spec import NO_ACCELERATOR, Device, DeviceLike
 from forebay.accelerator import graphs, memory, random
 from forebay.accelerator._kind import accelerator as _accelerator
 from forebay.accelerator._kind import known as _known
@@ -37,10 +38,9 @@ from forebay.accelerator.memory import (
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
-from forebay.device_spec import NO_ACCELERATOR, Device, DeviceLike
 from forebay.errors import ForebayError
-from forebay.faces.devices import DeviceFunctions as _Devices
-from forebay.faces.kind import DeviceKind as _DeviceKind
+from forebay.names.devices import DeviceFunctions as _Devices
+from forebay.names.kind import DeviceKind as _DeviceKind
 from forebay.runtime.devices.current import accelerator_kind as _accelerator_kind
 from forebay.runtime.streams import stream as _streams
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from forebay.device_spec import NO_ACCELERATOR
+from forebay._base.device_spec import NO_ACCELERATOR
 from forebay.errors import ForebayError
-from forebay.faces.kind import DeviceKind
+from forebay.names.kind import DeviceKind
 from forebay.runtime.devices.current import accelerator_kind, current_device, local
 from forebay.runtime.devices.open_device import OpenDevice
 

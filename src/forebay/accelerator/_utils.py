@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from forebay._base.device_spec import Device
 from forebay.accelerator._kind import accelerator
-from forebay.device_spec import Device
 from forebay.errors import ForebayError
 from forebay.runtime.devices.current import accelerator_kind
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from forebay.accelerator._kind import accelerator
-from forebay.faces.graphs import free_cached_memory
+from forebay.names.graphs import free_cached_memory
 from forebay.runtime.allocator.private_pools import PoolId
 from forebay.runtime.devices import current
 from forebay.runtime.graphs import graph

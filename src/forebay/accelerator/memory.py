@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from forebay._base.device_spec import DeviceLike
 from forebay.accelerator._kind import accelerator
 from forebay.accelerator._utils import _get_device_index
-from forebay.device_spec import DeviceLike
-from forebay.faces.kind import DeviceKind
-from forebay.faces.memory_statistics import MemoryStatistics
+from forebay.names.kind import DeviceKind
+from forebay.names.memory_statistics import MemoryStatistics
 from forebay.runtime.devices import open_device
 
 __all__ = [

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from forebay._base.device_spec import DeviceLike
 from forebay.accelerator._kind import accelerator
 from forebay.accelerator._utils import _index_or_current
-from forebay.device_spec import DeviceLike
-from forebay.faces.random import RandomFunctions
+from forebay.names.random import RandomFunctions
 from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["get_rng_state", "get_rng_state_all", "initial_seed"]

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from forebay import config
+from forebay._base import config
+from forebay._base.device_spec import Device
+from forebay._base.suggestions import did_you_mean
 from forebay.backends.common.abilities import methods
-from forebay.device_spec import Device
 from forebay.errors import DeviceError, ForebayError, ForebayWarning
 from forebay.spi import Driver, Port
-from forebay.suggestions import did_you_mean
 
 __all__ = [
     "EMULATED",

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from forebay.byte_sizes import parse_bytes
+from forebay._base.byte_sizes import parse_bytes
 
 
 class CommandError(Exception):

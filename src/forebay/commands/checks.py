@@ -47,7 +47,7 @@ def rebuild(message: str) -> str:
 
 def cpu_device() -> str:
     from forebay import memory
-    from forebay.byte_sizes import format_bytes
+    from forebay._base.byte_sizes import format_bytes
 
     free, total = memory.mem_get_info(DEVICE)
     expect(free == total > 0, f"{free} of {total} bytes are free at the start")
@@ -58,7 +58,7 @@ def numpy_hook() -> str:
     import numpy as np
 
     from forebay import memory
-    from forebay.byte_sizes import format_bytes
+    from forebay._base.byte_sizes import format_bytes
     from forebay.interop.numpy import SMALLEST, serving
 
     with serving(DEVICE):
@@ -222,9 +222,9 @@ def snapshot() -> str:
 
     import forebay
     from forebay import memory
+    from forebay._base.trusted_folders import temporary_folder
     from forebay.snapshot.formats import native
     from forebay.snapshot.report import html
-    from forebay.trusted_folders import temporary_folder
 
     memory.record_history(1000, device=DEVICE)
     kept = forebay.zeros(MIB, dtype=forebay.uint8, device=DEVICE)

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forebay._base.suggestions import did_you_mean
+from forebay._base.untrusted import printable
 from forebay.commands import CommandError, command_output
 from forebay.commands.snapshot_files import check_output, load_snapshots, progress_bar
-from forebay.suggestions import did_you_mean
-from forebay.untrusted import printable
 
 if TYPE_CHECKING:
     from forebay.snapshot import Snapshot
@@ -106,7 +106,7 @@ def _parquet(snapshots: Sequence[Snapshot], path: Path, args: argparse.Namespace
 
 
 def _perfetto(snapshots: Sequence[Snapshot], path: Path, _: argparse.Namespace) -> None:
-    from forebay.atomic_write import atomic_write
+    from forebay._base.atomic_write import atomic_write
     from forebay.commands.snapshot_trace import write_trace
 
     with atomic_write(path) as file:
@@ -115,7 +115,7 @@ def _perfetto(snapshots: Sequence[Snapshot], path: Path, _: argparse.Namespace) 
 
 def _stacks(name: str) -> Write:
     def write(snapshots: Sequence[Snapshot], path: Path, _: argparse.Namespace) -> None:
-        from forebay.atomic_write import atomic_write
+        from forebay._base.atomic_write import atomic_write
         from forebay.snapshot.report import held_stacks
 
         with atomic_write(path) as file:

@@ -27,8 +27,8 @@ _OTHERWISE = (
 def print_devices() -> None:
     """Print the devices that are not emulated, and the reasons for missing kinds, as JSON. Opens no device."""
     from forebay import backends
+    from forebay._base.device_spec import Device, canonical
     from forebay.commands.info import missing
-    from forebay.device_spec import Device, canonical
     from forebay.spi import Emulates
 
     names = [
@@ -51,7 +51,7 @@ def work_on(device: str) -> str:
 
     import forebay
     from forebay import memory
-    from forebay.byte_sizes import format_bytes
+    from forebay._base.byte_sizes import format_bytes
     from forebay.runtime.devices.current import opened_for
 
     props = opened_for(device).port.props

@@ -21,10 +21,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from forebay._base.suggestions import did_you_mean
 from forebay.commands import CommandError, command_output
 from forebay.commands.checks import CHECKS, REPORT, Check
 from forebay.commands.device_checks import FIND_DEVICES, PREFIX, device_check
-from forebay.suggestions import did_you_mean
 
 LIMIT = 60.0  # seconds for one check; each normally takes less than one
 KILL_LIMIT = 2.0  # seconds for its end after that: a process that waits inside a driver may not end

@@ -28,12 +28,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.verdicts import Verdict, exit_status
 from forebay.commands import CommandError, command_output, size_argument
 from forebay.commands.dask_executor import dask_executor
 from forebay.commands.run_rehearsal import print_files
 from forebay.rehearsal.files_report import merge
-from forebay.verdicts import Verdict, exit_status
 
 if TYPE_CHECKING:
     from forebay.interop.torch.fit import FitResult, FitTable
@@ -118,9 +118,9 @@ def _print(found: FitTable) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
+    from forebay._base.untrusted import printable
     from forebay.commands.snapshot_files import snapshot_console
     from forebay.snapshot.report.paragraph_rich import number_table
-    from forebay.untrusted import printable
 
     console = snapshot_console()
     headings, rows = found.columns()

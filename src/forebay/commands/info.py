@@ -95,7 +95,7 @@ def _show() -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from forebay.byte_sizes import format_bytes
+    from forebay._base.byte_sizes import format_bytes
 
     console = Console(highlight=False)
     found = devices()

@@ -14,9 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forebay._base.untrusted import printable
 from forebay.commands import CommandError, command_output, size_argument
 from forebay.commands.snapshot_files import load_snapshots, progress_bar
-from forebay.untrusted import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -141,7 +141,7 @@ def _table(report: _DeviceReport) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from forebay.byte_sizes import format_bytes
+    from forebay._base.byte_sizes import format_bytes
     from forebay.snapshot.replay.engine import BEFORE
 
     history = report.history
@@ -172,7 +172,7 @@ def _table(report: _DeviceReport) -> RenderableType:
 
 
 def _remarks(report: _DeviceReport) -> Iterator[str]:
-    from forebay.byte_sizes import format_bytes
+    from forebay._base.byte_sizes import format_bytes
     from forebay.snapshot.formats.known_notes import truncation_of
 
     history = report.history

@@ -61,7 +61,7 @@ def _names(found: list[tuple[Path, Snapshot]]) -> list[str]:
 
 
 def _write(snapshots: list[Snapshot], names: list[str], output: Path) -> None:
-    from forebay.atomic_write import atomic_write
+    from forebay._base.atomic_write import atomic_write
     from forebay.snapshot.report import html
 
     if not snapshots:

@@ -27,6 +27,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from forebay._base.config import EMULATE, Emulated, parse_emulated
 from forebay.commands import (
     CommandError,
     ProgramError,
@@ -38,7 +39,6 @@ from forebay.commands import (
 )
 from forebay.commands.run_session import RunSession
 from forebay.commands.script_runner import Program
-from forebay.config import EMULATE, Emulated, parse_emulated
 from forebay.rehearsal.inside import is_inside, redirect_files
 
 OUTPUT = Path("forebay-report")

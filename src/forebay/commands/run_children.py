@@ -13,13 +13,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
 from forebay.commands.run_output import SNAPSHOT, SUMMARY
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from forebay.snapshot.model import Snapshot
+    from forebay.records.model import Snapshot
 
 _ROWS = 10  # children in the table
 _PAGES = 8  # children in the HTML report

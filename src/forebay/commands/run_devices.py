@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from forebay.config import CPU_MEMORY, EMULATE, UNLIMITED
+from forebay._base.config import CPU_MEMORY, EMULATE, UNLIMITED
 
 if TYPE_CHECKING:
-    from forebay.snapshot.model import Snapshot
+    from forebay.records.model import Snapshot
 
 CPU = "cpu"
 
@@ -88,7 +88,7 @@ def _unused(device: str, capacity: int, notes: Mapping[str, Any]) -> Snapshot:
 
     import numpy as np
 
-    from forebay.snapshot.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, Snapshot
+    from forebay.records.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, Snapshot
 
     return Snapshot(
         device=device,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from forebay.atomic_write import check_writable
+from forebay._base.atomic_write import check_writable
+from forebay._base.trusted_folders import check_folder, make_folder
 from forebay.commands import CommandError
-from forebay.trusted_folders import check_folder, make_folder
 
 SNAPSHOT, REPORT, SUMMARY, PICKLE = "snapshot.forebay", "report.html", "summary.json", "snapshot.pickle"
 _FILES = (REPORT, SNAPSHOT, SUMMARY, PICKLE, "snapshot-*.forebay")

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from forebay.byte_sizes import format_bytes
-from forebay.system_memory import resident_memory
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.system_memory import resident_memory
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

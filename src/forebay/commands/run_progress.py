@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.signal_mask import signals_blocked
+from forebay._base.system_memory import resident_memory
 from forebay.commands.terminal import Terminal
-from forebay.signal_mask import signals_blocked
-from forebay.system_memory import resident_memory
 
 TERMINAL_SECONDS, FILE_SECONDS = 1.0, 10.0  # between two lines; on a terminal each replaces the one before
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forebay._base.trusted_folders import temporary_folder
 from forebay.commands import CommandError, run_output
 from forebay.errors import ForebayError
 from forebay.observe.monitor import sockets
 from forebay.rehearsal.caches import download_caches
 from forebay.rehearsal.services import SERVICES, set_environment
 from forebay.rehearsal.supervise import Rehearsal, end_as
-from forebay.trusted_folders import temporary_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,7 +84,7 @@ def print_files(console: Console, report: FilesReport) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from forebay.untrusted import printable
+    from forebay._base.untrusted import printable
 
     lists = list(report.lists())
     if not lists and not report.sentences():
@@ -124,7 +124,7 @@ def _print_short(report: FilesReport) -> None:
 
 
 def _print(line: str) -> None:
-    from forebay.untrusted import printable
+    from forebay._base.untrusted import printable
 
     with suppress(OSError, ValueError, AttributeError):  # standard error is closed
         print(printable(line), file=sys.stderr, flush=True)

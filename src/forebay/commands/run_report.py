@@ -9,17 +9,17 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forebay.atomic_write import atomic_write
+from forebay._base.atomic_write import atomic_write
+from forebay._base.trusted_folders import make_folder
 from forebay.commands import run_children, run_rehearsal, run_torch
 from forebay.commands.run_output import PICKLE, REPORT, SNAPSHOT, SUMMARY, reason
 from forebay.commands.run_process import ProcessUse
 from forebay.commands.terminal import Terminal
-from forebay.trusted_folders import make_folder
 
 if TYPE_CHECKING:
     from forebay.commands.run_torch import TorchResult
+    from forebay.records.model import Snapshot
     from forebay.rehearsal.files_report import FilesReport
-    from forebay.snapshot.model import Snapshot
 
 _SITES = 10  # in the summary
 _KINDS = {PICKLE: "pickle"}  # of files; by default the name

@@ -15,12 +15,12 @@ from forebay.commands import CommandError, run_rehearsal
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from forebay._base.verdicts import Judgement
     from forebay.interop.torch.attribution.results import PeakUse
     from forebay.interop.torch.processes import ProgramDevice, ProgramUse
-    from forebay.snapshot.model import Snapshot
+    from forebay.records.model import Snapshot
     from forebay.snapshot.replay.remedies import Remedies
     from forebay.snapshot.report.paragraph import Paragraph
-    from forebay.verdicts import Judgement
 
 _MOST_ENTRIES = 400_000  # of a history that is replayed with other settings, which takes about ten seconds
 _SESSION = "forebay.interop.torch.session"

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forebay._base.untrusted import printable
 from forebay.commands import CommandError
-from forebay.untrusted import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,7 +66,7 @@ def snapshot_console() -> Console:
 
 def write_page(path: Path, title: str, parts: Sequence[Paragraph]) -> None:
     """Write paragraphs as an HTML page."""
-    from forebay.atomic_write import atomic_write
+    from forebay._base.atomic_write import atomic_write
     from forebay.snapshot.report.static_page import page
 
     try:

@@ -8,11 +8,11 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay._base.untrusted import printable
 from forebay.observe.tracing import perfetto
 from forebay.observe.tracing.model import Moment, Place, Sample, TraceData, Track
 from forebay.snapshot import Action, Snapshot
 from forebay.snapshot.analysis.timeline import reconstruct
-from forebay.untrusted import printable
 
 _EVENTS = {Action.OOM: "out of memory", Action.SNAPSHOT: "snapshot", Action.ANNOTATE: "annotation"}
 

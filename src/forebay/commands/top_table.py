@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from forebay.byte_sizes import format_bytes
-from forebay.system_memory import available_memory, usable_memory
-from forebay.untrusted import shortened
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.system_memory import available_memory, usable_memory
+from forebay._base.untrusted import shortened
 
 if TYPE_CHECKING:
     from forebay.observe.monitor.figures import DeviceFigures, ProcessFigures, Readings, SiteFigures

@@ -12,7 +12,7 @@ from textual.binding import Binding
 from textual.widgets import DataTable, Footer, Sparkline, Static
 from textual.worker import get_current_worker
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
 from forebay.commands import CommandError
 from forebay.commands.top_table import HEADINGS, NUMBERS, Row, rows, site_cells, title
 

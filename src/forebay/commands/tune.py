@@ -16,10 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forebay._base.untrusted import printable
 from forebay.commands import CommandError, command_output, size_argument
 from forebay.commands.dask_executor import dask_executor
 from forebay.commands.snapshot_files import load_snapshots, progress_bar, snapshot_console
-from forebay.untrusted import printable
 
 if TYPE_CHECKING:
     from forebay.snapshot import Snapshot
@@ -152,7 +152,7 @@ def _print(found: Tuning, snapshots: list[Snapshot]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from forebay.byte_sizes import format_bytes
+    from forebay._base.byte_sizes import format_bytes
     from forebay.snapshot.report.paragraph_rich import number_table
 
     console = snapshot_console()
@@ -189,7 +189,7 @@ def _spaced(settings: str) -> str:
 
 
 def _row(name: str, trial: Trial) -> tuple[str, ...]:
-    from forebay.byte_sizes import format_bytes
+    from forebay._base.byte_sizes import format_bytes
 
     failed = f"{trial.failures:,}" + (" (ended)" if trial.stopped else "") if trial.failures else "no"
     return name, format_bytes(trial.peak_reserved), f"{trial.device_calls:,}", failed

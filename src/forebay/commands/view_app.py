@@ -16,11 +16,11 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import DataTable, Footer, Input, Static
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.untrusted import printable
 from forebay.commands.view_model import SiteRow, ViewModel
-from forebay.snapshot.model import Snapshot
+from forebay.records.model import Snapshot
 from forebay.snapshot.report.terminal_chart import COLORS
-from forebay.untrusted import printable
 
 __all__ = ["ViewApp"]
 

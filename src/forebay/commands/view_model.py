@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
+from forebay.records.model import Action, Snapshot
+from forebay.records.sites import find_sites, label_of, strip_common_folder
 from forebay.snapshot.analysis import summary
 from forebay.snapshot.analysis.timeline import NEVER_SEEN, Timeline, reconstruct
-from forebay.snapshot.model import Action, Snapshot
 from forebay.snapshot.report.terminal_chart import COLORS, ChartColumns, chart_columns, draw
 from forebay.snapshot.report.text import format_duration
-from forebay.snapshot.sites import find_sites, label_of, strip_common_folder
 
 __all__ = ["SiteRow", "ViewModel"]
 
@@ -259,7 +259,7 @@ class ViewModel:
 
 def label_of_device(snapshot: Snapshot) -> str:
     """Return the name of the device and the size of its memory."""
-    from forebay.untrusted import printable
+    from forebay._base.untrusted import printable
 
     memory = f" with {format_bytes(snapshot.capacity)}" if snapshot.capacity else ""
     return printable(snapshot.device) + memory

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from forebay.config import SANITIZER
+from forebay._base.config import SANITIZER
 from forebay.cuda import (
     _cudart,
     _device_limits,

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from forebay._base.dtypes import as_dtype
 from forebay.cuda._kind import CUDA
-from forebay.dtypes import as_dtype
 
 __all__ = ["GPULimits"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay.faces.kind import DeviceKind
+from forebay.names.kind import DeviceKind
 
 __all__ = ["CUDA", "DeferredCudaCallError"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from forebay.faces.unsupported import unsupported
+from forebay.names.unsupported import unsupported
 
 __all__ = ["_compile_kernel", "current_blas_handle", "current_solver_handle"]
 

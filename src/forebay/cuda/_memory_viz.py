@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from forebay.atomic_write import atomic_write
+from forebay._base.atomic_write import atomic_write
+from forebay._base.untrusted import open_regular, printable
 from forebay.errors import ForebayError
-from forebay.faces.unsupported import unsupported
+from forebay.names.unsupported import unsupported
 from forebay.snapshot.formats import safe_pickle, torch_pickle
 from forebay.snapshot.formats.budget import BadSnapshot
 from forebay.snapshot.report import flamegraph, html
@@ -35,7 +36,6 @@ from forebay.snapshot.report.torch_text import (
 )
 from forebay.snapshot.report.torch_text import format_size as _format_size
 from forebay.snapshot.report.torch_text import free_text as _report_free
-from forebay.untrusted import open_regular, printable
 
 __all__ = [
     "_block_extra",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from forebay._base.device_spec import Device, DeviceLike
 from forebay.cuda._kind import CUDA
-from forebay.device_spec import Device, DeviceLike
 
 __all__ = ["_device_t", "_get_device_index"]
 

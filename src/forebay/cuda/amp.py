@@ -12,9 +12,9 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import DTypeLike
 
-from forebay.dtypes import as_dtype, float16
+from forebay._base.dtypes import as_dtype, float16
 from forebay.errors import Unsupported
-from forebay.faces.unsupported import unsupported, unsupported_error
+from forebay.names.unsupported import unsupported, unsupported_error
 
 __all__ = ["GradScaler", "amp_definitely_not_available", "autocast", "custom_bwd", "custom_fwd"]
 

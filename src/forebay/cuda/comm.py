@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from forebay._base.device_spec import Device, DeviceLike
+from forebay._base.layouts import preserve_format
 from forebay.cuda import nccl
 from forebay.cuda._kind import CUDA
-from forebay.device_spec import Device, DeviceLike
 from forebay.errors import ForebayError
-from forebay.layouts import preserve_format
 from forebay.runtime.memory.transfer import copy_tensor
 from forebay.runtime.random.launch_geometry import slowest_first
 from forebay.runtime.streams.stream import Stream, current_stream_for

@@ -7,11 +7,12 @@ from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from typing import Any
 
-from forebay import backends, config
+from forebay import backends
+from forebay._base import config
+from forebay._base.device_spec import DeviceLike
 from forebay.cuda._kind import CUDA
-from forebay.device_spec import DeviceLike
 from forebay.errors import ForebayError, ForebayWarning
-from forebay.faces.devices import DeviceContext, DeviceFunctions, DeviceGuard
+from forebay.names.devices import DeviceContext, DeviceFunctions, DeviceGuard
 from forebay.runtime.devices.open_device import open_device_indices
 from forebay.runtime.tensors.tensor import Tensor
 from forebay.spi import DeviceProps, Peers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from forebay.faces.unsupported import unsupported, unsupported_class
+from forebay.names.unsupported import unsupported, unsupported_class
 
 __all__ = ["GdsFile", "gds_deregister_buffer", "gds_register_buffer", "is_available"]
 

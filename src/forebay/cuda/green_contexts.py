@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from forebay.faces.unsupported import unsupported_class
+from forebay.names.unsupported import unsupported_class
 
 __all__ = ["GreenContext", "SMPartition", "get_num_locality_domains", "is_localization_supported"]
 

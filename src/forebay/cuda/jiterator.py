@@ -6,7 +6,7 @@ import re
 from typing import Any, NoReturn
 
 from forebay import backends
-from forebay.faces.unsupported import unsupported_error
+from forebay.names.unsupported import unsupported_error
 
 __all__: list[str] = []
 

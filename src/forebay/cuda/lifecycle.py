@@ -9,7 +9,7 @@ from typing import Any, Final
 from forebay.cuda._kind import CUDA
 from forebay.cuda.streams import current_stream
 from forebay.errors import Unsupported
-from forebay.faces.devices import DeviceFunctions
+from forebay.names.devices import DeviceFunctions
 from forebay.runtime.base import observers
 from forebay.runtime.base.lazy_init import SeedTracker as _LazySeedTracker
 from forebay.runtime.base.queue_capabilities import can_launch

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from forebay.cuda._kind import CUDA
 from forebay.cuda.telemetry import list_gpu_processes
-from forebay.faces.memory_blocks import AllocatorHandle, CachingAllocatorFunctions, KindMemPool, PluggableAllocator
-from forebay.faces.memory_history import MemoryHistory
-from forebay.faces.memory_statistics import MemoryStatistics
-from forebay.faces.memory_statistics import flatten as _recurse_add_to_result
-from forebay.faces.private_pools import PrivatePoolFunctions
+from forebay.names.memory_blocks import AllocatorHandle, CachingAllocatorFunctions, KindMemPool, PluggableAllocator
+from forebay.names.memory_history import MemoryHistory
+from forebay.names.memory_statistics import MemoryStatistics
+from forebay.names.memory_statistics import flatten as _recurse_add_to_result
+from forebay.names.private_pools import PrivatePoolFunctions
 from forebay.runtime.history.annotations import metadata as _get_memory_metadata
 
 __all__ = [

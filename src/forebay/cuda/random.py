@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from forebay._base.device_spec import Device, DeviceLike
 from forebay.cuda._kind import CUDA
-from forebay.device_spec import Device, DeviceLike
-from forebay.faces.random import RandomFunctions
+from forebay.names.random import RandomFunctions
 from forebay.runtime.random.generator import Generator, RngState
 from forebay.runtime.tensors.tensor import Tensor
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final, Self
 
 from forebay.cuda._kind import CUDA
-from forebay.faces.legacy_storage import LegacyStorage
-from forebay.faces.tensor_types import TensorType
+from forebay.names.legacy_storage import LegacyStorage
+from forebay.names.tensor_types import TensorType
 
 __all__ = [
     "BFloat16Storage",

@@ -8,11 +8,11 @@ import ctypes
 import operator
 from typing import Any, ClassVar, Final, Self
 
+from forebay._base.device_spec import Device, DeviceLike
 from forebay.cuda._kind import CUDA
-from forebay.device_spec import Device, DeviceLike
 from forebay.errors import ForebayError
-from forebay.faces.streams import StreamContext as StreamContextOfKind
-from forebay.faces.streams import current_stream_on
+from forebay.names.streams import StreamContext as StreamContextOfKind
+from forebay.names.streams import current_stream_on
 from forebay.runtime.base.torch_types import device_type as device_type_of
 from forebay.runtime.devices.current import local
 from forebay.runtime.devices.open_device import OpenDevice

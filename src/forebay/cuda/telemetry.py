@@ -1,4 +1,4 @@
-"""Sensors and visibility of CUDA devices, over `forebay.faces.telemetry`.
+"""Sensors and visibility of CUDA devices, over `forebay.names.telemetry`.
 
 These functions do not initialise CUDA. An emulated device has its own sensors; a real one is read through NVML
 (nvidia-ml-py is optional) or AMD SMI.
@@ -10,10 +10,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from forebay._base.device_spec import DeviceLike
 from forebay.backends.emulated.visible_devices import match_uuids
 from forebay.cuda._kind import CUDA
-from forebay.device_spec import DeviceLike
-from forebay.faces import telemetry
+from forebay.names import telemetry
 from forebay.observe.telemetry import amdsmi, nvml
 
 __all__ = [

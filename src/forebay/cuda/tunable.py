@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from forebay.faces.unsupported import unsupported
+from forebay.names.unsupported import unsupported
 from forebay.runtime.devices.current import opened_for, resolve
 
 __all__ = [

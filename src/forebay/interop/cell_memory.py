@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from forebay.config import CPU_MEMORY, UNLIMITED
-from forebay.device_spec import CPU
+from forebay._base.config import CPU_MEMORY, UNLIMITED
+from forebay._base.device_spec import CPU
 from forebay.errors import WrongState, without_frames
 from forebay.interop import numpy
+from forebay.records.model import Snapshot
 from forebay.runtime.allocator import statistics
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.history.recording import recording_of
 from forebay.runtime.memory.device_snapshot import take_snapshot
 from forebay.runtime.memory.peak import Peak
-from forebay.snapshot.model import Snapshot
 from forebay.snapshot.report.cell import CellMeasurement, CellReport
 
 __all__ = ["CellMemory"]

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from forebay.device_spec import CPU
+from forebay._base.device_spec import CPU
 from forebay.interop.cell_memory import CellMemory
 from forebay.runtime.devices.current import opened_for
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from numpy._core._exceptions import _ArrayMemoryError
 
+from forebay._base.device_spec import Device, DeviceLike
 from forebay._core import NumpyHook, numpy_failures, restore_numpy_handler
-from forebay.device_spec import Device, DeviceLike
 from forebay.errors import OutOfMemory, Unsupported, WrongState
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.devices.open_device import OpenDevice

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from forebay.device_spec import Device, DeviceLike
+from forebay._base.device_spec import Device, DeviceLike
 from forebay.errors import warn_unraisable
 from forebay.interop.stream_blocks import allocate_on, current_gpu, gpu, record_use_on
 from forebay.runtime.devices.current import device_argument

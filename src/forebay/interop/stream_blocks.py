@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from forebay._base.device_spec import Device
 from forebay.backends.nvidia.calls import current_device_index
-from forebay.device_spec import Device
 from forebay.errors import Unsupported
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.devices.open_device import OpenDevice

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from forebay.faces.devices import DeviceFunctions as _Devices
 from forebay.mps import profiler
 from forebay.mps._kind import MPS as _MPS
 from forebay.mps._kind import get_open_device as _get_open_device
@@ -33,6 +32,7 @@ from forebay.mps._random import get_rng_state, manual_seed, seed, set_rng_state
 from forebay.mps._shaders import compile_shader, load_metallib
 from forebay.mps.event import Event
 from forebay.mps.streams import Stream, current_stream, default_stream, set_stream, stream
+from forebay.names.devices import DeviceFunctions as _Devices
 
 __all__ = [
     "Event",

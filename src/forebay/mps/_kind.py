@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forebay import backends
 from forebay.errors import ForebayError
-from forebay.faces.kind import DeviceKind
+from forebay.names.kind import DeviceKind
 
 __all__ = ["MPS", "as_boolean", "check_available", "get_open_device", "open_device", "require_backend"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from forebay.device_spec import DeviceLike
-from forebay.faces.random import RandomFunctions
+from forebay._base.device_spec import DeviceLike
 from forebay.mps._kind import MPS, require_backend
+from forebay.names.random import RandomFunctions
 from forebay.runtime.devices.current import current_index
 from forebay.runtime.random.generator import Generator, RngState, default_generator
 from forebay.runtime.tensors.tensor import Tensor

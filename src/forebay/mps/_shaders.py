@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from forebay.errors import DeviceError, ForebayError, Unsupported
-from forebay.faces.unsupported import unsupported_error
 from forebay.mps._kind import MPS, check_available, open_device
+from forebay.names.unsupported import unsupported_error
 from forebay.runtime.base import observers
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.transfer import keep_alive

@@ -6,9 +6,9 @@ import operator
 from contextlib import ContextDecorator
 from typing import ClassVar
 
-from forebay.faces.streams import StreamContext, current_stream_on
 from forebay.mps._kind import MPS, open_device, require_backend
 from forebay.mps.event import Event
+from forebay.names.streams import StreamContext, current_stream_on
 from forebay.runtime.devices.current import local
 from forebay.runtime.streams import event as events
 from forebay.runtime.streams import stream as streams

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay.faces.kind import DeviceErrorMessages, DeviceKind
+from forebay.names.kind import DeviceErrorMessages, DeviceKind
 
 __all__ = ["MTIA", "DeferredMtiaCallError"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from forebay.device_spec import DeviceLike
+from forebay._base.device_spec import DeviceLike
 from forebay.errors import Unsupported
-from forebay.faces.devices import DeviceContext, DeviceFunctions
 from forebay.mtia._kind import MTIA
+from forebay.names.devices import DeviceContext, DeviceFunctions
 from forebay.spi import DeviceProps
 
 __all__ = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from forebay.faces.devices import DeviceFunctions
 from forebay.mtia._kind import MTIA
+from forebay.names.devices import DeviceFunctions
 from forebay.runtime.base.lazy_init import SeedTracker as _LazySeedTracker
 
 __all__ = [

@@ -9,11 +9,11 @@ import operator
 from collections.abc import Callable
 from typing import Any, Final
 
-from forebay.device_spec import DeviceLike
-from forebay.faces import oom_observers
-from forebay.faces.memory_history import MemoryHistory
-from forebay.faces.memory_statistics import MemoryStatistics
+from forebay._base.device_spec import DeviceLike
 from forebay.mtia._kind import MTIA
+from forebay.names import oom_observers
+from forebay.names.memory_history import MemoryHistory
+from forebay.names.memory_statistics import MemoryStatistics
 from forebay.runtime.allocator.statistics import ALLOCATED_BYTES, RESERVED_BYTES
 from forebay.runtime.history.recording import UNLIMITED
 

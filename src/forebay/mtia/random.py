@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from forebay.device_spec import DeviceLike
-from forebay.faces.random import RandomFunctions
+from forebay._base.device_spec import DeviceLike
 from forebay.mtia._kind import MTIA
+from forebay.names.random import RandomFunctions
 from forebay.runtime.random.generator import RngState
 from forebay.runtime.tensors.tensor import Tensor
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from forebay.device_spec import DeviceLike
+from forebay._base.device_spec import DeviceLike
 from forebay.errors import ForebayError
-from forebay.faces import streams as kind_streams
 from forebay.mtia._kind import MTIA
+from forebay.names import streams as kind_streams
 from forebay.runtime.base.torch_types import device_type as device_type_number
 from forebay.runtime.devices.current import local
 from forebay.runtime.devices.open_device import OpenDevice

@@ -7,8 +7,8 @@ import sys
 from collections import Counter, deque
 from contextlib import suppress
 
-from forebay import config
-from forebay.byte_sizes import format_bytes
+from forebay._base import config
+from forebay._base.byte_sizes import format_bytes
 from forebay.errors import ForebayError
 from forebay.observe.tracing import profiler_session
 from forebay.observe.tracing.signposts import signposts

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
 from forebay.rehearsal.changes import Change
 
 __all__ = ["FilesReport", "NewFile", "make_report", "merge"]

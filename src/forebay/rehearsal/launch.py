@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from forebay._base.system_memory import usable_memory
 from forebay.errors import ForebayError, Unsupported
 from forebay.rehearsal.changes import Layer
 from forebay.rehearsal.mount_plan import MountPlan, make_plan, may_mount, working_folders
 from forebay.rehearsal.private_folder import PrivateFolder
-from forebay.system_memory import usable_memory
 
 __all__ = ["CHANNEL", "FOLDER", "MECHANISM", "RENAMES", "Launched", "launch"]
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
 from forebay.rehearsal.changes import Change, read_changes
 from forebay.rehearsal.files_report import FilesReport, make_report
 from forebay.rehearsal.launch import Launched, launch

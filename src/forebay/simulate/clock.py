@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
-from forebay.address_allocator import AddressAllocator
+from forebay._base.address_allocator import AddressAllocator
 from forebay.backends.common.arguments import index_of
 
 if TYPE_CHECKING:

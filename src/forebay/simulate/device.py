@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
+from forebay._base.watermarks import Watermarks
 from forebay._core import Block
 from forebay.backends.common.arguments import index_of
 from forebay.errors import ForebayError, WrongState
@@ -19,7 +20,6 @@ from forebay.runtime.settings import allocator_settings
 from forebay.simulate.clock import Streams, World
 from forebay.simulate.port import SimulatedPort
 from forebay.spi import Heaps
-from forebay.watermarks import Watermarks
 
 __all__ = ["Device"]
 

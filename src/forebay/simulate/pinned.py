@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from forebay.address_allocator import AddressAllocator
+from forebay._base.address_allocator import AddressAllocator
+from forebay._base.byte_sizes import format_bytes
 from forebay.backends.common.arguments import index_of
-from forebay.byte_sizes import format_bytes
 from forebay.errors import DeviceError, ForebayError
 from forebay.runtime.history import recording
 from forebay.runtime.pinned.pinned_allocator import PinnedAllocator, PinnedBlock

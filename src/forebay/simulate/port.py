@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from forebay.address_allocator import AddressAllocator
+from forebay._base.address_allocator import AddressAllocator
+from forebay._base.byte_sizes import format_bytes
 from forebay.backends.common.arguments import index_of, size_of
-from forebay.byte_sizes import format_bytes
 from forebay.errors import OutOfMemory
 from forebay.simulate.clock import SimulatedQueue, World
 from forebay.spi import DeviceProps, Heaps

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from forebay.snapshot import model
-from forebay.snapshot.model import Action, Frame, Snapshot, State
+from forebay.records import model
+from forebay.records.model import Action, Frame, Snapshot, State
 
 if TYPE_CHECKING:
     from forebay.snapshot.analysis.timeline import Timeline
@@ -41,9 +41,9 @@ def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | No
     OSError
         If the file cannot be opened, or is a directory, a pipe or a device.
     """
+    from forebay._base.untrusted import open_regular
     from forebay.snapshot.formats import native, safe_pickle, torch_pickle
     from forebay.snapshot.formats.byte_source import ByteSource
-    from forebay.untrusted import open_regular
 
     with open_regular(path) as file:
         if file.read(2) == b"PK":

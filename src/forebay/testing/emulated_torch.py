@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import forebay
-from forebay.byte_sizes import format_bytes, parse_bytes
+from forebay._base.byte_sizes import format_bytes, parse_bytes
+from forebay._base.verdicts import Ending, How, Judgement, ProcessEvents, Verdict, judge
 from forebay.errors import Unsupported
 from forebay.interop.torch.processes import unread_values
 from forebay.interop.torch.session import TorchSession
-from forebay.verdicts import Ending, How, Judgement, ProcessEvents, Verdict, judge
 
 __all__ = ["EmulatedTorch", "emulated_torch", "pytest_configure"]
 

@@ -17,8 +17,8 @@ from functools import partial
 import pytest
 
 import forebay
+from forebay._base.device_spec import Device, canonical
 from forebay.backends import EMULATED, drivers, emulated_driver, override_driver
-from forebay.device_spec import Device, canonical
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import open_device_indices
 from forebay.runtime.lifecycle.emulation import reset_kind

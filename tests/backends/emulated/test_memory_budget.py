@@ -8,7 +8,7 @@ import gc
 import pytest
 
 import forebay
-from forebay import system_memory
+from forebay._base import system_memory
 from forebay.backends.emulated.driver import EmulatedDriver
 from forebay.backends.emulated.memory_budget import budget
 from forebay.runtime.devices import retired_devices

@@ -1,4 +1,4 @@
-"""Device visibility by environment variables. Hundreds more values: tests/faces/scenes/visible_devices.py."""
+"""Device visibility by environment variables. Hundreds more values: tests/names/scenes/visible_devices.py."""
 
 from __future__ import annotations
 

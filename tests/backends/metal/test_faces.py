@@ -15,7 +15,7 @@ LISTED = (
 @pytest.mark.timeout(metal_processes.LIMIT + 60)
 def test_tests_of_names_pass(root):
     deselected = [f"--deselect={name}" for name in LISTED]
-    suites = ("tests/mps", "tests/faces/test_three_kinds.py")
+    suites = ("tests/mps", "tests/names/test_three_kinds.py")
     done = metal_processes.run_pytest(
         "-m", "not slow", "-rA", "--tb=short", *deselected, *suites, cwd=root, plugin=True
     )

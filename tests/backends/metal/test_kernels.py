@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import forebay
-from forebay import config
+from forebay._base import config
 from forebay.backends import override_driver
 from forebay.backends.metal.driver import MetalDriver
 from forebay.backends.metal.kernels.library import Kernels

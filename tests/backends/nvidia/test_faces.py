@@ -17,7 +17,7 @@ from support import software_driver
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
 
 LIMIT = 300  # seconds; the kernels are compiled once
-SCENE = "tests/faces/test_scenes.py::test_forebay_does_as_recorded"
+SCENE = "tests/names/test_scenes.py::test_forebay_does_as_recorded"
 
 
 def listed(root) -> list[str]:
@@ -52,7 +52,7 @@ def outcomes(root, *arguments) -> tuple[dict[str, set[str]], str]:
 @pytest.mark.timeout(LIMIT + 60)
 def test_tests_of_names_pass(root):
     deselected = [f"--deselect={name}" for name in listed(root)]
-    found, output = outcomes(root, *deselected, "tests/faces", "tests/cuda")
+    found, output = outcomes(root, *deselected, "tests/names", "tests/cuda")
     assert found["FAILED"] | found["ERROR"] == set(), output[-20000:]
     assert len(found["PASSED"]) > 850
 

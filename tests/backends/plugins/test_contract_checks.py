@@ -10,7 +10,7 @@ from support.broken_plugin import KIND
 import forebay
 from forebay import DeviceError, ForebayError, backends
 from forebay import memory as mem
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.runtime.devices.current import opened_for
 from forebay.spi import DeviceProps
 from forebay.testing.fake import FakeDriver, FakePort

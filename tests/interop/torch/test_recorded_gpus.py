@@ -20,7 +20,7 @@ import forebay  # noqa: E402 -- as above
 from forebay import snapshot  # noqa: E402 -- as above
 from forebay.interop.torch import patch  # noqa: E402 -- as above
 from forebay.interop.torch.kernels import workspaces  # noqa: E402 -- as above
-from forebay.snapshot.model import Action  # noqa: E402 -- as above
+from forebay.records.model import Action  # noqa: E402 -- as above
 from forebay.snapshot.replay.memory_state import memory_state  # noqa: E402 -- as above
 
 FOLDER = Path(__file__).parents[4] / "shared" / "data" / "gpu-snapshots"

@@ -17,10 +17,10 @@ import pytest
 
 from forebay import DeviceError, ForebayWarning, OutOfMemory
 from forebay.backends.host.driver import HostPort
+from forebay.records.model import SEGMENT
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.runtime.allocator.statistics import flat_stats
 from forebay.runtime.settings.allocator_settings import parse
-from forebay.snapshot.model import SEGMENT
 from forebay.spi import DeviceProps
 from forebay.testing.conformance.helpers import Gate, run_in_child
 from forebay.testing.fake import FakePort

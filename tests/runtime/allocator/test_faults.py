@@ -17,13 +17,13 @@ import pytest
 
 from forebay import DeviceError, ForebayWarning, OutOfMemory
 from forebay.errors import ForebayError
+from forebay.records.model import SEGMENT
 from forebay.runtime.allocator import oom_message
 from forebay.runtime.allocator.heap_allocator import HeapAllocator
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.runtime.allocator.statistics import flat_stats
 from forebay.runtime.allocator.torch_iteration_order import pool_set, stream_set
 from forebay.runtime.settings.allocator_settings import parse
-from forebay.snapshot.model import SEGMENT
 from forebay.spi import Heaps
 from forebay.testing.fake import FakePort
 

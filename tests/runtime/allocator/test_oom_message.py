@@ -177,6 +177,6 @@ def test_allocation_works_after_out_of_memory(fake):
 def test_cpu_device_raises_out_of_memory(clean):
     total = memory.mem_get_info("cpu")[1]
     with pytest.raises(
-        OutOfMemory, match=re.escape(f"has a total capacity of {forebay.byte_sizes.format_bytes(total)}")
+        OutOfMemory, match=re.escape(f"has a total capacity of {forebay._base.byte_sizes.format_bytes(total)}")
     ):
         forebay.allocate(1 << 59, "cpu")

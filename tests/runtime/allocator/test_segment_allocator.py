@@ -18,9 +18,9 @@ import pytest
 import forebay
 from forebay import DeviceError, ForebayWarning, OutOfMemory
 from forebay.errors import WrongState
+from forebay.records.model import SEGMENT
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.runtime.allocator.statistics import flat_stats
-from forebay.snapshot.model import SEGMENT
 from forebay.testing.fake import FakePort
 
 MIB = 1 << 20

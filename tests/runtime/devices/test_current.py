@@ -20,7 +20,7 @@ from forebay import (
     set_stream,
     use_device,
 )
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.runtime.devices import current
 
 pytestmark = pytest.mark.usefixtures("clean")

@@ -9,7 +9,7 @@ import pytest
 
 import forebay
 from forebay import memory
-from forebay.snapshot.model import Action, State
+from forebay.records.model import Action, State
 
 MIB = 1 << 20
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from forebay import config
+from forebay._base import config
 from forebay.errors import ForebayWarning
 from forebay.runtime.settings import allocator_settings as module
 from forebay.runtime.settings.allocator_settings import DEFAULT, UNLIMITED, AllocatorSettings, SettingsError

@@ -10,7 +10,7 @@ import pytest
 
 import forebay
 from forebay import DeviceError, Event, Stream, Unsupported
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 
 pytestmark = pytest.mark.usefixtures("clean")
 

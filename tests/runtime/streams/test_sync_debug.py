@@ -1,4 +1,4 @@
-"""Sync debug mode names the waiting line. The waiting calls are listed in tests/faces/scenes/waiting.py."""
+"""Sync debug mode names the waiting line. The waiting calls are listed in tests/names/scenes/waiting.py."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def spread(arrays):
 
 def ranks_of(kind, length=6, ranks=DEVICES):
     numbers = np.arange(ranks * length).reshape(ranks, length) - ranks
-    return list(numbers.astype(forebay.dtypes.as_dtype(kind)))
+    return list(numbers.astype(forebay._base.dtypes.as_dtype(kind)))
 
 
 def exact(arrays, op):
@@ -55,7 +55,7 @@ def exact(arrays, op):
 @pytest.mark.parametrize("op", OPS)
 def test_all_reduce_combines_all_ranks(devices, kind, op):
     arrays = [np.abs(each).astype(each.dtype) % 5 for each in ranks_of("int64")]
-    arrays = [each.astype(forebay.dtypes.as_dtype(kind)) for each in arrays]
+    arrays = [each.astype(forebay._base.dtypes.as_dtype(kind)) for each in arrays]
     tensors = spread(arrays)
     nccl.all_reduce(tensors, op=OPS[op])
     expected = np.array(exact(arrays, op)).astype(arrays[0].dtype)

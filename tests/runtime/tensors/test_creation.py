@@ -11,7 +11,7 @@ import pytest
 
 import forebay
 from forebay import OutOfMemory, memory
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 
 pytestmark = pytest.mark.usefixtures("clean")
 

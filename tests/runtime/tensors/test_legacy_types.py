@@ -1,4 +1,4 @@
-"""`Tensor.float` and the other conversions, `type`, `new`, `equal`, beyond the scenes in tests/faces/scenes."""
+"""`Tensor.float` and the other conversions, `type`, `new`, `equal`, beyond the scenes in tests/names/scenes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pinned tensors: when their memory is pinned and released. Their spellings are in faces/scenes/tensor_arguments.py."""
+"""Pinned tensors: when their memory is pinned and released. Their spellings are in names/scenes/tensor_arguments.py."""
 
 from __future__ import annotations
 

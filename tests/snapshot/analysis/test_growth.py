@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.snapshot_scenes import MIB, Scene, long_run, training
 
+from forebay.records.model import ENTRY, FRAME, STACK, Action
 from forebay.snapshot.analysis.growth import growth
 from forebay.snapshot.analysis.periods import find_steps
 from forebay.snapshot.analysis.timeline import reconstruct
-from forebay.snapshot.model import ENTRY, FRAME, STACK, Action
 
 
 def loop(steps: int, *, layers: int = 4, leak: int = 0, temporary: int = 0, before: int = 0) -> Scene:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from support.snapshot_scenes import MIB, Scene, random_history, steps, training
 
+from forebay.records.model import Frame
+from forebay.records.sites import label_of, strip_common_folder
 from forebay.snapshot.analysis import summary as analysis_summary
 from forebay.snapshot.analysis.timeline import reconstruct
-from forebay.snapshot.model import Frame
-from forebay.snapshot.sites import label_of, strip_common_folder
 
 PACKAGES = "/venv/lib/python3.11/site-packages"
 

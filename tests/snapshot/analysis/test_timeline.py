@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.snapshot_scenes import MIB, START, Scene, long_run, random_history, steps
 
+from forebay.records.model import Action, Snapshot, State
 from forebay.snapshot.analysis.timeline import NEVER_SEEN, reconstruct
-from forebay.snapshot.model import Action, Snapshot, State
 
 
 def replay_backwards(snapshot: Snapshot) -> tuple[list[int], list[int]]:

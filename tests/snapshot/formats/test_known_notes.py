@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from support.snapshot_scenes import training
 
+from forebay._base.verdicts import Verdict
 from forebay.snapshot.analysis.summary import summary
 from forebay.snapshot.formats import known_notes, torch_writer
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
 from forebay.snapshot.report import html
-from forebay.verdicts import Verdict
 
 NAMES = ("allocator_settings", "heaps", "order", "pools", "program", "seconds", "truncated", "verdict", "watermarks")
 SETTINGS = ("max_split_size", "garbage_collection_threshold", "roundup_power2_divisions", "PYTORCH_CUDA_ALLOC_CONF")

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from support.snapshot_scenes import Scene, random_history, steps, training
 
 from forebay.errors import ForebayError
+from forebay.records.model import BLOCK, ENTRY, STACK, VERSION, Action, Snapshot, State
 from forebay.snapshot.formats import native
 from forebay.snapshot.formats.native import BadSnapshot
-from forebay.snapshot.model import BLOCK, ENTRY, STACK, VERSION, Action, Snapshot, State
 
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 TABLES = ("segments", "blocks", "trace", "stacks", "frames")

@@ -11,8 +11,8 @@ import pytest
 from support.synthetic_history import synthetic
 
 from forebay.errors import Unsupported
+from forebay.records.model import Action, State
 from forebay.snapshot.formats import parquet
-from forebay.snapshot.model import Action, State
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ import pytest
 from support.equal_snapshots import assert_equal
 
 from forebay import snapshot
+from forebay.records.model import Action
 from forebay.snapshot.formats import torch_pickle, torch_writer
 from forebay.snapshot.formats.byte_source import ByteSource
 from forebay.snapshot.formats.torch_columns import Columns
-from forebay.snapshot.model import Action
 from forebay.snapshot.replay import engine
 
 FOLDER = Path(__file__).parents[2] / "data" / "snapshots"

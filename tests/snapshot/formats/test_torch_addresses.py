@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from forebay.records.model import State
 from forebay.snapshot.analysis.timeline import reconstruct
 from forebay.snapshot.formats import torch_pickle, torch_writer
 from forebay.snapshot.formats.native import BadSnapshot
-from forebay.snapshot.model import State
 
 
 def intel_snapshot():

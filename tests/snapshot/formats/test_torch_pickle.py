@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from support.snapshot_programs import MIB, dumped, program
 
 from forebay import simulate, snapshot
+from forebay.records.model import Action, Frame, State
 from forebay.snapshot.formats import native, safe_pickle, torch_pickle
 from forebay.snapshot.formats.native import BadSnapshot
-from forebay.snapshot.model import Action, Frame, State
 
 
 def minimal_snapshot(**changes):

@@ -18,9 +18,9 @@ from support.snapshot_scenes import random_history, steps
 from support.synthetic_history import synthetic
 
 from forebay import simulate, snapshot
+from forebay.records.model import ENTRY, STACK, Action
 from forebay.snapshot.formats import native, torch_pickle, torch_writer
 from forebay.snapshot.formats.native import BadSnapshot
-from forebay.snapshot.model import ENTRY, STACK, Action
 
 
 @settings(max_examples=15, deadline=None)

@@ -11,10 +11,10 @@ from support.snapshot_programs import MIB, dumped, program
 from support.snapshot_scenes import random_history, steps
 
 from forebay import simulate
+from forebay.records.model import State
 from forebay.snapshot import load
 from forebay.snapshot.analysis.timeline import reconstruct
 from forebay.snapshot.formats import torch_pickle
-from forebay.snapshot.model import State
 from forebay.snapshot.replay.memory_state import MemoryState, memory_state
 
 GPU_SNAPSHOTS = Path(__file__).parents[4] / "shared" / "data" / "gpu-snapshots"

@@ -11,10 +11,10 @@ from support.report_pages import BROWSER, EVIL, SCENARIOS, render, snapshot_of
 from support.snapshot_scenes import MIB, Scene, training
 from support.synthetic_history import synthetic
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
+from forebay.records.model import State
 from forebay.snapshot.analysis import summary
 from forebay.snapshot.analysis.timeline import reconstruct
-from forebay.snapshot.model import State
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH")
 

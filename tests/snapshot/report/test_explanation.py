@@ -11,8 +11,8 @@ from support.snapshot_programs import MIB, dumped, fragmented
 from support.snapshot_scenes import training
 
 from forebay import OutOfMemory, simulate
+from forebay.records.model import Action
 from forebay.snapshot.formats import torch_pickle
-from forebay.snapshot.model import Action
 from forebay.snapshot.report.explanation import Cause, explanation
 from forebay.snapshot.report.explanation_text import paragraphs
 

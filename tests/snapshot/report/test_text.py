@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from support.snapshot_scenes import MIB, Scene, training
 
-from forebay.snapshot.model import Snapshot
+from forebay.records.model import Snapshot
 from forebay.snapshot.report import text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from forebay.snapshot.model import State
+from forebay.records.model import State
 from support.model.pool import KINDS, Counter
 
 __all__ = ["Block", "Pool", "PrivatePool", "Segment", "Statistics"]

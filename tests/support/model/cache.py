@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from forebay.records.model import State
 from forebay.runtime.allocator.torch_iteration_order import pool_set, stream_set
-from forebay.snapshot.model import State
 from support.model.blocks import Block, Pool, PrivatePool, Segment, Statistics
 from support.model.device_memory import Memory, Streams
 from support.model.history import History

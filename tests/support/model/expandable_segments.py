@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay.errors import OutOfMemory
-from forebay.snapshot.model import State
+from forebay.records.model import State
 from support.model.blocks import Block, Segment
 from support.model.cache import Cache, Request
 from support.model.settings import format_size

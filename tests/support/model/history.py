@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from forebay.snapshot.model import State
+from forebay.records.model import State
 from support.model.blocks import Block, Segment
 
 __all__ = ["History", "snapshot_segments"]

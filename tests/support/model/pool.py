@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from forebay._core import METRICS, MIN_BLOCK_SIZE
-from forebay.snapshot.model import State
+from forebay.records.model import State
 
 __all__ = ["KINDS", "MIB", "Counter", "ModelBlock", "ModelPool", "ModelSegment", "rounded", "segment_size"]
 

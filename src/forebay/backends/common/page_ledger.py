@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 
+from forebay._base.byte_sizes import format_bytes
 from forebay.backends.common.arguments import integer_of, size_of
-from forebay.byte_sizes import format_bytes
 from forebay.errors import DeviceError, WrongState
 
 __all__ = ["AddressSpace", "PageLedger", "check_space_arguments"]

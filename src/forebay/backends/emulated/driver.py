@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from forebay import profiles
+from forebay._base.suggestions import did_you_mean
 from forebay.backends.common.arguments import integer_of
 from forebay.backends.common.cuda_errors import INVALID_DEVICE
 from forebay.backends.common.mmap import commit_pages
@@ -24,7 +25,6 @@ from forebay.backends.host.port import BaseHostPort
 from forebay.backends.host.queue import HostQueue
 from forebay.errors import DeviceError
 from forebay.spi import DeviceProps, Heaps
-from forebay.suggestions import did_you_mean
 
 __all__ = ["EmulatedDriver", "EmulatedPort"]
 

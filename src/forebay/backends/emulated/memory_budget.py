@@ -15,9 +15,10 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 from weakref import WeakSet
 
-from forebay import _core, system_memory
+from forebay import _core
+from forebay._base import system_memory
+from forebay._base.byte_sizes import format_bytes
 from forebay.backends.common.mmap import ALIGNMENT
-from forebay.byte_sizes import format_bytes
 from forebay.errors import OutOfMemory
 
 __all__ = [

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from mmap import PAGESIZE
 from typing import TYPE_CHECKING
 
+from forebay._base.byte_sizes import format_bytes
 from forebay.backends.common.mmap import commit_pages, decommit_pages, reserve_pages, unmap_memory
 from forebay.backends.common.page_ledger import AddressSpace, PageLedger, check_space_arguments
-from forebay.byte_sizes import format_bytes
 
 if TYPE_CHECKING:
     from forebay.backends.host.port import BaseHostPort

@@ -9,7 +9,7 @@ import threading
 import time
 from functools import cache
 
-from forebay import config
+from forebay._base import config
 from forebay.backends.common.arguments import integer_of
 from forebay.backends.host.port import BaseHostPort
 from forebay.backends.host.queue import HostQueue

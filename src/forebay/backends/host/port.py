@@ -10,6 +10,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from weakref import WeakValueDictionary
 
 from forebay import _core
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.device_spec import Device, canonical
 from forebay.backends.common._segments import HostSegments
 from forebay.backends.common.arguments import address_of, integer_of, size_of
 from forebay.backends.common.mmap import lock_memory, map_memory, unlock_memory, unmap_memory
@@ -18,8 +20,6 @@ from forebay.backends.host import capture  # noqa: F401 - registers the class of
 from forebay.backends.host.address_space import HostAddressSpaces
 from forebay.backends.host.ipc import IpcMemory
 from forebay.backends.host.queue import HostQueue
-from forebay.byte_sizes import format_bytes
-from forebay.device_spec import Device, canonical
 from forebay.errors import DeviceError, Forked, OutOfMemory, WrongState
 from forebay.spi import DeviceProps
 

@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any
 from weakref import WeakSet
 
+from forebay._base.byte_sizes import format_bytes
 from forebay.backends.common._releases import ReleaseLog
 from forebay.backends.common.arguments import integer_of, size_of
 from forebay.backends.common.cuda_errors import INVALID_VALUE, OUT_OF_MEMORY
@@ -23,7 +24,6 @@ from forebay.backends.metal.kernels.library import Kernels
 from forebay.backends.metal.kernels.shaders import ShaderLibrary, compile_shader, load_library
 from forebay.backends.metal.memory import Region, Regions, new_heap_buffer, new_shared_buffer
 from forebay.backends.metal.queue import MetalQueue
-from forebay.byte_sizes import format_bytes
 from forebay.errors import DeviceError, Forked, OutOfMemory, WrongState
 from forebay.spi import DeviceProps
 

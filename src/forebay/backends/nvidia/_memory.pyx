@@ -6,7 +6,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from forebay.backends.nvidia._stream cimport Current, set_functions
 
 from forebay.backends.common._releases import ReleaseLog
-from forebay.address_allocator import ALIGNMENT as _ALIGNMENT
+from forebay._base.address_allocator import ALIGNMENT as _ALIGNMENT
 from forebay.backends.common.arguments import address_of, integer_of, size_of
 from forebay.backends.common.cuda_errors import OUT_OF_MEMORY as _OUT_OF_MEMORY
 from forebay.backends.nvidia.calls import FATAL as _FATAL, error_of, known_losses as _known_losses, unknown_address

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from threading import RLock
 from typing import Any
 
-from forebay.address_allocator import ALIGNMENT
+from forebay._base.address_allocator import ALIGNMENT
 from forebay.backends.common._releases import ReleaseLog
 from forebay.backends.common.cuda_errors import INVALID_VALUE, OUT_OF_MEMORY
 from forebay.backends.common.page_ledger import AddressSpace, PageLedger, check_space_arguments

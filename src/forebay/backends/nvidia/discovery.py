@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forebay import config
+from forebay._base import config
 from forebay.backends.nvidia.calls import driver_api
 from forebay.backends.nvidia.nvml_ctypes import NVMLError, NvmlLibrary
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from threading import RLock
 from typing import Any
 
+from forebay._base.byte_sizes import format_bytes
 from forebay.backends.common.arguments import integer_of, size_of
 from forebay.backends.common.cuda_errors import INVALID_HANDLE, NOT_READY, OUT_OF_MEMORY
 from forebay.backends.common.shared_slots import SharedEvent
@@ -22,7 +23,6 @@ from forebay.backends.nvidia.ipc import CudaIpc
 from forebay.backends.nvidia.logging_queue import queue_class
 from forebay.backends.nvidia.process_usage import process_memory
 from forebay.backends.nvidia.queue import CudaQueue
-from forebay.byte_sizes import format_bytes
 from forebay.errors import ForebayError, OutOfMemory, WrongState
 from forebay.spi import DeviceProps
 

@@ -15,7 +15,7 @@ from functools import lru_cache, wraps
 from numbers import Real
 from typing import Any, TypeVar, cast
 
-from forebay.address_allocator import ALIGNMENT
+from forebay._base.address_allocator import ALIGNMENT
 from forebay.backends.common.abilities import OF_DRIVERS, OF_PORTS, OF_QUEUES, methods
 from forebay.backends.common.arguments import LIMIT, integer_of
 from forebay.backends.plugins.close_with_timeout import call_with_timeout

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from forebay import snapshot
-from forebay.atomic_write import atomic_write
+from forebay._base.atomic_write import atomic_write
+from forebay._base.incident_triggers import IncidentTriggers, check_reasons
 from forebay.errors import ForebayWarning
-from forebay.incident_triggers import IncidentTriggers, check_reasons
-from forebay.snapshot.model import Snapshot
+from forebay.records.model import Snapshot
 from forebay.snapshot.report.incident_files import IncidentFiles
 
 __all__ = ["OomRecorder", "record_oom"]

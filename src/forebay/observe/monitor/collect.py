@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from forebay import backends
+from forebay._base.config import UNLIMITED
+from forebay._base.system_memory import resident_memory
+from forebay._base.untrusted import printable, shortened
 from forebay.backends.emulated.telemetry import busy_share
-from forebay.config import UNLIMITED
 from forebay.errors import ForebayError
 from forebay.observe.monitor import sensors
 from forebay.observe.monitor.figures import DeviceFigures, ProcessFigures, Readings, SiteFigures
+from forebay.records.model import State
+from forebay.records.sites import find_sites, label_of
 from forebay.runtime.allocator.statistics import flat_stats
 from forebay.runtime.devices.open_device import open_devices
 from forebay.runtime.history.memory_snapshot import snapshot
-from forebay.snapshot.model import State
-from forebay.snapshot.sites import find_sites, label_of
 from forebay.spi import Telemetry
-from forebay.system_memory import resident_memory
-from forebay.untrusted import printable, shortened
 
 if TYPE_CHECKING:
+    from forebay.records.model import Snapshot
     from forebay.runtime.devices.open_device import OpenDevice
-    from forebay.snapshot.model import Snapshot
     from forebay.spi import Queue
 
 __all__ = ["collect"]

@@ -13,9 +13,9 @@ from pathlib import Path
 from time import monotonic, sleep
 from weakref import WeakSet
 
+from forebay._base.signal_mask import signals_blocked
 from forebay.observe.monitor import sockets
 from forebay.observe.monitor.exchanges import Exchange, Identity, close_unless_replaced, identity_of
-from forebay.signal_mask import signals_blocked
 
 __all__ = ["Endpoint"]
 

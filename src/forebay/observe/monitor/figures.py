@@ -9,7 +9,7 @@ from functools import cache
 from types import UnionType
 from typing import Any, TypeVar
 
-from forebay.untrusted import printable, shortened
+from forebay._base.untrusted import printable, shortened
 
 __all__ = ["DeviceFigures", "ProcessFigures", "Readings", "SiteFigures"]
 

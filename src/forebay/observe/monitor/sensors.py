@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from forebay._base.untrusted import printable
 from forebay.observe.monitor.figures import Readings
 from forebay.observe.telemetry import amdsmi, nvml
 from forebay.spi import Sensors, Telemetry
-from forebay.untrusted import printable
 
 __all__ = ["MachineGpu", "machine_gpus", "read"]
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forebay.trusted_folders import make_folder, open_folder
+from forebay._base.trusted_folders import make_folder, open_folder
 
 if TYPE_CHECKING:
     from forebay.observe.monitor.figures import ProcessFigures

@@ -7,7 +7,7 @@ import threading
 from itertools import chain, count
 from pathlib import Path
 
-from forebay.config import TRACE
+from forebay._base.config import TRACE
 from forebay.observe.tracing.session import Trace
 
 __all__ = ["begin", "default_file", "end", "is_active", "lock", "requested_file"]

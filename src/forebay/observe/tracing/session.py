@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from forebay.atomic_write import atomic_write, check_writable
+from forebay._base.atomic_write import atomic_write, check_writable
+from forebay._base.own_version import own_version
 from forebay.errors import WrongState, warn_unraisable
 from forebay.observe.tracing import perfetto
 from forebay.observe.tracing.recorder import Recorder
 from forebay.observe.tracing.resolve import resolve
-from forebay.own_version import own_version
 
 __all__ = ["DEFAULT_ENTRIES", "DEFAULT_LIMIT", "Trace", "stop_on_exit", "trace"]
 

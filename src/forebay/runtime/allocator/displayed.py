@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
 
 __all__ = ["OrderedStatistics", "Statistics", "SummaryText"]
 
@@ -48,14 +48,14 @@ class SummaryText(str):
         return str, (str(self),)
 
     def _repr_html_(self) -> str:
-        from forebay.html_repr import preformatted
+        from forebay._base.html_repr import preformatted
 
         return preformatted(self)
 
 
 def _html(numbers: Mapping[str, int]) -> str:
     """Return one row for each metric with the fields as columns, and the remaining counters. Zeros are left out."""
-    from forebay.html_repr import box, facts, note, table
+    from forebay._base.html_repr import box, facts, note, table
 
     metrics: dict[str, dict[str, int]] = {}
     counters: list[tuple[str, str]] = []

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
+from forebay._base.watermarks import Watermarks
 from forebay._core import Block
 from forebay.errors import ForebayError, WrongState
 from forebay.runtime.allocator import oom_message
@@ -19,7 +20,6 @@ from forebay.runtime.allocator.request import AllocRequest
 from forebay.runtime.allocator.statistics import RESERVED_BYTES
 from forebay.runtime.settings.allocator_settings import DEFAULT, UNLIMITED, AllocatorSettings
 from forebay.spi import Heaps, Port, Queue, StorageModes
-from forebay.watermarks import Watermarks
 
 __all__ = ["HeapAllocator", "heap_size"]
 

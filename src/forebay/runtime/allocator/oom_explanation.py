@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
+from forebay.records.model import Snapshot, State
+from forebay.records.sites import find_sites, label_of
 from forebay.runtime.history import memory_snapshot
-from forebay.snapshot.model import Snapshot, State
-from forebay.snapshot.sites import find_sites, label_of
 
 if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator

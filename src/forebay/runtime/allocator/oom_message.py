@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forebay.byte_sizes import format_bytes
-from forebay.config import HIGH_WATERMARK, UNLIMITED
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.config import HIGH_WATERMARK, UNLIMITED
 from forebay.errors import DeviceError, ForebayError, OutOfMemory
 from forebay.runtime.allocator import oom_explanation
 from forebay.runtime.allocator.statistics import ALLOCATED_BYTES, RESERVED_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
 from forebay.errors import DeviceError, ForebayError, OutOfMemory
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from forebay import backends
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.errors import ForebayError, Forked, user_frame
 
 __all__ = ["DeferredCallError", "LazyInit", "SeedTracker", "after_fork_in_child", "before_first_use", "get"]

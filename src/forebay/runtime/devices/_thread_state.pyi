@@ -2,7 +2,7 @@
 
 from typing import TypeAlias, final
 
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.streams.stream import Stream
 

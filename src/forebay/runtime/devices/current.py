@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
-from forebay import backends, device_spec
-from forebay.device_spec import CPU, Device, DeviceLike, canonical, default_device
+from forebay import backends
+from forebay._base import device_spec
+from forebay._base.device_spec import CPU, Device, DeviceLike, canonical, default_device
 from forebay.errors import WrongState
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices._thread_state import ThreadState

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from forebay import backends, device_spec
-from forebay.byte_sizes import format_bytes
-from forebay.config import UNLIMITED
-from forebay.device_spec import Device, canonical
+from forebay import backends
+from forebay._base import device_spec
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.config import UNLIMITED
+from forebay._base.device_spec import Device, canonical
 from forebay.runtime.allocator import statistics
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices.current import current_index

@@ -6,8 +6,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
+from forebay._base.signal_mask import signals_blocked
 from forebay.errors import warn_unraisable
-from forebay.signal_mask import signals_blocked
 
 if TYPE_CHECKING:
     from forebay.runtime.allocator.idle_memory import IdleMemory

@@ -14,10 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from forebay import backends
+from forebay._base.device_spec import Device, canonical
 from forebay._core import Block
 from forebay.backends.common.cuda_errors import INVALID_DEVICE, accelerator_error
 from forebay.backends.plugins.close_with_timeout import close_on_error
-from forebay.device_spec import Device, canonical
 from forebay.errors import DeviceError, ForebayError, Forked, Unsupported, ended_error, warn_unraisable
 from forebay.runtime.allocator import oom_observers, pluggable_allocator, statistics
 from forebay.runtime.allocator.caching_allocator import UNORDERED, Allocator, IterationOrders

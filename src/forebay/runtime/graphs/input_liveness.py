@@ -8,8 +8,8 @@ from weakref import ref
 
 import numpy as np
 
+from forebay.records.model import SEGMENT
 from forebay.runtime.allocator.private_pools import DEFAULT_POOL
-from forebay.snapshot.model import SEGMENT
 
 if TYPE_CHECKING:
     from forebay.runtime.allocator.private_pools import PoolId

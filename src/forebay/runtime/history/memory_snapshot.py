@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from forebay.snapshot.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, Snapshot
+from forebay.records.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, Snapshot
 
 if TYPE_CHECKING:
     from forebay._core import Pool

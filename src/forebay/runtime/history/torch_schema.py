@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay._core import make_dicts
+from forebay.records.model import HEAP_NOTES, Action, Snapshot, State
 from forebay.runtime.history import memory_snapshot
-from forebay.snapshot.model import HEAP_NOTES, Action, Snapshot, State
 
 if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from forebay import backends
-from forebay.byte_sizes import parse_bytes
+from forebay._base.byte_sizes import parse_bytes
 from forebay.errors import WrongState
 from forebay.runtime.allocator import oom_observers, pluggable_allocator
 from forebay.runtime.base import lazy_init

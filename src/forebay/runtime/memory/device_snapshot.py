@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from forebay.records.model import Snapshot
 from forebay.runtime.allocator import statistics
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.history import memory_snapshot
-from forebay.snapshot.model import Snapshot
 
 __all__ = ["take_snapshot"]
 

@@ -12,8 +12,8 @@ from collections import OrderedDict
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
+from forebay._base.device_spec import Device
 from forebay.backends.common.shared_slots import Lease
-from forebay.device_spec import Device
 from forebay.errors import DeviceError, ForebayError, Unsupported, WrongState, warn_unraisable
 from forebay.runtime.base import capture_state
 from forebay.runtime.devices import current

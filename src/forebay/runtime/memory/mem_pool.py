@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from forebay.device_spec import DeviceLike
+from forebay._base.device_spec import DeviceLike
 from forebay.errors import ForebayError, warn_unraisable
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.history import torch_schema
 
 if TYPE_CHECKING:
-    from forebay.device_spec import Device
+    from forebay._base.device_spec import Device
     from forebay.runtime.allocator.private_pools import PoolId
     from forebay.runtime.allocator.segment_sources import MemoryResource
     from forebay.runtime.devices.open_device import OpenDevice

@@ -6,8 +6,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from forebay.byte_sizes import format_bytes
-from forebay.device_spec import Device
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.device_spec import Device
 from forebay.errors import Unsupported, WrongState
 from forebay.runtime.devices.open_device import OpenDevice
 
@@ -88,7 +88,7 @@ class Peak:
         return f"<Peak of {self.device}: {format_bytes(self.allocated)} in {format_bytes(self.reserved)}>"
 
     def _repr_html_(self) -> str:
-        from forebay.html_repr import box, note, table
+        from forebay._base.html_repr import box, note, table
 
         if not self._meter:
             return box(f"Peak memory of {self.device}", note("Not measured yet."))

@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay._base.device_spec import CPU
 from forebay._core import Block
-from forebay.device_spec import CPU
 from forebay.errors import ForebayError
 from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.allocator.pluggable_allocator import PluggableBlock

@@ -13,7 +13,7 @@ import weakref
 from typing import Any, Self, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from forebay.device_spec import CPU, Device, DeviceLike
+from forebay._base.device_spec import CPU, Device, DeviceLike
 from forebay.errors import ForebayError
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.storage import AnyBlock, Storage

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from forebay.device_spec import CPU, Device, DeviceLike
+from forebay._base.device_spec import CPU, Device, DeviceLike
 from forebay.runtime.base import lazy_init
 from forebay.runtime.devices.current import accelerator_kind, current_index
 from forebay.runtime.devices.open_device import device_count

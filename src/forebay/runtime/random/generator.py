@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.device_spec import CPU, Device, DeviceLike, canonical
+from forebay._base.device_spec import CPU, Device, DeviceLike, canonical
 from forebay.errors import Forked
 from forebay.runtime.base import capture_state
 from forebay.runtime.devices import current

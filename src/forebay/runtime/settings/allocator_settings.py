@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from forebay import config
+from forebay._base import config
 from forebay.runtime.settings.keys import BACKENDS, Reserve, SettingsReader
 from forebay.runtime.settings.parser import UNLIMITED, SettingsError, Tokens
 

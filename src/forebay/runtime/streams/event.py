@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Self, TypeGuard
 
+from forebay._base.device_spec import Device, DeviceLike
 from forebay.backends.common.cuda_errors import CAPTURED_EVENT, INVALID_HANDLE, accelerator_error
-from forebay.device_spec import Device, DeviceLike
 from forebay.errors import Unsupported, WrongState
 from forebay.runtime.base import capture_state, observers
 from forebay.runtime.devices import current

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from forebay._base.device_spec import DeviceLike
 from forebay.backends.common.cuda_errors import INVALID_VALUE, accelerator_error
 from forebay.backends.common.shared_file import HANDLE_BYTES
-from forebay.device_spec import DeviceLike
 from forebay.errors import ForebayError
 from forebay.runtime.base import capture_state, observers
 from forebay.runtime.devices import current

@@ -10,7 +10,7 @@ from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, NoReturn, Self, TypeVar
 
-from forebay.device_spec import Device, DeviceLike
+from forebay._base.device_spec import Device, DeviceLike
 from forebay.runtime.base import capture_state, observers
 from forebay.runtime.base.torch_types import device_type as device_type_number
 from forebay.runtime.devices import current

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from forebay._base.device_spec import Device
 from forebay.backends.common.cuda_errors import INVALID_HANDLE, accelerator_error
-from forebay.device_spec import Device
 from forebay.errors import ForebayError
 from forebay.runtime.base.torch_types import kind_of_type
 from forebay.runtime.devices import current

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.runtime.streams.stream import current_stream_for
 from forebay.runtime.tensors.creation import tensor
 from forebay.runtime.tensors.queued_numpy import Arrays, run_on_arrays

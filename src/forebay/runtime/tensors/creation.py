@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from forebay.device_spec import CPU, Device, chosen_device
-from forebay.dtypes import DTypeLike, as_dtype
+from forebay._base.device_spec import CPU, Device, chosen_device
+from forebay._base.dtypes import DTypeLike, as_dtype
+from forebay._base.layouts import contiguous_format, layout, memory_format, preserve_format, strided
 from forebay.errors import ForebayError
-from forebay.layouts import contiguous_format, layout, memory_format, preserve_format, strided
 from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import pinned_allocator

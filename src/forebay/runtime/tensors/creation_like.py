@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from forebay.dtypes import DTypeLike
-from forebay.layouts import layout, memory_format, preserve_format
+from forebay._base.dtypes import DTypeLike
+from forebay._base.layouts import layout, memory_format, preserve_format
 from forebay.runtime.memory.transfer import fill, zero
 from forebay.runtime.tensors.creation import empty_for
 from forebay.runtime.tensors.memory_formats import inverse, order_of_copy

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from forebay.device_spec import Device
-from forebay.dtypes import named
+from forebay._base.device_spec import Device
+from forebay._base.dtypes import named
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.streams.stream import current_stream_for

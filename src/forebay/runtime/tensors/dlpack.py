@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.device_spec import CPU, Device
-from forebay.dtypes import named
+from forebay._base.device_spec import CPU, Device
+from forebay._base.dtypes import named
 from forebay.runtime.devices.current import opened_for, resolve
 from forebay.runtime.memory._dlpack import MAX_VERSION, ManagedTensor, device_of, element_of
 from forebay.runtime.streams.stream import current_stream_for

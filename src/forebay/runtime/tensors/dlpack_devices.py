@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from forebay import backends
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import OpenDevice, device_count, open_devices
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.device_spec import CPU, Device
+from forebay._base.device_spec import CPU, Device
 from forebay.runtime.devices.current import current_index
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory._dlpack import MAX_VERSION, export_memory

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from forebay import backends, dtypes
-from forebay.device_spec import Device
-from forebay.dtypes import DType
+from forebay import backends
+from forebay._base import dtypes
+from forebay._base.device_spec import Device
+from forebay._base.dtypes import DType
+from forebay._base.layouts import Size, memory_format
 from forebay.errors import ForebayError
-from forebay.layouts import Size, memory_format
 from forebay.runtime.base.torch_types import named_type, torch_type
 from forebay.runtime.devices import current
 from forebay.runtime.tensors.memory_formats import check_format

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from forebay._base.layouts import channels_last, channels_last_3d, contiguous_format, memory_format, preserve_format
 from forebay.errors import ForebayError
-from forebay.layouts import channels_last, channels_last_3d, contiguous_format, memory_format, preserve_format
 from forebay.runtime.random.launch_geometry import slowest_first
 
 if TYPE_CHECKING:

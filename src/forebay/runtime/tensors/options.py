@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
+from forebay._base.layouts import layout, memory_format, strided
 from forebay.errors import Unsupported
-from forebay.layouts import layout, memory_format, strided
 from forebay.runtime.base.torch_types import torch_type
 
 __all__ = ["DeviceLike", "check_options", "check_out", "shape_of"]

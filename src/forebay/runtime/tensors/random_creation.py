@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from forebay.dtypes import DTypeLike
-from forebay.layouts import layout, memory_format, preserve_format, strided
+from forebay._base.dtypes import DTypeLike
+from forebay._base.layouts import layout, memory_format, preserve_format, strided
 from forebay.runtime.random import fill
 from forebay.runtime.random.generator import Generator
 from forebay.runtime.tensors.creation import empty, empty_for

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.dtypes import DTypeLike
-from forebay.layouts import layout, strided
+from forebay._base.dtypes import DTypeLike
+from forebay._base.layouts import layout, strided
 from forebay.runtime.base import capture_state
 from forebay.runtime.memory import transfer
 from forebay.runtime.random import fill

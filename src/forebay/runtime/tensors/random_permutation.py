@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from forebay.device_spec import Device
-from forebay.dtypes import as_dtype
-from forebay.layouts import layout, strided
+from forebay._base.device_spec import Device
+from forebay._base.dtypes import as_dtype
+from forebay._base.layouts import layout, strided
 from forebay.runtime.base.queue_capabilities import can_launch
 from forebay.runtime.base.torch_types import not_implemented, torch_name, torch_type
 from forebay.runtime.devices.current import resolve

@@ -6,7 +6,7 @@ from itertools import count
 
 import numpy as np
 
-from forebay.layouts import size_of
+from forebay._base.layouts import size_of
 from forebay.runtime.memory.storage import HostStorage
 from forebay.runtime.random import generator
 from forebay.runtime.tensors.tensor import Tensor

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from forebay._base.layouts import Size
 from forebay.errors import ForebayError
-from forebay.layouts import Size
 
 if TYPE_CHECKING:
     from forebay.runtime.tensors.tensor import Tensor

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from forebay import backends
+from forebay._base.device_spec import NO_ACCELERATOR, Device, default_device
+from forebay._base.dtypes import DType, DTypeLike, as_dtype
+from forebay._base.dtypes import of as dtype_of
+from forebay._base.layouts import Size, contiguous_format, layout, memory_format, preserve_format, size_of, strided
 from forebay._core import Exporter
-from forebay.device_spec import NO_ACCELERATOR, Device, default_device
-from forebay.dtypes import DType, DTypeLike, as_dtype
-from forebay.dtypes import of as dtype_of
 from forebay.errors import ForebayError, Unsupported
-from forebay.layouts import Size, contiguous_format, layout, memory_format, preserve_format, size_of, strided
 from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.base.queue_capabilities import can_copy_strided, can_launch
 from forebay.runtime.base.torch_types import torch_name

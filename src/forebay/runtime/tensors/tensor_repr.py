@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.byte_sizes import format_bytes
-from forebay.html_repr import box, facts, preformatted
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.html_repr import box, facts, preformatted
 from forebay.runtime.memory import transfer
 from forebay.runtime.streams.stream import current_stream_for
 

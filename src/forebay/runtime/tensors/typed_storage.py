@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
-from forebay.device_spec import Device, DeviceLike
-from forebay.dtypes import DType, as_dtype
+from forebay._base.device_spec import Device, DeviceLike
+from forebay._base.dtypes import DType, as_dtype
 from forebay.errors import ForebayError
 from forebay.runtime.tensors.storage_conversions import StorageConversions
 from forebay.runtime.tensors.untyped_storage import UntypedStorage, check_host_memory

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, overload
 
 import numpy as np
 
-from forebay.device_spec import Device
-from forebay.dtypes import as_dtype
+from forebay._base.device_spec import Device
+from forebay._base.dtypes import as_dtype
 from forebay.errors import ForebayError
 from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.memory.storage import Storage

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay.records.model import Action, Snapshot
+from forebay.records.sites import find_sites, label_of
 from forebay.snapshot.analysis.summary import summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
-from forebay.snapshot.model import Action, Snapshot
-from forebay.snapshot.sites import find_sites, label_of
 
 __all__ = ["Comparison", "Held", "SiteChange", "Totals", "compare"]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay.records.model import Frame, Snapshot
+from forebay.records.sites import find_sites, label_of
 from forebay.snapshot.analysis.periods import Steps, find_steps
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
-from forebay.snapshot.model import Frame, Snapshot
-from forebay.snapshot.sites import find_sites, label_of
 
 __all__ = ["Growth", "SiteGrowth", "growth"]
 
@@ -25,7 +25,7 @@ class SiteGrowth:
     Parameters
     ----------
     label : str
-        The site as text, see `forebay.snapshot.sites.label_of`.
+        The site as text, see `forebay.records.sites.label_of`.
     frame : Frame
         The site.
     per_step : float

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay.records.model import Action, Snapshot
 from forebay.snapshot.analysis.timeline import Timeline
-from forebay.snapshot.model import Action, Snapshot
 
 __all__ = ["MIN_STEPS", "Steps", "find_steps"]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from statistics import median
 
 from forebay.errors import ForebayError
+from forebay.records.model import Snapshot
 from forebay.snapshot import load
 from forebay.snapshot.analysis.summary import ooms, sites, summary
 from forebay.snapshot.analysis.timeline import reconstruct
-from forebay.snapshot.model import Snapshot
 
 __all__ = ["Outlier", "Rank", "Ranks", "Unreadable", "compare_ranks", "rank_of", "read_rank"]
 

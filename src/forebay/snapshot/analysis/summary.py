@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.byte_sizes import format_bytes
-from forebay.html_repr import Html, box, facts, note, table
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.html_repr import Html, box, facts, note, table
+from forebay.records.model import Action, Frame, Snapshot, State
+from forebay.records.sites import find_sites, label_of
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 from forebay.snapshot.formats.known_notes import seconds_of
-from forebay.snapshot.model import Action, Frame, Snapshot, State
-from forebay.snapshot.sites import find_sites, label_of
 
 __all__ = [
     "Layout",
@@ -36,7 +36,7 @@ class SiteUse:
     Parameters
     ----------
     label : str
-        The site as text, see `forebay.snapshot.sites.label_of`.
+        The site as text, see `forebay.records.sites.label_of`.
     frame : Frame
         The site.
     live_bytes : int
@@ -64,7 +64,7 @@ class SiteTotal:
     Parameters
     ----------
     label : str
-        The site as text, see `forebay.snapshot.sites.label_of`.
+        The site as text, see `forebay.records.sites.label_of`.
     frame : Frame
         The site.
     allocations : int

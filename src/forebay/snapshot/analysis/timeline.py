@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.snapshot import model
-from forebay.snapshot.model import Action, Snapshot, State
+from forebay.records import model
+from forebay.records.model import Action, Snapshot, State
 
 __all__ = ["NEVER_SEEN", "Allocations", "Timeline", "reconstruct"]
 

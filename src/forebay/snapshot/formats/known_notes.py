@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from forebay._base.verdicts import Verdict
+from forebay.records.model import HEAP_NOTES
 from forebay.snapshot.formats.torch_values import is_of
-from forebay.snapshot.model import HEAP_NOTES
-from forebay.verdicts import Verdict
 
 __all__ = [
     "VERDICT",

@@ -24,10 +24,10 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from forebay.atomic_write import atomic_write
+from forebay._base.atomic_write import atomic_write
+from forebay._base.untrusted import open_regular
+from forebay.records.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, VERSION, Action, Snapshot, State
 from forebay.snapshot.formats.budget import BadSnapshot, Budget
-from forebay.snapshot.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, VERSION, Action, Snapshot, State
-from forebay.untrusted import open_regular
 
 __all__ = ["BadSnapshot", "Progress", "check", "read", "write"]
 

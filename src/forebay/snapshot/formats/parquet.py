@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.atomic_write import atomic_write
+from forebay._base.atomic_write import atomic_write
+from forebay._base.untrusted import printable, shortened
 from forebay.errors import Unsupported
+from forebay.records.model import Action, Snapshot, State
 from forebay.snapshot.formats.byte_source import Progress
-from forebay.snapshot.model import Action, Snapshot, State
-from forebay.untrusted import printable, shortened
 
 __all__ = ["TABLES", "write"]
 

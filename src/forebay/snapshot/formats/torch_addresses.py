@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.snapshot.model import Action, Snapshot
+from forebay.records.model import Action, Snapshot
 
 __all__ = ["pools_by_address", "rebase", "with_base"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay.records.model import ENTRY, FRAME, STACK
 from forebay.snapshot.formats._history_reader import HistoryReader, Odd, Rows, StackRow, TooLarge
 from forebay.snapshot.formats.budget import BadSnapshot, Budget
 from forebay.snapshot.formats.byte_source import ByteSource
-from forebay.snapshot.model import ENTRY, FRAME, STACK
 
 __all__ = ["Columns", "Odd"]
 

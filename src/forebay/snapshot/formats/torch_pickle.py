@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay.records.model import BLOCK, ENTRY, FRAME, HEAP_NOTES, SEGMENT, STACK, Action, Snapshot, State
 from forebay.snapshot.formats import safe_pickle
 from forebay.snapshot.formats.budget import BadSnapshot, Budget
 from forebay.snapshot.formats.known_notes import known_settings
@@ -34,7 +35,6 @@ from forebay.snapshot.formats.torch_values import (
     require,
     values_of,
 )
-from forebay.snapshot.model import BLOCK, ENTRY, FRAME, HEAP_NOTES, SEGMENT, STACK, Action, Snapshot, State
 
 if TYPE_CHECKING:
     from forebay.snapshot.formats.byte_source import ByteSource

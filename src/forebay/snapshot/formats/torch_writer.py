@@ -15,14 +15,14 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.atomic_write import atomic_write
+from forebay._base.atomic_write import atomic_write
+from forebay.records.model import Action, Snapshot, State
 from forebay.snapshot.formats.budget import BadSnapshot
 from forebay.snapshot.formats.byte_source import Progress
 from forebay.snapshot.formats.known_notes import all_settings, pool_ids
 from forebay.snapshot.formats.native import check
 from forebay.snapshot.formats.torch_addresses import pools_by_address, with_base
 from forebay.snapshot.formats.torch_pickle import PINNED
-from forebay.snapshot.model import Action, Snapshot, State
 
 __all__ = ["write"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.snapshot.model import Action, Snapshot
+from forebay.records.model import Action, Snapshot
 from forebay.snapshot.replay.ordered import SortedAddresses
 from forebay.snapshot.replay.recorded_settings import RecordedSettings
 

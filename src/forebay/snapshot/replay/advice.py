@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from forebay.snapshot.model import Action, Snapshot
+from forebay.records.model import Action, Snapshot
 from forebay.snapshot.replay.engine import History
 
 __all__ = ["ENTRIES", "SECONDS", "suggest_settings"]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay.errors import Unsupported
-from forebay.snapshot.model import ENTRY, Action, Snapshot, State
+from forebay.records.model import ENTRY, Action, Snapshot, State
 from forebay.snapshot.replay.initial_state import reconstruct_initial_state
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
 from forebay.snapshot.replay.recorded_settings import RecordedSettings

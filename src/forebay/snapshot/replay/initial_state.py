@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.snapshot.model import Action, Snapshot, State
+from forebay.records.model import Action, Snapshot, State
 from forebay.snapshot.replay.address_space import Reservations, reconstruct_reservations
 from forebay.snapshot.replay.recorded_settings import RecordedSettings
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay.records.model import Action, Snapshot
 from forebay.snapshot.analysis.timeline import NEVER_SEEN, Timeline, reconstruct
-from forebay.snapshot.model import Action, Snapshot
 from forebay.snapshot.replay.address_space import Reservation, Reservations
 from forebay.snapshot.replay.initial_state import reconstruct_initial_state
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.snapshot.model import Frame, Snapshot
+from forebay.records.model import Frame, Snapshot
+from forebay.records.sites import find_sites, label_of
 from forebay.snapshot.replay.memory_state import MemoryState
-from forebay.snapshot.sites import find_sites, label_of
 
 __all__ = ["Pins", "find_pins"]
 
@@ -23,7 +23,7 @@ class Pins:
     Parameters
     ----------
     label : str
-        The site as text, see `forebay.snapshot.sites.label_of`.
+        The site as text, see `forebay.records.sites.label_of`.
     frame : Frame
         The site.
     stack : int

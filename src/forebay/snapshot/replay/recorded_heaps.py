@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from forebay.config import HIGH_WATERMARK, LOW_WATERMARK
+from forebay._base.config import HIGH_WATERMARK, LOW_WATERMARK
+from forebay._base.watermarks import MAX_RATIO, Watermarks
 from forebay.errors import ForebayError, Unsupported
+from forebay.records.model import Snapshot
 from forebay.simulate import Device
-from forebay.snapshot.model import Snapshot
 from forebay.snapshot.replay.recorded_settings import RecordedSettings
 from forebay.spi import Heaps
-from forebay.watermarks import MAX_RATIO, Watermarks
 
 __all__ = ["RecordedHeapSettings", "recorded_settings_of"]
 

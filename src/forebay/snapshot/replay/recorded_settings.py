@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay.records.model import Action, Snapshot
 from forebay.simulate import Device
 from forebay.snapshot.formats.known_notes import settings_of
-from forebay.snapshot.model import Action, Snapshot
 from forebay.snapshot.replay.ordered import FlaggedRanges, NewestInRange
 
 __all__ = ["RecordedSettings"]

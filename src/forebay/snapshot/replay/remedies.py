@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forebay.records.model import Action, Snapshot
 from forebay.snapshot.analysis.timeline import reconstruct
-from forebay.snapshot.model import Action, Snapshot
 from forebay.snapshot.replay.engine import History, Outcome
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
 

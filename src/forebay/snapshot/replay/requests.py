@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from forebay.records.model import Action
 from forebay.simulate import Device
-from forebay.snapshot.model import Action
 from forebay.snapshot.replay.initial_state import LiveBlock
 
 __all__ = ["BEFORE", "DEFERRED_FREE", "Requests"]

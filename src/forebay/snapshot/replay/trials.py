@@ -18,11 +18,11 @@ from uuid import uuid4
 
 import numpy as np
 
+from forebay._base.trusted_folders import temporary_folder
+from forebay.records.model import FRAME, STACK, Snapshot
 from forebay.snapshot.formats import native
-from forebay.snapshot.model import FRAME, STACK, Snapshot
 from forebay.snapshot.replay.engine import History, Outcome
 from forebay.snapshot.replay.remedies import available_memory
-from forebay.trusted_folders import temporary_folder
 
 __all__ = ["Replays", "RunTrials", "Trial", "shared_with"]
 

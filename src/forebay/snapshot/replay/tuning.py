@@ -9,7 +9,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 
-from forebay.snapshot.model import Snapshot
+from forebay.records.model import Snapshot
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
 from forebay.snapshot.replay.trials import Replays, RunTrials, Trial, shared_with
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
+from forebay.records.model import BLOCK, Action, Snapshot, State
 from forebay.simulate import Device
-from forebay.snapshot.model import BLOCK, Action, Snapshot, State
 from forebay.snapshot.replay.address_space import Reservation
 from forebay.snapshot.replay.initial_state import MAX_EXTENSION, InitialState, LiveBlock
 from forebay.snapshot.replay.recorded_settings import RecordedSettings

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.byte_sizes import format_bytes
-from forebay.html_repr import Html, box, facts, note
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.html_repr import Html, box, facts, note
+from forebay._base.untrusted import printable
+from forebay.records.model import Action, Frame, Snapshot
+from forebay.records.sites import label_of
 from forebay.snapshot.analysis import summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
-from forebay.snapshot.model import Action, Frame, Snapshot
 from forebay.snapshot.report.notebook import site_table, timeline_figure
 from forebay.snapshot.report.text import format_duration
-from forebay.snapshot.sites import label_of
-from forebay.untrusted import printable
 
 __all__ = ["CellMeasurement", "CellReport"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.untrusted import printable
 from forebay.snapshot.analysis.comparison import Comparison, Held, SiteChange
 from forebay.snapshot.report.paragraph import Paragraph, change, count, short_labels
-from forebay.untrusted import printable
 
 __all__ = ["comparison_paragraphs"]
 

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from forebay.records.model import Snapshot
 from forebay.snapshot.analysis.growth import Growth, growth
 from forebay.snapshot.analysis.summary import Oom, SiteUse, ooms, sites, summary
 from forebay.snapshot.analysis.timeline import reconstruct
 from forebay.snapshot.formats.known_notes import truncation_of
-from forebay.snapshot.model import Snapshot
 from forebay.snapshot.replay.memory_state import MemoryState, memory_state
 from forebay.snapshot.replay.pinning import Pins, find_pins
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of

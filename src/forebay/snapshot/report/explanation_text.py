@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.untrusted import printable, shortened
 from forebay.snapshot.report.explanation import Cause, Explanation, OomRequest
 from forebay.snapshot.report.paragraph import Paragraph, count, short_labels
-from forebay.untrusted import printable, shortened
 
 __all__ = ["paragraphs"]
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay.byte_sizes import format_bytes
-from forebay.html_repr import escape_text
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.html_repr import escape_text
 from forebay.snapshot.formats.budget import BadSnapshot
 
 __all__ = [

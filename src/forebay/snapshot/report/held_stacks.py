@@ -9,9 +9,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from forebay._base.untrusted import printable, shortened
+from forebay.records.model import Frame, Snapshot
 from forebay.snapshot.analysis.timeline import NEVER_SEEN, reconstruct
-from forebay.snapshot.model import Frame, Snapshot
-from forebay.untrusted import printable, shortened
 
 __all__ = ["held_stacks", "write_flamegraph", "write_folded", "write_speedscope"]
 

@@ -17,14 +17,14 @@ from importlib.resources import files
 from string import Template
 from typing import TextIO
 
-from forebay.byte_sizes import format_bytes
-from forebay.html_repr import escape_text
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.html_repr import escape_text
+from forebay.records.model import Snapshot
+from forebay.records.sites import LIBRARY_PACKAGES
 from forebay.snapshot.formats.known_notes import VERDICT, program_of
-from forebay.snapshot.model import Snapshot
 from forebay.snapshot.report.page import alarms, explorer, settings
 from forebay.snapshot.report.page.view import View, make_view, percentage
 from forebay.snapshot.report.text import format_duration, format_rate
-from forebay.snapshot.sites import LIBRARY_PACKAGES
 
 __all__ = ["write", "write_several"]
 

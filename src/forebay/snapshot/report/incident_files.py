@@ -11,10 +11,10 @@ from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 
-from forebay.atomic_write import atomic_write, check_writable
+from forebay._base.atomic_write import atomic_write, check_writable
+from forebay._base.trusted_folders import make_folder
 from forebay.errors import warn_unraisable
-from forebay.snapshot.model import Snapshot
-from forebay.trusted_folders import make_folder
+from forebay.records.model import Snapshot
 
 __all__ = ["IncidentFiles"]
 

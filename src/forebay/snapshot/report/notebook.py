@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from forebay.byte_sizes import format_bytes
-from forebay.html_repr import BLUE, RED, Html, box, escape_text, facts, figure, note, table
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.html_repr import BLUE, RED, Html, box, escape_text, facts, figure, note, table
+from forebay.records.model import Frame, Snapshot
+from forebay.records.sites import label_of, strip_common_folder
 from forebay.snapshot.analysis import summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
-from forebay.snapshot.model import Frame, Snapshot
 from forebay.snapshot.report.page import axes, chart
 from forebay.snapshot.report.text import NO_ALLOCATIONS, format_duration
-from forebay.snapshot.sites import label_of, strip_common_folder
 
 __all__ = ["site_table", "snapshot_html", "timeline_figure", "timeline_html"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from forebay.byte_sizes import format_bytes
-from forebay.snapshot.sites import strip_common_folder
+from forebay._base.byte_sizes import format_bytes
+from forebay.records.sites import strip_common_folder
 
 __all__ = ["Paragraph", "brief_label", "change", "count", "short_labels"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.untrusted import printable, shortened
 from forebay.snapshot.analysis.ranks import Ranks
 from forebay.snapshot.report.paragraph import Paragraph, brief_label, change, count, short_labels
-from forebay.untrusted import printable, shortened
 
 __all__ = ["ranks_paragraphs"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forebay.html_repr import Html, escape_text
+from forebay._base.html_repr import Html, escape_text
 from forebay.snapshot.report.paragraph import Paragraph
 
 __all__ = ["page"]

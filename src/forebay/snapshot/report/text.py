@@ -10,12 +10,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.untrusted import printable
+from forebay.records.model import Snapshot
+from forebay.records.sites import strip_common_folder
 from forebay.snapshot.analysis.summary import Summary, ooms, sites, summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
-from forebay.snapshot.model import Snapshot
-from forebay.snapshot.sites import strip_common_folder
-from forebay.untrusted import printable
 
 __all__ = ["NO_ALLOCATIONS", "format_duration", "format_rate", "oom_panel", "report", "summary_table", "top_sites"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from forebay import spi
+from forebay._base.device_spec import Device
 from forebay.backends import override_driver
-from forebay.device_spec import Device
 from forebay.errors import DeviceError
 from forebay.spi import Describes, Driver, Port
 

@@ -19,7 +19,7 @@ import pytest
 
 import forebay
 from forebay import backends
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.streams.stream import Stream
 from forebay.spi import Emulates, Launches, Port, Queue, Resizable

@@ -6,7 +6,7 @@ import pytest
 
 import forebay
 from forebay import Event, Stream
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.spi import Launches, Timing
 from forebay.testing.conformance.helpers import MIB, Gate, enqueue_call, needs, other_device
 

@@ -10,7 +10,7 @@ import pytest
 import forebay
 from forebay import DeviceError, Stream, Tensor
 from forebay import memory as mem
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.runtime.graphs.graph import Graph
 from forebay.spi import Captures, Launches, RandomNumbers
 from forebay.testing.conformance.helpers import MIB, needs, needs_memory

@@ -9,7 +9,7 @@ import pytest
 
 import forebay
 from forebay import DeviceError, Event, Forked, Stream
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.spi import Launches, SurvivesFork
 from forebay.testing.conformance.helpers import (
     MIB,

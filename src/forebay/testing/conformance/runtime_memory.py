@@ -13,7 +13,7 @@ import pytest
 import forebay
 from forebay import OutOfMemory, Stream
 from forebay import memory as mem
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.spi import Launches
 from forebay.testing.conformance.helpers import MIB, Gate, needs, needs_memory, port_of
 

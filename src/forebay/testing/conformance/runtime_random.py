@@ -11,7 +11,7 @@ import pytest
 
 import forebay
 from forebay import Generator, Tensor, random
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.runtime.random.generator_states import format_of
 from forebay.runtime.random.launch_geometry import geometry_of
 from forebay.spi import Launches

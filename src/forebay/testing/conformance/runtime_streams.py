@@ -9,7 +9,7 @@ import pytest
 
 import forebay
 from forebay import Event, ForebayError, Stream, WrongState
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.spi import Launches
 from forebay.testing.conformance.helpers import Gate, enqueue_call, needs, other_device, port_of
 

@@ -13,10 +13,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from forebay.address_allocator import AddressAllocator
+from forebay._base.address_allocator import AddressAllocator
+from forebay._base.byte_sizes import format_bytes
 from forebay.backends.common.arguments import integer_of, size_of
 from forebay.backends.common.page_ledger import AddressSpace, PageLedger, check_space_arguments
-from forebay.byte_sizes import format_bytes
 from forebay.errors import DeviceError, OutOfMemory, WrongState
 from forebay.spi import DeviceProps
 from forebay.testing.fake.clock import FakeClock, FakeMark

@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed", exc_type=ImportError)
 
+from forebay._base.verdicts import Verdict
 from forebay.errors import ForebayError, WrongState
 from forebay.interop.torch import sweep, will_it_fit
 from forebay.interop.torch.fit.tasks import IN_WORKER
-from forebay.verdicts import Verdict
 
 MIB = 1 << 20
 LIMIT = 120  # seconds of a run, which takes about five

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from forebay._base.verdicts import Verdict
 from forebay.interop.torch.fit import FitResult, FitTable
-from forebay.verdicts import Verdict
 
 GIB = 1 << 30
 FITS = FitResult(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from forebay._base.verdicts import How
 from forebay.errors import OutOfMemory
 from forebay.interop.torch.processes.endings import ending_of, line_of
-from forebay.verdicts import How
 
 
 def caught(function):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.recorded_programs import sections
 
-from forebay.verdicts import Verdict
+from forebay._base.verdicts import Verdict
 
 GIB = 1 << 30
 

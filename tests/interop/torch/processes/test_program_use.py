@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from forebay._base.verdicts import DeviceEvents, Ending, How, ProcessEvents, Verdict
 from forebay.interop.torch.processes import ProcessRecord, program_use, read_records
 from forebay.interop.torch.processes.live_record import CHANGES, SUFFIX, LiveRecord
-from forebay.verdicts import DeviceEvents, Ending, How, ProcessEvents, Verdict
 
 GIB = 1 << 30
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 from support.recorded_programs import sections
 
+from forebay._base.verdicts import How, Verdict, judge
 from forebay.interop.torch.processes import read_records
-from forebay.verdicts import How, Verdict, judge
 
 GIB = 1 << 30
 

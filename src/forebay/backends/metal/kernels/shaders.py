@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
-from forebay import config
+from forebay._base import config
 from forebay.backends.metal.calls import autorelease_pool, device_error, foundation, invoke, new_or_error
 from forebay.backends.metal.commands import COMPUTE
 from forebay.backends.metal.kernels.library import Argument, Library, dispatch_threads

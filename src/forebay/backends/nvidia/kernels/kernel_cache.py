@@ -8,8 +8,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from forebay.atomic_write import atomic_write
-from forebay.trusted_folders import make_folder, open_folder
+from forebay._base.atomic_write import atomic_write
+from forebay._base.trusted_folders import make_folder, open_folder
 
 __all__ = ["KernelCache", "cache_folder"]
 

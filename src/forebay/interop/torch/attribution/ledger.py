@@ -10,8 +10,8 @@ from weakref import WeakSet
 
 import torch
 
+from forebay._base.device_spec import Device
 from forebay.backends import driver
-from forebay.device_spec import Device
 from forebay.interop.torch.attribution.phases import Phases
 from forebay.interop.torch.attribution.records import DeviceUse, Record
 from forebay.interop.torch.attribution.results import PeakUse, peak_use

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.interop.torch.attribution.text import for_pytorch
 from forebay.runtime.devices import open_device
 from forebay.runtime.memory.device_snapshot import take_snapshot

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
 
-from forebay.snapshot.model import Frame
-from forebay.snapshot.sites import label_of
-from forebay.verdicts import DeviceEvents
+from forebay._base.verdicts import DeviceEvents
+from forebay.records.model import Frame
+from forebay.records.sites import label_of
 
 if TYPE_CHECKING:  # modules that import PyTorch: a report may be about processes of a program that does not
     from forebay.interop.torch.attribution.records import DeviceUse, Record

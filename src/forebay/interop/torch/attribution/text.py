@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.verdicts import Judgement, Verdict
 from forebay.interop.torch.attribution.results import Holder, PeakUse
 from forebay.interop.torch.processes import ProgramDevice
 from forebay.snapshot.replay.remedies import Remedies
 from forebay.snapshot.report.paragraph import Paragraph, short_labels
-from forebay.verdicts import Judgement, Verdict
 
 __all__ = ["for_pytorch", "peak_paragraphs", "process_paragraph", "verdict_heading", "verdict_paragraph"]
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from forebay.byte_sizes import format_bytes
-from forebay.device_spec import Device
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.device_spec import Device
 from forebay.errors import ForebayError, OutOfMemory, WrongState
 from forebay.interop.torch.devices._storage_owners import (
     EmulatedMemory,

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.interop.torch.devices.emulated_memory import open_torch_device
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import OpenDevice

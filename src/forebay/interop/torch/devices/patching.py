@@ -27,7 +27,7 @@ import forebay.cuda.nvtx
 import forebay.cuda.profiler
 import forebay.cuda.streams
 import forebay.cuda.tunable
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.errors import WrongState
 from forebay.interop.torch.devices import compilation, values
 from forebay.interop.torch.devices.cudnn import replace_cudnn

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from forebay.device_spec import Device
+from forebay._base.device_spec import Device
 from forebay.interop.torch.devices._storage_owners import PinnedOwner, is_pinned_storage
 from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.runtime.devices import current, open_device

@@ -6,8 +6,8 @@ from itertools import count
 from typing import Any
 
 import forebay.cuda
+from forebay._base.device_spec import Device
 from forebay.cuda.lifecycle import _exchange_device
-from forebay.device_spec import Device
 from forebay.interop.torch.devices._device_guard import set_callbacks
 from forebay.interop.torch.devices._storage_owners import memory_at
 from forebay.runtime.devices import current, open_device

@@ -10,7 +10,7 @@ import threading
 
 import torch
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
 from forebay.errors import DeviceError
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices._storage_owners import EmulatedMemory

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, Literal
 
 from forebay import profiles as known_profiles
-from forebay.byte_sizes import parse_bytes
+from forebay._base.byte_sizes import parse_bytes
 from forebay.errors import WrongState
 from forebay.interop.torch.fit.results import FitResult, FitTable
 from forebay.interop.torch.fit.tasks import IN_WORKER, FitTask, pack, run_task

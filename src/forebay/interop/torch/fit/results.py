@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, overload
 
-from forebay.byte_sizes import format_bytes
-from forebay.html_repr import Html, box, table
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.html_repr import Html, box, table
+from forebay._base.verdicts import Verdict
 from forebay.rehearsal.files_report import FilesReport
-from forebay.verdicts import Verdict
 
 __all__ = ["FitResult", "FitTable"]
 

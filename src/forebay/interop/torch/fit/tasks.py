@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from forebay import profiles
-from forebay.config import ALLOCATOR_SETTINGS, EMULATE, Emulated
+from forebay._base.config import ALLOCATOR_SETTINGS, EMULATE, Emulated
+from forebay._base.trusted_folders import temporary_folder
+from forebay._base.verdicts import DeviceEvents, Ending, How, Judgement, Verdict
 from forebay.errors import ForebayError
 from forebay.interop.torch import on_import
 from forebay.interop.torch.fit.results import FitResult
@@ -27,8 +29,6 @@ from forebay.rehearsal.caches import download_caches
 from forebay.rehearsal.files_report import FilesReport
 from forebay.rehearsal.inside import is_inside
 from forebay.rehearsal.supervise import Rehearsal
-from forebay.trusted_folders import temporary_folder
-from forebay.verdicts import DeviceEvents, Ending, How, Judgement, Verdict
 
 __all__ = ["IN_WORKER", "FitTask", "pack", "run_task"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from forebay._base.untrusted import printable, shortened
+from forebay._base.verdicts import Ending, How
 from forebay.errors import OutOfMemory
-from forebay.untrusted import printable, shortened
-from forebay.verdicts import Ending, How
 
 __all__ = ["ending_of", "line_of", "with_status"]
 

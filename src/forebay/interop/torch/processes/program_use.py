@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from forebay._base.verdicts import DeviceEvents, Judgement, ProcessEvents, judge
 from forebay.interop.torch.processes.reading import ProcessRecord
-from forebay.verdicts import DeviceEvents, Judgement, ProcessEvents, judge
 
 __all__ = ["ProcessPeak", "ProgramDevice", "ProgramUse", "program_use"]
 

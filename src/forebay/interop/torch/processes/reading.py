@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay._base.verdicts import DeviceEvents, Ending, How, ProcessEvents
 from forebay.interop.torch.processes.live_record import (
     CHANGES,
     DEVICE_WORDS,
@@ -23,7 +24,6 @@ from forebay.interop.torch.processes.live_record import (
     Word,
     WordOfDevice,
 )
-from forebay.verdicts import DeviceEvents, Ending, How, ProcessEvents
 
 __all__ = ["ProcessRecord", "ending_by_status", "read_records", "with_main"]
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+from forebay._base.verdicts import Ending, How
 from forebay.errors import warn_unraisable
 from forebay.interop.torch.processes import unread_values
 from forebay.interop.torch.processes.endings import ending_of, with_status
 from forebay.interop.torch.processes.live_record import LiveRecord
 from forebay.interop.torch.processes.own_devices import note_own_devices
-from forebay.verdicts import Ending, How
 
 __all__ = ["FOLDER", "Recorder", "finish", "refused", "running", "start", "used"]
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.html_repr import escape_text
+from forebay._base.untrusted import printable, shortened
 from forebay.errors import Unsupported
-from forebay.html_repr import escape_text
 from forebay.snapshot.analysis import summary
 from forebay.snapshot.formats.known_notes import truncation_of, verdict_of
 from forebay.snapshot.report.explanation import explanation
 from forebay.snapshot.report.explanation_text import paragraphs
 from forebay.snapshot.report.page.view import View
 from forebay.snapshot.report.paragraph import Paragraph
-from forebay.untrusted import printable, shortened
 
 __all__ = ["section"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain, takewhile
 
-from forebay.byte_sizes import format_bytes
+from forebay._base.byte_sizes import format_bytes
 
 __all__ = ["Tick", "byte_ticks", "short_bytes", "time_ticks"]
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.snapshot.model import Action, State
+from forebay._base.untrusted import printable, shortened
+from forebay.records.model import Action, State
+from forebay.records.sites import label_of
 from forebay.snapshot.report.page.columns import Columns
 from forebay.snapshot.report.page.view import View
-from forebay.snapshot.sites import label_of
-from forebay.untrusted import printable, shortened
 
 __all__ = ["data", "section"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from forebay.byte_sizes import format_bytes
-from forebay.html_repr import escape_text
-from forebay.snapshot.model import HEAP_NOTES
+from forebay._base.byte_sizes import format_bytes
+from forebay._base.html_repr import escape_text
+from forebay.records.model import HEAP_NOTES
 from forebay.snapshot.report.page.view import View
 
 __all__ = ["NOTES", "section"]

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forebay.records.model import Snapshot
+from forebay.records.sites import Sites, find_sites, label_of, strip_common_folder
 from forebay.snapshot.analysis import summary as analysis_summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
-from forebay.snapshot.model import Snapshot
 from forebay.snapshot.report.text import NO_ALLOCATIONS
-from forebay.snapshot.sites import Sites, find_sites, label_of, strip_common_folder
 
 __all__ = ["View", "make_view", "percentage"]
 

@@ -1,0 +1,1 @@
+"""Parts without a device, which every package may import."""
