@@ -8,14 +8,7 @@ try:
 except Exception as _why:  # noqa: BLE001 - an ImportError, or anything where the file is damaged; see __getattr__
     _why_no_core = _why
 else:
-    from forebay import (  # noqa: F401 - three register themselves
-        _mps_variables,
-        _oom_advice,
-        _tensor_reductions,
-        backends,
-        memory,
-        random,
-    )
+    from forebay import _wiring, backends, memory, random  # noqa: F401 -- the first sets hooks
     from forebay._base.device_spec import Device as device  # noqa: N813 - PyTorch's name
     from forebay._base.dtypes import DType as dtype  # noqa: N813 - as above
     from forebay._base.dtypes import (
@@ -79,7 +72,6 @@ else:
     )
     from forebay.names.tensor_queries import equal, is_complex, is_floating_point, is_storage, is_tensor, numel
     from forebay.names.type_info import finfo, iinfo
-    from forebay.runtime.devices import description as _description  # noqa: F401 - registers itself
     from forebay.runtime.devices.current import (
         current_device,
         get_default_device,
@@ -89,7 +81,6 @@ else:
     )
     from forebay.runtime.devices.open_device import device_count
     from forebay.runtime.lifecycle.emulation import emulate
-    from forebay.runtime.lifecycle.exit_and_fork import EXIT_SECONDS as _EXIT_SECONDS  # noqa: F401 - registers handlers
     from forebay.runtime.random.generator import (
         Generator,
         get_rng_state,

@@ -1,6 +1,6 @@
 """Adviser that adds to an OutOfMemory text the allocator setting that would have avoided the error.
 
-Importing this module registers it: the adviser needs `snapshot.replay`, which `runtime.allocator` must not import.
+`forebay._wiring` registers it: the adviser needs `snapshot.replay`, which `runtime.allocator` must not import.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from dataclasses import replace
 from threading import local
 from typing import TYPE_CHECKING
 
-from forebay.runtime.allocator.oom_message import ADVISERS
 from forebay.runtime.allocator.statistics import RESERVED_BYTES
 from forebay.spi import Growable
 
@@ -41,6 +40,3 @@ def advise(snapshot: Snapshot, allocator: Allocator, request: AllocRequest) -> l
         return []
     finally:
         _thread.advising = False
-
-
-ADVISERS.append(advise)

@@ -20,7 +20,6 @@ from forebay.runtime.random.generator import (
     set_rng_state_all,
 )
 from forebay.runtime.random.launch_geometry import Geometry
-from forebay.runtime.tensors import rng_states as _rng_states  # noqa: F401 -- registers the type of states
 
 __all__ = [
     "Generator",

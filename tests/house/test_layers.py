@@ -23,7 +23,7 @@ LAYERS = (
     "backends < vendor",
     "runtime",
     "simulate observe < snapshot",
-    "names memory random storage < interop flight_recorder < _mps_variables _oom_advice _tensor_reductions",
+    "names memory random storage < interop flight_recorder < _oom_advice < _wiring",
     "accelerator cuda mps mtia < _C _utils distributed types version xpu < interop.torch < forebay",
     "testing torch_alias < commands < __main__",
 )

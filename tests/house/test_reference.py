@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -40,6 +41,18 @@ def undocumented(module: ModuleType, pages: str) -> list[str]:
 def test_reference_has_every_public_name(module_name, root):
     pages = "\n".join(path.read_text() for path in sorted((root / "docs/reference").glob("*.md")))
     assert undocumented(importlib.import_module(module_name), pages) == []  # add a line in docs/reference/<module>*.md
+
+
+def test_every_module_of_the_root_is_documented_or_private(root):
+    program = "import forebay, types; print(*(n for n, v in vars(forebay).items() if isinstance(v, types.ModuleType)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    page = (root / "docs/reference/forebay.md").read_text()
+    documented = {*re.findall(r"`forebay\.(\w+)`", page.partition("## Modules of the package")[2])}
+    assert "memory" in done.stdout.split()
+    assert {name for name in done.stdout.split() if not name.startswith("_")} <= documented
+    files = {path.stem for path in (root / "src/forebay").iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert {name for name in files if not name.startswith("_")} <= documented
+    assert {name for name in documented if not name.startswith("_")} <= files
 
 
 def test_planted_gap_is_found():

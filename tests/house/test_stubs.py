@@ -31,10 +31,9 @@ def test_planted_errors_are_found(dev, root, tmp_path):
             assert correct in text
             text = text.replace(correct, planted, 1)
         stub.write_text(text)
-    found = subprocess.run(
-        [sys.executable, *dev.STUBTEST, *dev.compiled_modules()], cwd=root, env=os.environ | {"MYPYPATH": str(tmp_path)}, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+    command = [sys.executable, *dev.STUBTEST, *dev.compiled_modules()]
+    paths = os.environ | {"MYPYPATH": str(tmp_path)}
+    found = subprocess.run(command, cwd=root, env=paths, capture_output=True, text=True, check=False)
     assert found.returncode == 1, found.stderr
     for error in (
         "Pool.try_allocate",

@@ -105,7 +105,7 @@ class Device:
             kind, found = spec.kind, spec.index
         elif isinstance(spec, int) and spec.__class__ is not bool and index is None:
             found = _checked(spec)
-            accelerator = _hooks.accelerator()
+            accelerator = hooks.accelerator()
             if accelerator is None:
                 raise RuntimeError(NO_ACCELERATOR)
             kind = accelerator
@@ -156,7 +156,7 @@ class Device:
         from forebay._base.html_repr import box, facts
 
         try:
-            described = _hooks.describe(self)
+            described = hooks.describe(self)
         except Exception as error:  # noqa: BLE001 - of a backend; a name is displayed in any case
             described = [("state", f"{type(error).__name__}: {error}")]
         return box(repr(self), facts(described))
@@ -182,7 +182,7 @@ class _Hooks:
     describe: Callable[[Device], list[tuple[str, str]]] = staticmethod(lambda _: [])
 
 
-_hooks = _Hooks
+hooks = _Hooks  # set by forebay._wiring
 
 
 class _Thread(threading.local):
@@ -226,7 +226,7 @@ def _parsed(text: str) -> tuple[str, int | None]:
     if match is None:
         raise RuntimeError(f"Invalid device string: '{text}'")
     kind, index = match[1], match[2]
-    if kind not in _KNOWN and kind not in _hooks.installed():
+    if kind not in _KNOWN and kind not in hooks.installed():
         raise RuntimeError(f"Expected one of {_TORCH_KINDS} device type at start of device string: {kind}")
     if index is not None and len(index) > len(str(1 << 31)):
         raise RuntimeError(f"Could not parse device index '{index}' in device string '{text}'")

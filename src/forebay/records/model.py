@@ -174,7 +174,7 @@ class Snapshot:
             index = int(node["parent"])
 
     def _repr_html_(self) -> str:
-        return _hooks.html(self)
+        return hooks.html(self)
 
 
 class _Hooks:
@@ -184,4 +184,4 @@ class _Hooks:
     timeline_html: Callable[[Any], str] = staticmethod(repr)
 
 
-_hooks = _Hooks
+hooks = _Hooks  # set by forebay._wiring

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from forebay.records import model
 from forebay.records.model import Action, Frame, Snapshot, State
-
-if TYPE_CHECKING:
-    from forebay.snapshot.analysis.timeline import Timeline
 
 __all__ = ["Action", "Frame", "Snapshot", "State", "load"]
 
@@ -57,19 +52,3 @@ def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | No
         except native.BadSnapshot as error:
             raise native.BadSnapshot(f"{os.fspath(path)}: {error}") from error.__cause__
     raise native.BadSnapshot(f"{os.fspath(path)}: neither a forebay snapshot nor a PyTorch snapshot pickle")
-
-
-def _html(snapshot: Snapshot) -> str:
-    from forebay.snapshot.report.notebook import snapshot_html
-
-    return snapshot_html(snapshot)
-
-
-def _timeline_html(timeline: Timeline) -> str:
-    from forebay.snapshot.report.notebook import timeline_html
-
-    return timeline_html(timeline)
-
-
-model._hooks.html = _html  # noqa: SLF001 - the model has no access to the analysis
-model._hooks.timeline_html = _timeline_html  # noqa: SLF001 - the same

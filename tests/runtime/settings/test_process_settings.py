@@ -50,7 +50,7 @@ def test_keys_before_an_error_apply_with_another_backend(from_environment):
 
 def test_values_at_the_first_use_of_a_kind_are_kept(from_environment):
     from_environment("max_split_size_mb:64")
-    process_settings._keep_for_kind("fake")
+    process_settings.keep_for_kind("fake")
     from_environment("")
     assert process_settings.at_first_use("fake").max_split_size == 64 * MIB
     assert process_settings.at_first_use("other") == DEFAULT

@@ -333,7 +333,3 @@ def reset_kind(kind: str) -> None:
             if opened.device.kind == kind:
                 state.streams.pop(opened, None)
         state.clear_cache()
-
-
-device_spec._hooks.accelerator = accelerator_kind  # noqa: SLF001 -- layer 1 has no access to the runtime: resolves a device given as an index only
-device_spec._hooks.installed = backends.drivers  # noqa: SLF001 -- as above: kinds of installed packages

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from forebay import backends
-from forebay._base import device_spec
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.config import UNLIMITED
 from forebay._base.device_spec import Device, canonical
@@ -38,6 +37,3 @@ def describe(device: Device) -> list[tuple[str, str]]:
         return [*found, ("state", f"uses {opened.pluggable}")]
     used = (format_bytes(opened.allocator.current(n)) for n in (statistics.ALLOCATED_BYTES, statistics.RESERVED_BYTES))
     return [*found, *zip(("allocated", "reserved"), used, strict=True)]
-
-
-device_spec._hooks.describe = describe  # noqa: SLF001 -- layer 1 has no access to the runtime

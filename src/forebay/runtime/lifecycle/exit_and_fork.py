@@ -1,9 +1,7 @@
-"""Exit and fork handlers, registered when the runtime is imported. Neither raises."""
+"""Exit and fork handlers, which `forebay._wiring` registers. None raises."""
 
 from __future__ import annotations
 
-import atexit
-import os
 import sys
 import threading
 import time
@@ -18,15 +16,15 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
     from threading import ExceptHookArgs
 
-__all__ = ["EXIT_SECONDS", "FORK_SECONDS"]
+__all__ = ["EXIT_SECONDS", "FORK_SECONDS", "after_fork_in_child", "at_exit", "before_fork"]
 
 EXIT_SECONDS = 5.0  # time for all queued work at interpreter exit; what is still pending then is dropped
 
 FORK_SECONDS = 5.0  # time before a fork for the work that the child would miss
 
 
-@atexit.register
-def _at_exit() -> None:
+def at_exit() -> None:
+    """Close all queues, and say which work was not done."""
     _silence_daemon_threads()
     dropped = _close_queues(EXIT_SECONDS)
     if dropped:
@@ -80,18 +78,17 @@ def _close_queues(seconds: float) -> int:
     return dropped
 
 
-def _before_fork() -> None:
+def before_fork() -> None:
+    """Complete the queued work, which the child would miss."""
     try:
         open_device.before_fork(FORK_SECONDS)
     except Exception as error:  # noqa: BLE001 -- a fork handler cannot raise to a caller
         warn_unraisable(f"queued work was not completed before the fork: {error}")
 
 
-def _after_fork_in_child() -> None:
+def after_fork_in_child() -> None:
+    """Make the parent's devices unusable in the child."""
     open_device.after_fork_in_child()
     current.after_fork_in_child()
     generator.after_fork_in_child()
     ipc_memory.after_fork_in_child()
-
-
-os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)

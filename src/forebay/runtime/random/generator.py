@@ -39,7 +39,6 @@ __all__ = [
     "initial_seed",
     "manual_seed",
     "manual_seed_all",
-    "register_state_type",
     "reset_kind",
     "seed",
     "seed_all",
@@ -60,15 +59,13 @@ _recent: tuple[Device | None, Generator | None] = None, None  # the last result 
 _seeds: dict[str | None, int] = {}  # the last seed for all devices of a kind; None: of all kinds
 
 
-class _StateType:
-    """Maker of states as tensors, set by the package of tensors, which imports this one."""
+class _Hooks:
+    """Function of the package of tensors, which imports this one: the bytes of a state as a tensor."""
 
-    make: Callable[[bytes], Tensor]
+    state_tensor: Callable[[bytes], Tensor]
 
 
-def register_state_type(make: Callable[[bytes], Tensor]) -> None:
-    """Set the function that returns the bytes of a state as a tensor."""
-    _StateType.make = staticmethod(make)
+hooks = _Hooks  # set by forebay._wiring
 
 
 class Generator:
@@ -259,7 +256,7 @@ class Generator:
         -----
         As `torch.Generator.get_state`. While a graph is captured, the offset counts from the start of each replay.
         """
-        return _StateType.make(self.state_bytes())
+        return hooks.state_tensor(self.state_bytes())
 
     def state_bytes(self) -> bytes:
         """Return the bytes of `get_state`. Internal to the runtime: needs no open device.

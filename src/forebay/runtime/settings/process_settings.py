@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from forebay.errors import ForebayWarning
-from forebay.runtime.base import lazy_init
 from forebay.runtime.settings import allocator_settings
 from forebay.runtime.settings.allocator_settings import DEFAULT, AllocatorSettings, SettingsError
 
@@ -69,11 +68,9 @@ def at_first_use(kind: str) -> AllocatorSettings:
     return _at_first_use.get(kind) or for_devices()
 
 
-def _keep_for_kind(kind: str) -> None:
+def keep_for_kind(kind: str) -> None:
+    """Keep the settings at the kind's first use, for `at_first_use`. Called before it."""
     _at_first_use[kind] = for_devices()
-
-
-lazy_init.before_first_use.append(_keep_for_kind)
 
 
 def subscribe(allocator: Allocator) -> None:

@@ -424,6 +424,3 @@ class Event:
 
 def _from_ipc_handle(cls: type[Event], handle: bytes, device: Device) -> Event:
     return cls.from_ipc_handle(device, handle)
-
-
-Stream._event_class = Event  # noqa: SLF001 - streams create events, and events import streams

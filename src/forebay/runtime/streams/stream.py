@@ -98,7 +98,7 @@ class Stream:
     _queue: Queue
     _priority: int
 
-    _event_class: ClassVar[type[Event]]  # set by the module of Event, which imports this one
+    event_class: ClassVar[type[Event]]  # set by forebay._wiring: the module of Event imports this one
 
     def __init__(
         self,
@@ -294,7 +294,7 @@ class Stream:
             The recorded event.
         """
         if event is None:
-            event = self._event_class(device=self.device)
+            event = self.event_class(device=self.device)
         elif not hasattr(event, "record"):
             raise RuntimeError("expected event to be a forebay.Event object")
         event.record(self)

@@ -8,7 +8,6 @@ import numpy as np
 
 from forebay._base.layouts import size_of
 from forebay.runtime.memory.storage import HostStorage
-from forebay.runtime.random import generator
 from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["state_tensor"]
@@ -43,6 +42,3 @@ def state_tensor(state: bytes) -> Tensor:
     buffer.bytes[begin : begin + nbytes] = state
     address = buffer.address + begin
     return Tensor(HostStorage(nbytes, address, buffer.array), _UINT8, buffer.shape, (1,))
-
-
-generator.register_state_type(state_tensor)

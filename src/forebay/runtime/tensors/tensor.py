@@ -1722,6 +1722,3 @@ def _names_device(text: str) -> bool:
     except TypeError:
         return text != "bfloat16"
     return False
-
-
-UntypedStorage.tensor_type = Tensor

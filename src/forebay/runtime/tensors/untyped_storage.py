@@ -53,7 +53,7 @@ class UntypedStorage(StorageConversions, StorageBase):
     __slots__ = ()
     is_sparse = is_hpu = False
     filename = None
-    tensor_type: ClassVar[type[Tensor]]
+    tensor_type: ClassVar[type[Tensor]]  # set by forebay._wiring: the module of Tensor imports this one
 
     @property
     def elements(self) -> Tensor:

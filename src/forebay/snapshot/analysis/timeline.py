@@ -113,7 +113,7 @@ class Timeline:
         return f"Timeline(moments={self.moments}, allocations={count}, peak={peak} bytes at {self.peak})"
 
     def _repr_html_(self) -> str:
-        return model._hooks.timeline_html(self)  # noqa: SLF001 - set by the package above
+        return model.hooks.timeline_html(self)
 
 
 def reconstruct(snapshot: Snapshot) -> Timeline:
