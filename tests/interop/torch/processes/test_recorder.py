@@ -217,6 +217,15 @@ THREADS = sections("""
     known = threading.excepthook
     threading.excepthook = lambda args: known(args)
     threading.Thread(target=fail).start()
+    = own silent hook
+    threading.excepthook = lambda args: None
+    threading.Thread(target=fail).start()
+    = exit handler with a silent hook
+    sys.unraisablehook = lambda args: None
+    atexit.register(fail)
+    = finalizer at exit
+    import weakref
+    weakref.finalize(threading, fail)
 """)
 
 
@@ -229,6 +238,40 @@ def test_exception_of_a_thread_or_an_exit_handler_is_a_failure(programs, source)
     assert failure.what.startswith("KeyError: 1 (")
     assert failure.line.endswith("program.py:2")
     assert found.judge().verdict is Verdict.DID_NOT_FINISH
+
+
+STATUSES = {
+    "sys.exit(3)": ("def leave(): sys.exit(3)\natexit.register(leave)", "SystemExit: 3 (exit handler)", "program.py:3"),
+    "text": ("def leave(): sys.exit('no')\natexit.register(leave)", "SystemExit: no (exit handler)", "program.py:3"),
+    "no frame": ("atexit.register(sys.exit, 3)", "SystemExit: 3 (exit handler)", ""),
+    "0": ("atexit.register(sys.exit, 0)", None, ""),
+    "None": ("atexit.register(sys.exit)", None, ""),
+}
+
+
+@pytest.mark.parametrize(("source", "what", "line"), STATUSES.values(), ids=STATUSES)
+def test_exit_in_an_exit_handler_is_a_failure_if_its_status_is_not_zero(programs, source, what, line):
+    found = programs.run(f"use()\n{source}\n")
+    assert programs.status == 0, programs.output
+    failures = [(each.what, each.line.removeprefix(f"{programs.folder}/")) for each in found.processes[0].failures]
+    assert failures == ([] if what is None else [(what, line)])
+    assert found.judge().verdict is (Verdict.FITS if what is None else Verdict.DID_NOT_FINISH)
+
+
+def test_memory_that_runs_out_in_a_thread_or_an_exit_handler_does_not_fit(programs):
+    source = """
+        from forebay.errors import OutOfMemory
+        def fail():
+            refuse()
+            raise OutOfMemory("full")
+        use()
+        threading.excepthook = lambda args: None
+        START
+    """
+    for start in ("threading.Thread(target=fail).start()", "atexit.register(fail)"):
+        for path in programs.records.iterdir():
+            path.unlink()
+        assert programs.run(source.replace("START", start)).judge().verdict is Verdict.DOES_NOT_FIT, start
 
 
 def test_errors_of_destructors_and_exits_of_threads_are_none(programs):

@@ -27,7 +27,8 @@ _DEPTH = 100  # exceptions in a chain
 def ending_of(error: BaseException, where: str = "") -> Ending:
     """Return how an exception ended a process, or what `where` names, such as a thread."""
     if isinstance(error, SystemExit):
-        return with_status(_status_of(error), f"SystemExit: {error.code}", error)
+        what = f"SystemExit: {shortened(printable(' '.join(str(error.code).split())), _MOST)}"
+        return with_status(_status_of(error), f"{what} ({where})" if where else what, error)
     text = shortened(printable(" ".join(str(error).split())), _MOST)
     name = type(error).__name__
     what = text if _is_out_of_memory(error) and text else f"{name}: {text}" if text else name

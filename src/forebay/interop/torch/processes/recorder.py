@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -26,6 +27,7 @@ __all__ = ["FOLDER", "Recorder", "finish", "refused", "running", "start", "used"
 
 FOLDER = "FOREBAY_RECORDS"  # the folder of the records; unset: none are written
 _MOST_FAILURES = 20
+_IN_EXIT_HANDLER = "Exception ignored in atexit callback"  # the beginning of Python's words for sys.unraisablehook
 _recorder: Recorder | None = None
 
 
@@ -47,6 +49,7 @@ class Recorder:
         self.when_forked: Callable[[], None] | None = None
         self.ending: Ending | None = None
         self.failures: list[Ending] = []
+        self._last_failure: BaseException | None = None
         self._status = 0
         self._is_replaced = False
         self._tells_status = False
@@ -61,11 +64,14 @@ class Recorder:
 
     def fail(self, error: BaseException, where: str) -> None:
         """Record an exception that ended a thread or an exit handler."""
-        if self._is_finished or isinstance(error, SystemExit) or len(self.failures) >= _MOST_FAILURES:
+        if self._is_finished or len(self.failures) >= _MOST_FAILURES:
             return
         with suppress(Exception):
-            self.failures.append(ending_of(error, where))
-            self._write()
+            ending = ending_of(error, where)
+            if ending.how is not How.FINISHED and error is not self._last_failure:
+                self._last_failure = error  # of two hooks that get the same
+                self.failures.append(ending)
+                self._write()
 
     def finish(self, status: int | None = None) -> None:
         """Record the end of this process, once: what held the peaks, the exception, and the status if it is known."""
@@ -173,22 +179,80 @@ def finish() -> None:
 
 
 def _replace_hooks(recorder: Recorder) -> None:
-    in_thread, ignored = threading.excepthook, sys.unraisablehook
+    _replace_thread_hook(recorder)
+    _replace_finalizers(recorder)
+    _record_ignored(recorder)
+    # The program may have replaced the hook when its exit handlers run. Functions of this list are called before them.
+    with suppress(AttributeError, RuntimeError):  # a private function of Python; or the interpreter ends already
+        threading._register_atexit(lambda: _record_ignored(recorder))  # type: ignore[attr-defined]  # a private function
+    _replace_exits(recorder)
+    _replace_run(recorder)
 
-    def on_thread_error(args: threading.ExceptHookArgs, /) -> None:
-        if args.exc_value is not None:
-            recorder.fail(args.exc_value, f"thread {args.thread.name}" if args.thread is not None else "thread")
-        in_thread(args)
+
+def _replace_thread_hook(recorder: Recorder) -> None:
+    """Record the exceptions of threads, also if the program replaces threading.excepthook later."""
+    make = getattr(threading, "_make_invoke_excepthook", None)
+
+    def note(error: BaseException | None, thread: threading.Thread | None) -> None:
+        if error is not None and not isinstance(error, SystemExit):  # which ends a thread, but not the program
+            recorder.fail(error, f"thread {thread.name}" if thread is not None else "thread")
+
+    if make is None:  # a private function of Python
+        in_thread = threading.excepthook
+
+        def on_thread_error(args: threading.ExceptHookArgs, /) -> None:
+            note(args.exc_value, args.thread)
+            in_thread(args)
+
+        threading.excepthook = on_thread_error
+        return
+
+    def make_and_record() -> Callable[[threading.Thread], None]:
+        invoke = make()
+
+        def record_and_invoke(thread: threading.Thread) -> None:
+            note(sys.exc_info()[1], thread)
+            invoke(thread)
+
+        return record_and_invoke
+
+    threading._make_invoke_excepthook = make_and_record  # type: ignore[attr-defined]  # a private function
+
+
+def _record_ignored(recorder: Recorder) -> None:
+    """Record what Python ignores in exit handlers, and in threads without a Thread."""
+    ignored = sys.unraisablehook
+    if getattr(ignored, "recorder", None) is recorder:
+        return
 
     def on_ignored_error(args: sys.UnraisableHookArgs, /) -> None:
-        # Exit handlers, and threads without a Thread, are called by no Python function; destructors are.
-        if args.exc_value is not None and _is_outermost(args.exc_traceback):
+        # Exit handlers, and threads without a Thread, are called by no Python function; destructors are. A handler
+        # that is no Python function, such as functools.partial(sys.exit, 3), leaves no frame at all.
+        is_handler = (args.err_msg or "").startswith(_IN_EXIT_HANDLER)
+        if args.exc_value is not None and (is_handler or _is_outermost(args.exc_traceback)):
             recorder.fail(args.exc_value, "exit handler")
         ignored(args)
 
-    threading.excepthook, sys.unraisablehook = on_thread_error, on_ignored_error
-    _replace_exits(recorder)
-    _replace_run(recorder)
+    on_ignored_error.recorder = recorder  # type: ignore[attr-defined]  # so that it is not replaced twice
+    sys.unraisablehook = on_ignored_error
+
+
+def _replace_finalizers(recorder: Recorder) -> None:
+    """Record the exceptions of weakref.finalize at exit, which it passes to sys.excepthook; the status stays 0."""
+    finalize = weakref.finalize
+    at_exit = getattr(getattr(finalize, "_exitfunc", None), "__code__", None)
+    call = finalize.__call__
+
+    @wraps(call)
+    def record_and_call(self: weakref.finalize[..., Any], _: object = None) -> Any:
+        try:
+            return call(self, _)
+        except Exception as error:
+            if sys._getframe(1).f_code is at_exit:
+                recorder.fail(error, "exit handler")
+            raise
+
+    finalize.__call__ = record_and_call  # type: ignore[method-assign]  # of this process
 
 
 def _replace_run(recorder: Recorder) -> None:
