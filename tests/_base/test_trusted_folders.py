@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import forebay
-from forebay._base import trusted_folders
+from forebay._base import temporary_folders, trusted_folders
 from forebay._base.atomic_write import atomic_write, check_writable
 from forebay.backends.nvidia.kernels.kernel_cache import KernelCache
 from forebay.commands import CommandError
@@ -44,7 +44,7 @@ WRITERS = {
     "incidents": lambda folder: IncidentFiles(folder, ".forebay", 3, replay=False),
     "snapshot": lambda folder: native.write(forebay.memory.snapshot("cpu"), folder / "x.forebay"),
     "socket": lambda _: sockets.directory(),
-    "temporary folder": lambda _: trusted_folders.temporary_folder("forebay-").__enter__(),
+    "temporary folder": lambda _: temporary_folders.temporary_folder("forebay-").__enter__(),
 }  # fmt: skip
 
 

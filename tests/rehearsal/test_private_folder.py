@@ -45,12 +45,12 @@ def test_folder_of_a_killed_process_is_removed_by_the_next(base):
 def test_folder_of_a_running_process_and_links_are_kept(base):
     first, other = PrivateFolder(), base / "other"
     other.mkdir()
-    (other / "lock").touch()
+    (other / ".lock").touch()
     link = base / f"forebay-rehearsal-{os.geteuid()}-link"
     link.symlink_to(other)
     second = PrivateFolder()
     assert first.path.is_dir()
-    assert (other / "lock").exists()
+    assert (other / ".lock").exists()
     first.remove()
     second.remove()
     assert link.is_symlink()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,7 +16,6 @@ __all__ = [
     "named_errors",
     "open_folder",
     "open_place",
-    "temporary_folder",
 ]
 
 # Note [Trusted folders]
@@ -283,29 +281,3 @@ def make_folder(path: str | os.PathLike[str], *, private: bool = False) -> None:
         As by `open_folder`.
     """
     os.close(open_folder(path, create=True, private=private))
-
-
-@contextmanager
-def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Context manager for a private folder in TMPDIR or /tmp, which is deleted at the end.
-
-    Parameters
-    ----------
-    prefix : str
-        The beginning of its name.
-
-    Yields
-    ------
-    pathlib.Path
-        The folder.
-
-    Raises
-    ------
-    OSError
-        If TMPDIR is not trusted: its owner could replace the folder.
-    """
-    import tempfile
-
-    os.close(open_folder(tempfile.gettempdir()))
-    with tempfile.TemporaryDirectory(prefix=prefix) as made:
-        yield Path(made)

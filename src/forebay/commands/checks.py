@@ -222,7 +222,7 @@ def snapshot() -> str:
 
     import forebay
     from forebay import memory
-    from forebay._base.trusted_folders import temporary_folder
+    from forebay._base.temporary_folders import temporary_folder
     from forebay.snapshot.formats import native
     from forebay.snapshot.report import html
 

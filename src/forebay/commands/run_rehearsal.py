@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forebay._base.trusted_folders import temporary_folder
+from forebay._base.temporary_folders import temporary_folder
 from forebay.commands import CommandError, run_output
 from forebay.errors import ForebayError
 from forebay.observe.monitor import sockets

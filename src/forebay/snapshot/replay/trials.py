@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from forebay._base.trusted_folders import temporary_folder
+from forebay._base.temporary_folders import temporary_folder
 from forebay.records.model import FRAME, STACK, Snapshot
 from forebay.snapshot.formats import native
 from forebay.snapshot.replay.engine import History, Outcome

@@ -17,7 +17,7 @@ from typing import Any
 
 from forebay import profiles
 from forebay._base.config import ALLOCATOR_SETTINGS, EMULATE, Emulated
-from forebay._base.trusted_folders import temporary_folder
+from forebay._base.temporary_folders import temporary_folder
 from forebay._base.verdicts import DeviceEvents, Ending, How, Judgement, Verdict
 from forebay.errors import ForebayError
 from forebay.interop.torch import on_import
