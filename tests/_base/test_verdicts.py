@@ -143,3 +143,14 @@ def test_status_of_several_cards_is_that_of_the_worst():
     assert exit_status([Verdict.FITS_AFTER_ERRORS]) == 0
     assert exit_status([Verdict.FITS_WITH_OTHER_SETTINGS]) == 1
     assert {each.status for each in Verdict} == {0, 1, 3, 4}
+
+
+def test_process_without_emulated_devices_is_named_and_not_counted():
+    unseen = [ProcessEvents(each, FINISHED, command="python -I x.py", is_emulated=False) for each in (8, 9)]
+    found = judge([process(FINISHED, device()), unseen[0]], [device()])
+    assert found.verdict is Verdict.DID_NOT_FINISH
+    text = "process 8 (python -I x.py) used PyTorch without emulated devices: its memory is not counted"
+    assert found.message == text
+    assert "8 (python -I x.py) and 1 other process used" in judge([process(), *unseen], []).message
+    assert verdict(process(FINISHED, device(25 * GIB)), *unseen) is Verdict.DOES_NOT_FIT  # with others even less
+    assert judge([process(KEY_ERROR, device()), *unseen], [device()]).message.startswith("KeyError")

@@ -40,7 +40,7 @@ class Verdict(StrEnum):
     """It ended because memory ran out."""
 
     DID_NOT_FINISH = "did not finish"
-    """It ended for another reason, or a value was needed that is not computed. Its peak is the peak so far."""
+    """It ended for another reason, or needed a value that is not computed, or a process is not counted."""
 
     NO_DEVICE_MEMORY = "no device memory used"
     """It ended without an error, and neither it nor a process that it started had memory of a device."""
@@ -193,6 +193,10 @@ class ProcessEvents:
         Lines that needed a value which is not computed, also if the program caught the error.
     is_main : bool, optional
         It is the program's first process.
+    is_emulated : bool, optional
+        It has emulated devices. False for one that used PyTorch without them, whose memory is not known.
+    command : str, optional
+        What it runs; "" if that is not known.
     """
 
     pid: int
@@ -201,6 +205,8 @@ class ProcessEvents:
     failures: tuple[Ending, ...] = ()
     unread: tuple[str, ...] = ()
     is_main: bool = False
+    is_emulated: bool = True
+    command: str = ""
 
     @property
     def uses_devices(self) -> bool:
@@ -282,6 +288,8 @@ def judge(processes: Sequence[ProcessEvents], devices: Sequence[DeviceEvents]) -
             f"cuda:{worst.index}."
         )
         return _plain(Verdict.DOES_NOT_FIT, reason)
+    if unseen := [each for each in processes if not each.is_emulated]:
+        return _not_counted(unseen)
     if not any(each.is_used for each in devices):
         return _plain(Verdict.NO_DEVICE_MEMORY)
     possible = [each for each in devices if each.capacity and each.at_most > each.capacity]
@@ -336,6 +344,20 @@ def _failed(verdict: Verdict, process: ProcessEvents, ending: Ending) -> Judgeme
         reasons = [f"A{request[1:]}{_where(process)}{at}."] if is_request else [end, f"Before that, {request}."]
     message = f"{ending.what}{_where(process)}" if ending.what else f"{subject} {_END_IN_WORDS[ending.how]}"
     return Judgement(verdict, str(verdict), tuple(reasons), message, ending.line)
+
+
+def _not_counted(processes: Sequence[ProcessEvents]) -> Judgement:
+    """Return the judgement about a program with processes whose memory is not known: it may be more."""
+    first, *others = processes
+    command = f" ({first.command})" if first.command else ""
+    subject = f"process {first.pid}{command}"
+    if others:
+        subject += f" and {len(others):,} other process{'es' * (len(others) > 1)}"
+    message = f"{subject} used PyTorch without emulated devices: {'their' if others else 'its'} memory is not counted"
+    advice = "Start Python without -I, -E and -S, and with the environment of its parent."
+    return Judgement(
+        Verdict.DID_NOT_FINISH, str(Verdict.DID_NOT_FINISH), (f"{message[0].upper()}{message[1:]}.", advice), message
+    )
 
 
 _END_IN_WORDS = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forebay._base.temporary_folders import LockedFolder
 from forebay.commands import CommandError, run_rehearsal
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def install(mode: str) -> None:
     from forebay.interop.torch.processes import recorder
 
     try:
-        os.environ[recorder.FOLDER] = run_rehearsal.real_records() or tempfile.mkdtemp(prefix="forebay-run-")
+        os.environ[recorder.FOLDER] = run_rehearsal.real_records() or str(LockedFolder("forebay-run-").path)
         recorder.start(is_main=True)
     except OSError as error:
         discard()
@@ -136,6 +136,7 @@ def install(mode: str) -> None:
     on_import.set_environment(mode)
     on_import.install()
     on_import.silence_services()
+    on_import.reach_processes()
 
 
 def discard() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, MutableMapping
 from types import ModuleType
 from typing import Any
 
-__all__ = ["DROPPED", "SERVICES", "install", "set_environment", "used"]
+__all__ = ["DROPPED", "SERVICES", "VARIABLES", "install", "set_environment", "used"]
 
 _SERVICES = (  # the modules, of which a program imports one, and what is done
     (("huggingface_hub",), "Hugging Face Hub: repositories are not created or changed, and nothing is uploaded"),
@@ -31,6 +31,7 @@ _ENVIRONMENT = {
     "NEPTUNE_MODE": "debug",
     "SWANLAB_MODE": "disabled",
 }
+VARIABLES = tuple(_ENVIRONMENT)
 _READS = (  # beginnings of the names of methods of HfApi that change nothing
     "auth_check", "bucket_info", "dataset_info", "download_", "fetch_", "file_exists", "get_", "hf_hub_download",
     "inspect_", "kernel_info", "list_", "model_info", "paper_info", "parse_", "read_paper", "repo_exists", "repo_info",

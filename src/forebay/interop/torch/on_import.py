@@ -17,7 +17,7 @@ from forebay.rehearsal.inside import is_inside
 if TYPE_CHECKING:
     from forebay.interop.torch.session import TorchSession
 
-__all__ = ["OPTIONS", "VARIABLE", "install", "set_environment", "silence_services", "uninstall"]
+__all__ = ["OPTIONS", "VARIABLE", "install", "reach_processes", "set_environment", "silence_services", "uninstall"]
 
 VARIABLE = "FOREBAY_TORCH"  # "compute" or "shapes": PyTorch of this process and of its children uses emulated devices
 OPTIONS = "options.json"  # in the folder of the records: what each process of the program records beside its peaks
@@ -67,6 +67,13 @@ def set_environment(mode: str, environment: MutableMapping[str, str] = os.enviro
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
     if _STARTUP not in paths:
         environment["PYTHONPATH"] = os.pathsep.join([_STARTUP, *filter(None, paths)])
+
+
+def reach_processes() -> None:
+    """Let every process that this one starts get the emulation, whatever environment the program gives it."""
+    from forebay.interop.torch.processes import started_processes
+
+    started_processes.install(os.environ, _STARTUP, services.VARIABLES if is_inside() else ())
 
 
 def _replace_save_file(module: ModuleType) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +19,12 @@ from forebay._base.temporary_folders import temporary_folder
 from forebay._base.verdicts import DeviceEvents, Ending, How, Judgement, Verdict
 from forebay.errors import ForebayError
 from forebay.interop.torch import on_import
+from forebay.interop.torch.fit.guard import guarded, kill_program
 from forebay.interop.torch.fit.results import FitResult
+from forebay.interop.torch.fit.waiting import TooLong, wait
 from forebay.interop.torch.processes import ProgramUse, program_use, read_records, recorder
-from forebay.interop.torch.processes.reading import ending_by_status, with_main
+from forebay.interop.torch.processes.reading import ending_by_status, with_main, without_record
+from forebay.interop.torch.processes.unseen_processes import INTERVAL, UnseenProcesses
 from forebay.rehearsal import services
 from forebay.rehearsal.caches import download_caches
 from forebay.rehearsal.files_report import FilesReport
@@ -98,46 +99,45 @@ def _run(task: FitTask, replay_capacity: int | None = None) -> tuple[ProgramUse,
         if not task.script:
             (folder / "task").write_bytes(pickle.dumps(task))
             command = [sys.executable, "-c", _START, str(folder / "task")]
-        pid, ending, output, files = _start(task, command, str(folder), environment)
-        return program_use(with_main(read_records(folder), pid, ending)), output, files
+        return _start(task, command, folder, environment)
 
 
 def _start(
-    task: FitTask, command: list[str], folder: str, environment: dict[str, str]
-) -> tuple[int, Ending, str, FilesReport | None]:
+    task: FitTask, command: list[str], folder: Path, environment: dict[str, str]
+) -> tuple[ProgramUse, str, FilesReport | None]:
     """Run the process of a task. Without values, it changes and creates no files but those in `folder`."""
     options: dict[str, Any] = {
         "cwd": task.folder or None, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
-        "start_new_session": True,  # so that `_kill` reaches what the program has started
+        "start_new_session": True,  # so that `kill_program` reaches what the program has started
     }  # fmt: skip
     if task.mode != "shapes" or is_inside():
         with subprocess.Popen(command, env=environment, **options) as process:
-            return (process.pid, *_wait(process, task.timeout), None)
+            return (*_use(process, folder, task.timeout), None)
     services.set_environment(environment)
     caches = download_caches()
-    rehearsal = Rehearsal([folder, *filter(os.path.isdir, caches)], caches=caches, dry=True, services=services.SERVICES)
+    real = [str(folder), *filter(os.path.isdir, caches)]
+    rehearsal = Rehearsal(real, caches=caches, dry=True, services=services.SERVICES)
     with rehearsal.started(command, environment, **options) as launched:
-        return (launched.process.pid, *_wait(launched.process, task.timeout), rehearsal.report(launched))
+        return (*_use(launched.process, folder, task.timeout), rehearsal.report(launched))
 
 
-def _wait(process: subprocess.Popen[bytes], timeout: float | None) -> tuple[Ending, str]:
-    """Wait for the end of a process and of those that hold its output open. Returns the end and the last line."""
+def _use(process: subprocess.Popen[bytes], folder: Path, timeout: float | None) -> tuple[ProgramUse, str]:
+    """Wait for the end of a program. Return what its processes did, and the last line that they printed."""
+    unseen = UnseenProcesses(process.pid, folder)
+    marker, output = f"{recorder.FOLDER}={folder}", b""
     try:
-        output, _ = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        _kill(process)
-        return Ending(How.TIME_LIMIT, f"the run took longer than {timeout} s"), ""
+        with guarded(process.pid, marker, str(folder)):
+            output = wait(process, timeout, unseen.look, INTERVAL)
+            ending = ending_by_status(process.returncode)
+    except TooLong:
+        kill_program(process.pid, marker)
+        ending = Ending(How.TIME_LIMIT, f"the run took longer than {timeout} s")
     except BaseException:
-        _kill(process)
+        kill_program(process.pid, marker)
         raise
-    last = output.decode(errors="replace").strip().rpartition("\n")[2]
-    return ending_by_status(process.returncode), last
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program and the processes of its session, which would otherwise live on."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    records = with_main(read_records(folder), process.pid, ending)
+    use = program_use([*records, *map(without_record, unseen.found())])
+    return use, output.decode(errors="replace").strip().rpartition("\n")[2]
 
 
 def _environment(task: FitTask) -> dict[str, str]:

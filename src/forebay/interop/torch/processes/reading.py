@@ -25,7 +25,7 @@ from forebay.interop.torch.processes.live_record import (
     WordOfDevice,
 )
 
-__all__ = ["ProcessRecord", "ending_by_status", "read_records", "with_main"]
+__all__ = ["ProcessRecord", "ending_by_status", "read_records", "with_main", "without_record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,18 @@ def with_main(records: list[ProcessRecord], pid: int, ending: Ending | None) -> 
     last = max((at for at, each in enumerate(records) if each.events.pid == pid), default=None)
     if last is None:
         events = ProcessEvents(pid, ending or Ending(How.FINISHED), is_main=True)
-        return [ProcessRecord(events, 0, None, np.empty((0, 3), np.int64), {}), *records]
+        return [without_record(events), *records]
     events = records[last].events
     known = events.ending
     if ending is not None and not (known.how is How.EXCEPTION and ending.how is not How.FINISHED):
         known = ending
     main = replace(records[last], events=replace(events, ending=known, is_main=True))
     return [main, *records[:last], *records[last + 1 :]]
+
+
+def without_record(events: ProcessEvents) -> ProcessRecord:
+    """Return the record of a process that has written none."""
+    return ProcessRecord(events, 0, None, np.empty((0, 3), np.int64), {})
 
 
 def ending_by_status(status: int) -> Ending:

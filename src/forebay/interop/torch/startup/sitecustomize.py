@@ -7,7 +7,7 @@ this file hides, is imported instead of it.
 import atexit
 import os
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from types import ModuleType
 from typing import Any
 
@@ -27,12 +27,16 @@ def _install() -> None:
     hook = _load("interop/torch/import_hook.py").ImportHook
     hook("torch", lambda _: _patch()).install()
     hook("safetensors.torch", _replace_save_file).install()
+    services: tuple[str, ...] = ()
     if os.environ.get("FOREBAY_REHEARSAL") == "inside":
-        _load("rehearsal/services.py").install(hook)
+        loaded = _load("rehearsal/services.py")
+        loaded.install(hook)
+        services = loaded.VARIABLES
     if os.environ.get("FOREBAY_REHEARSAL_FOLDER"):
         _redirect_files(os.environ["FOREBAY_REHEARSAL_FOLDER"])
     if os.environ.get("FOREBAY_REHEARSAL_RENAMES"):
         _load("rehearsal/folder_renames.py").install()
+    _load("interop/torch/processes/started_processes.py").install(os.environ, _folder, services)
 
 
 def _redirect_files(text: str) -> None:
@@ -46,6 +50,7 @@ def _redirect_files(text: str) -> None:
 
 
 def _replace_save_file(module: ModuleType) -> None:
+    _use_own_forebay()
     from forebay.interop.torch.extensions.safetensors_files import replace_save_file
 
     replace_save_file(module)
@@ -57,23 +62,46 @@ def _finish() -> None:
     if name in sys.modules or "forebay.runtime.devices.open_device" in sys.modules or hasattr(sys, "last_value"):
         from importlib import import_module
 
+        _use_own_forebay()
         import_module(name).finish()
 
 
 def _patch() -> None:
+    _use_own_forebay()
     from forebay.interop.torch import on_import
 
     on_import.install()
 
 
-if __name__ == "sitecustomize":
-    _folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 -- as above
-    sys.path[:] = [each for each in sys.path if each != _folder]
-    _forebay = os.path.dirname(os.path.dirname(os.path.dirname(_folder)))  # noqa: PTH120 -- as above
+def _use_own_forebay() -> None:
+    """Import the forebay of this file, which another installation hides where PYTHONPATH is ignored."""
+    if "forebay" in sys.modules:
+        return
+    own = os.path.join(_forebay, "__init__.py")  # noqa: PTH118 -- as above
+    found = find_spec("forebay")
+    if found is None or found.origin is None or not os.path.samefile(found.origin, own):  # noqa: PTH121 -- as above
+        spec = spec_from_file_location("forebay", own, submodule_search_locations=[_forebay])
+        module = sys.modules["forebay"] = module_from_spec(spec)  # type: ignore[arg-type]  # the file exists
+        try:
+            spec.loader.exec_module(module)  # type: ignore[union-attr]  # as above
+        except BaseException:
+            del sys.modules["forebay"]
+            raise
+
+
+def begin() -> None:
+    """Install the hooks, if this process is one of a program on emulated devices."""
     if os.environ.get("FOREBAY_TORCH"):
         _install()
         if os.environ.get("FOREBAY_RECORDS"):
             atexit.register(_finish)  # the first, which runs last
+
+
+_folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 -- as above
+_forebay = os.path.dirname(os.path.dirname(os.path.dirname(_folder)))  # noqa: PTH120 -- as above
+if __name__ == "sitecustomize":
+    sys.path[:] = [each for each in sys.path if each != _folder]
+    begin()
     _this = sys.modules.pop("sitecustomize")
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401 -- the program's

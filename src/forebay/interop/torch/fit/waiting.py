@@ -1,0 +1,66 @@
+"""Waits for a program, and keeps the end of what it prints."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Callable
+
+__all__ = ["TAIL", "TooLong", "wait"]
+
+TAIL = 1 << 16  # bytes of the output that are kept
+
+
+class TooLong(Exception):
+    """The program took longer than it may."""
+
+
+def wait(process: subprocess.Popen[bytes], timeout: float | None, look: Callable[[], None], interval: float) -> bytes:
+    """Wait for the end of a program and of the processes that hold its output open.
+
+    Parameters
+    ----------
+    process : subprocess.Popen
+        The program, with a pipe as its standard output.
+    timeout : float or None
+        Seconds that it may take.
+    look : callable
+        Called at each interval while the program runs.
+    interval : float
+        Seconds.
+
+    Returns
+    -------
+    bytes
+        The end of its output, `TAIL` bytes at most: a program may print for days.
+
+    Raises
+    ------
+    TooLong
+        If it takes longer.
+    """
+    now = time.monotonic()
+    end, next_look, tail = None if timeout is None else now + timeout, now, b""
+    assert process.stdout is not None  # noqa: S101 -- the caller has asked for it
+    output, is_open = process.stdout.fileno(), True
+    with selectors.DefaultSelector() as selector:
+        selector.register(output, selectors.EVENT_READ)
+        while is_open or process.poll() is None:
+            now = time.monotonic()
+            if end is not None and now >= end:
+                raise TooLong
+            if now >= next_look:
+                look()
+                next_look = time.monotonic() + interval
+            pause = max(0.0, min(next_look, next_look if end is None else end) - now)
+            if not is_open:  # the program has closed its output, and goes on
+                time.sleep(min(pause, 0.02))
+            elif selector.select(pause):
+                piece = os.read(output, TAIL)
+                is_open = bool(piece)
+                tail = (tail + piece)[-TAIL:]
+                if not is_open:
+                    selector.unregister(output)
+    return tail
