@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from forebay._base.suggestions import did_you_mean
 from forebay._base.untrusted import printable
 from forebay.commands import CommandError, command_output
-from forebay.commands.snapshot_files import check_output, load_snapshots, progress_bar
+from forebay.commands.output_files import add_overwrite, check_output
+from forebay.commands.snapshot_files import load_snapshots, progress_bar
 
 if TYPE_CHECKING:
     from forebay.snapshot import Snapshot
@@ -36,6 +37,7 @@ FORMATS = (*dict.fromkeys(SUFFIXES.values()),)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("snapshot", type=Path, metavar="SNAPSHOT", help="the snapshot file")
     parser.add_argument("output", type=Path, metavar="OUTPUT", help="the file to write")
+    add_overwrite(parser)
     parser.add_argument("--to", choices=FORMATS, metavar="FORMAT", help=f"the format: {', '.join(FORMATS)}")
     parser.add_argument("--device", metavar="NAME", help="convert only this device, such as cuda:1")
     parser.add_argument(
@@ -46,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with command_output():
-        check_output(args.output, [args.snapshot], "OUTPUT")
+        check_output(args.output, [args.snapshot], "OUTPUT", overwrite=args.overwrite)
         chosen = args.to or _format_of(args.output)
         snapshots = load_snapshots(args.snapshot)
         if args.device is not None:

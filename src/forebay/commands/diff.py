@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.commands import CommandError, command_output
-from forebay.commands.snapshot_files import check_output, load_snapshots, snapshot_console, write_page
+from forebay.commands.output_files import add_overwrite, check_output
+from forebay.commands.snapshot_files import load_snapshots, snapshot_console, write_page
 
 if TYPE_CHECKING:
     from forebay.snapshot import Snapshot
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("other_snapshot", type=Path, metavar="AFTER", help="the second snapshot file")
     parser.add_argument("--rows", type=int, default=15, metavar="N", help="most sites in a table (default: 15)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write an HTML page instead")
+    add_overwrite(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -32,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from forebay.snapshot.report.comparison_text import comparison_paragraphs
 
     with command_output():
-        check_output(args.html, [args.snapshot, args.other_snapshot], "--html")
+        check_output(args.html, [args.snapshot, args.other_snapshot], "--html", overwrite=args.overwrite)
         pairs = _pairs(load_snapshots(args.snapshot), load_snapshots(args.other_snapshot), args)
         found = [compare(before, after) for before, after in pairs]
         if args.json:

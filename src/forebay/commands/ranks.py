@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.commands import CommandError, command_output
-from forebay.commands.snapshot_files import check_output, progress_bar, snapshot_console, write_page
+from forebay.commands.output_files import add_overwrite, check_output
+from forebay.commands.snapshot_files import progress_bar, snapshot_console, write_page
 
 if TYPE_CHECKING:
     from forebay.snapshot.analysis.ranks import Ranks
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--jobs", type=int, metavar="N", help="files that are read at once (default: one per processor)"
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write an HTML page instead")
+    add_overwrite(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -43,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
     with command_output():
         files = _files(args)
-        check_output(args.html, files, "--html")
+        check_output(args.html, files, "--html", overwrite=args.overwrite)
         found = _compare(files, args)
         if args.json:
             print(json.dumps(asdict(found) | {"skew": found.skew}, indent=2))

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.commands import CommandError, command_output
-from forebay.commands.snapshot_files import check_output, load_snapshots
+from forebay.commands.output_files import add_overwrite, check_output
+from forebay.commands.snapshot_files import load_snapshots
 
 if TYPE_CHECKING:
     from forebay.snapshot import Snapshot
@@ -26,13 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("snapshots", type=Path, nargs="+", metavar="FILE", help="a snapshot file")
     parser.add_argument(
         "--output", dest="page", type=Path, default=Path(DEFAULT_OUTPUT), metavar="PAGE",
-        help=f"the page to write; an existing file is replaced (default: {DEFAULT_OUTPUT})",
+        help=f"the page to write; an earlier page is replaced (default: {DEFAULT_OUTPUT})",
     )  # fmt: skip
+    add_overwrite(parser)
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
 
 
 def run(args: argparse.Namespace) -> int:
-    check_output(args.page, args.snapshots, "--output")
+    check_output(args.page, args.snapshots, "--output", overwrite=args.overwrite)
     found = [(path, snapshot) for path in args.snapshots for snapshot in _used(load_snapshots(path))]
     _write([snapshot for _, snapshot in found], _names(found), args.page)
     with command_output():

@@ -37,6 +37,7 @@ from forebay.commands import (
     run_torch,
     size_argument,
 )
+from forebay.commands.output_files import check_output
 from forebay.commands.run_session import RunSession
 from forebay.commands.script_runner import Program
 from forebay.rehearsal.inside import is_inside, redirect_files
@@ -98,7 +99,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"output directory (default: {OUTPUT}, in HOME if the working directory belongs to another user; "
         f"{OUTPUT}-rank-N for the ranks of torchrun)",
     )  # fmt: skip
-    parser.add_argument("--overwrite", action="store_true", help="replace an earlier report instead of numbering this")
+    parser.add_argument(
+        "--overwrite", action="store_true",
+        help="replace an earlier report instead of numbering this, and any file of --trace"
+    )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="print no report, only errors; the files are written")
     parser.add_argument(
         "--json", action="store_true", help="print the summary on standard error as a line of JSON instead of tables"
@@ -135,6 +139,7 @@ def mark_program(arguments: list[str]) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     if args.dry and args.torch != "shapes":
         raise CommandError("--dry requires --shapes-only: a program with values writes its files")
+    check_output(args.trace, [], "--trace", overwrite=args.overwrite)
     if args.torch == "shapes" and not is_inside():
         with quiet_interrupt():
             _program_of(args)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,18 +42,6 @@ def load_snapshots(path: Path) -> tuple[Snapshot, ...]:
     for text in {truncation_of(each.notes) for each in found} - {""}:
         print(f"forebay: {printable(f'{path} is truncated: {text}')}", file=sys.stderr)
     return found
-
-
-def check_output(output: Path | None, inputs: Iterable[Path], option: str) -> None:
-    """Raise CommandError if a command would overwrite a snapshot that it reads."""
-    try:
-        is_input = (
-            output is not None and output.exists() and any(each.exists() and each.samefile(output) for each in inputs)
-        )
-    except (OSError, ValueError):  # reported when the file is written
-        return
-    if is_input:
-        raise CommandError(f"{option} {str(output)!r} is one of the snapshots: choose another name")
 
 
 def snapshot_console() -> Console:

@@ -72,7 +72,7 @@ def write(
                 for begin in range(0, max(len(all_rows), 1), _ROWS):
                     columns = _COLUMNS[table](snapshot, all_rows[begin : begin + _ROWS], begin)
                     group = pa.table({name: _array(pa, each) for name, each in (columns | texts.of(columns)).items()})
-                    writer = writer or pq.ParquetWriter(file, group.schema, compression="zstd")
+                    writer = writer or pq.ParquetWriter(file, _marked(group.schema, table), compression="zstd")
                     writer.write_table(group)
                     done += len(group)
                     if progress:
@@ -80,6 +80,11 @@ def write(
         finally:
             if writer is not None:
                 writer.close()
+
+
+def _marked(schema: Any, table: str) -> Any:
+    """Return a schema that tells which table of forebay the file has."""
+    return schema.with_metadata({"forebay_table": table})
 
 
 class _Words:

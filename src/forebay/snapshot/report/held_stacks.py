@@ -78,7 +78,7 @@ def write_speedscope(snapshots: Sequence[Snapshot], out: TextIO) -> None:
             )  # fmt: skip
     schema = "https://www.speedscope.app/file-format-schema.json"
     shared = [{"name": _text(frame.name), "file": _text(frame.file), "line": frame.line} for frame in numbers]
-    json.dump({"$schema": schema, "shared": {"frames": shared}, "profiles": profiles}, out)
+    json.dump({"exporter": "forebay", "$schema": schema, "shared": {"frames": shared}, "profiles": profiles}, out)
 
 
 def write_flamegraph(snapshots: Sequence[Snapshot], out: TextIO) -> None:

@@ -63,7 +63,7 @@ def page(title: str, parts: Sequence[Paragraph]) -> str:
     sections = "".join(map(_section, parts))
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     return (
-        '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
+        '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="generator" content="forebay">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{name} · forebay</title>\n<style>{_STYLE}</style>\n"
