@@ -101,3 +101,39 @@ def test_link_in_place_of_a_target_is_not_followed(layer, tmp_path):
     Path(layer.real, "exists", "log.txt").symlink_to(tmp_path / "victim")
     assert create(selected, lambda _: True)[0] == []
     assert (tmp_path / "victim").read_text() == "kept"
+
+
+def test_index_without_its_data_is_not_chosen(layer):
+    write(layer, "exists/shelf.dat", b"\x80\x04K\x01.\0")
+    write(layer, "exists/shelf.dir", b"'a', (0, 5)\n")
+    write(layer, "exists/shelf.bak", b"")
+    write(layer, "exists/notes.bak", b"notes")
+    write(layer, "exists/text.dat", b"text")
+    write(layer, "exists/text.dir", b"'a', (0, 4)\n")
+    write(layer, "exists/model-00001-of-00002.safetensors", b"\0")
+    write(layer, "exists/model.safetensors.index.json", b"{}")
+    write(layer, "exists/other.index.json", b"{}")
+    expected = ["notes.bak", "other.index.json", "text.dat", "text.dir"]
+    assert chosen(layer) == [f"exists/{each}" for each in expected]
+
+
+def test_index_of_data_that_exists_and_is_not_changed_is_not_chosen(layer):
+    Path(layer.real, "exists", "shelf.dat").write_bytes(b"\0")
+    write(layer, "exists/shelf.dat", b"\0\1")
+    write(layer, "exists/shelf.dir", b"'a', (0, 5)\n")
+    assert chosen(layer) == []
+
+
+@pytest.mark.parametrize("kind", ["shelve", "dbm.dumb"])
+def test_database_of_python_is_created_with_all_its_parts_or_not_at_all(layer, kind):
+    import dbm.dumb
+    import shelve
+
+    name = str(Path(layer.upper) / "exists" / "shelf")
+    with dbm.dumb.open(name) as database:
+        if kind == "shelve":
+            shelve.Shelf(database)["a"] = {"b": 1}
+        else:
+            database["a"] = "text"
+    found = chosen(layer)
+    assert len(found) in (0, 3), found

@@ -50,9 +50,10 @@ def redirect_files() -> None:
         socket_addresses.install(file_functions.place_of)
         _end_with(details["parent"])
     if os.environ.get(RENAMES):
-        from forebay.rehearsal import folder_renames
+        from forebay.rehearsal import folder_renames, foreign_files
 
         folder_renames.install()
+        foreign_files.install()
 
 
 def _end_with(parent: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ __all__ = ["MountPlan", "is_semaphore", "make_plan", "may_mount", "sockets", "wo
 _MOST_FOLDERS = 2_000  # overlays of an ordinary user; each is a mount
 _MOST_SEARCHED = 20_000  # entries of a folder that are searched for files of others
 _SHARED = ("/dev", "/proc", "/sys", "/run", "/var/run")  # of processes, not files of a user
+_SYSTEM = ("/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/sbin", "/usr")  # large, and of root
 _SEMAPHORES = f"{MEMORY_FILES}/sem."  # beginning of the paths of POSIX semaphores
 _MOST_ENTRIES = 1_000  # of a folder of temporary files, which are searched for sockets
 
@@ -90,10 +92,12 @@ def _user_steps(mounts: list[Mount]) -> Iterator[tuple[str, str]]:
     # Note [Owners in a user namespace]
     # Only this user and this group exist there. An overlay cannot copy what belongs to others, nor a file in a folder
     # that does: the program would get EOVERFLOW. So the folders in which the program works get overlays that begin
-    # below the last folder of another owner, and are searched for files of others that this user may write.
+    # below the last folder of another owner, and are searched for files of others that this user may write. Elsewhere,
+    # each folder of others that this user may write, such as /var/tmp or that of a team, gets an overlay of its own if
+    # the search finds it, and Python's functions make copies of files of others in it (`foreign_files`).
     yield "tree", "/"
     points = [each.path for each in mounts if each.path != "/"]
-    count = 0
+    count, roots = 0, list[str]()
     for each in mounts:
         if each.is_storage and not is_folder(each.path):
             yield "seal", each.path
@@ -102,6 +106,7 @@ def _user_steps(mounts: list[Mount]) -> Iterator[tuple[str, str]]:
                 count += 1
                 if count > _MOST_FOLDERS:
                     raise Unsupported("there are too many folders beside mounts for an overlay of each")
+                roots.append(folder)
                 yield "overlay", folder
     for folder in working_folders():
         begin = _first_own_folder(folder)
@@ -110,6 +115,36 @@ def _user_steps(mounts: list[Mount]) -> Iterator[tuple[str, str]]:
             continue  # found above: it was separated from the mounts, or could not be
         if begin.count("/") > 1:
             yield "overlay", begin
+    for folder in _foreign_folders(roots, points):
+        yield "overlay", folder
+
+
+def _foreign_folders(roots: list[str], points: list[str]) -> list[str]:
+    """Return the folders of others below some that this user may write, those above first.
+
+    Not all of a large disk is searched: what is near the working folders comes first.
+    """
+    near = [str(each) for folder in working_folders() for each in Path(folder).parents]
+    begin = [each for each in near if any(is_below(each, root) for root in roots)] + roots
+    pending = deque(each for each in dict.fromkeys(begin) if each not in _SYSTEM)
+    seen, count = set(pending), 0
+    found = []
+    while pending and count <= _MOST_SEARCHED:
+        for entry in _entries(pending.popleft()):
+            count += 1
+            if entry.path in points or entry.path in _SYSTEM or not _is_folder_entry(entry):
+                continue
+            if entry.path not in seen:
+                seen.add(entry.path)
+                pending.append(entry.path)
+            status = _status(entry.path)
+            if status is not None and not _is_own(status) and _may_change(entry.path, status):
+                found.append(entry.path)
+    return sorted({*found})
+
+
+def _may_change(path: str, status: os.stat_result) -> bool:
+    return os.access(path, os.W_OK) or status.st_uid == os.geteuid()
 
 
 def working_folders() -> list[str]:
@@ -141,7 +176,7 @@ def _refuse_foreign_files(folder: str) -> None:
             if count > _MOST_SEARCHED:
                 return
             status = _status(f"{path}/{name}")
-            if status is not None and not _is_own(status) and os.access(f"{path}/{name}", os.W_OK):
+            if status is not None and not _is_own(status) and _may_change(f"{path}/{name}", status):
                 raise Unsupported(
                     f"{path}/{name} belongs to another user or group, of which an ordinary user cannot make a copy"
                 )

@@ -19,7 +19,8 @@ __all__ = ["choose", "create"]
 # A file of a run without values has two kinds of content: text about the run, and data. Data may be computed from
 # values that do not exist, and no name or format tells reliably whether it is (a plot, a pickle, a database). So only
 # text is created. Half a folder of data is worse than none, as a later run would resume from it: a new folder with data
-# directly inside is not created at all, with all that it has. Downloads are kept: they do not depend on values.
+# directly inside is not created at all, with all that it has. The same holds for a file of several parts, of which some
+# are text: the index of a `shelve` or of a sharded checkpoint. Downloads are kept: they do not depend on values.
 _MOST_TEXT = 16 << 20  # bytes of a file that may be text
 _PIECE = 1 << 20
 
@@ -38,6 +39,10 @@ def choose(changes: list[Change], kept: Callable[[str], bool], replaced: Callabl
     """
     new = [each for each in changes if each.kind == "new" or (each.kind == "changed" and replaced(each.path))]
     texts = {each.path: kept(each.path) or _is_text(each) for each in new if stat.S_ISREG(each.mode)}
+    data = {path for path, is_text in texts.items() if not is_text}
+    data |= {each.path for each in changes if each.kind == "changed" and not replaced(each.path)}
+    for path in [path for path in texts if not kept(path) and not data.isdisjoint(_parts(path, data))]:
+        texts[path] = False  # after its data, whose folder is refused already
     folders = {each.path for each in new if each.is_folder}
     refused = {str(Path(path).parent) for path, is_text in texts.items() if not is_text} & folders
     chosen = [
@@ -48,6 +53,17 @@ def choose(changes: list[Change], kept: Callable[[str], bool], replaced: Callabl
         and (stat.S_ISREG(each.mode) or stat.S_ISDIR(each.mode) or stat.S_ISLNK(each.mode))
     ]
     return _without_idle_folders(chosen)
+
+
+def _parts(path: str, data: set[str]) -> set[str]:
+    """Return files without which a text is useless: those of dbm.dumb, and the shards that an index names."""
+    base, suffix = os.path.splitext(path)  # noqa: PTH122 -- texts
+    if suffix in (".dir", ".bak"):
+        return {f"{base}.dat"}
+    if path.endswith(".index.json"):
+        stem = os.path.splitext(path.removesuffix(".index.json"))[0]  # noqa: PTH122 -- as above
+        return {each for each in data if each.startswith(f"{stem}-")}
+    return set()
 
 
 def _without_idle_folders(chosen: list[Change]) -> list[Change]:

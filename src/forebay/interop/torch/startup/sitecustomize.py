@@ -11,7 +11,7 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from types import ModuleType
 from typing import Any
 
-__all__: list[str] = []
+__all__ = ["begin"]
 
 
 def _load(file: str) -> Any:
@@ -36,6 +36,7 @@ def _install() -> None:
         _redirect_files(os.environ["FOREBAY_REHEARSAL_FOLDER"])
     if os.environ.get("FOREBAY_REHEARSAL_RENAMES"):
         _load("rehearsal/folder_renames.py").install()
+        _load("rehearsal/foreign_files.py").install()
     _load("interop/torch/processes/started_processes.py").install(os.environ, _folder, services)
 
 
