@@ -136,7 +136,7 @@ def _run_shared(shared: _Shared, settings: str | None, snapshots: Sequence[Snaps
     with _Loaded.lock:
         if _Loaded.token != shared.token or _Loaded.replays is None:
             if snapshots is None:
-                snapshots = [native.read(path) for path in sorted(Path(shared.folder).iterdir())]
+                snapshots = [native.read(path) for path in sorted(Path(shared.folder).glob("*.forebay"))]
             replays = Replays(())
             replays._snapshots, replays.memory = tuple(snapshots), shared.memory  # noqa: SLF001 - its own class
             _ = replays.histories
