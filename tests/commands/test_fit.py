@@ -26,7 +26,7 @@ VERDICTS = {
 def tasks(monkeypatch):
     given = []
 
-    def run(task):
+    def run(task, cancel):
         given.append(task)
         verdict = VERDICTS[task.profile]
         return FitResult(

@@ -158,3 +158,22 @@ def test_run_that_is_interrupted_kills_the_program(run, monkeypatch, tmp_path):
     with pytest.raises(ProcessLookupError):
         os.killpg(interrupt.pid, signal.SIGCONT)
     assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.parametrize("jobs", [(), ("--jobs", "1")])
+def test_interrupted_fit_ends_with_its_programs(tmp_path, jobs):
+    pids, program = tmp_path / "pids", tmp_path / "program.py"
+    pids.touch()
+    program.write_text(
+        f"import os, time\nprint(os.getpid(), file=open({str(pids)!r}, 'a'), flush=True)\ntime.sleep(90)"
+    )
+    command = [sys.executable, "-m", "forebay", "fit", "--compute", "--cards", "h100,a100", *jobs, str(program)]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as fit:
+        found = _wait_until(lambda: pids.read_text().split())
+        fit.send_signal(signal.SIGINT)
+        _, error = fit.communicate(timeout=30)
+    assert fit.returncode in (130, -signal.SIGINT), error
+    _wait_until(lambda: not any(map(_is_running, pids.read_text().split())))
+    assert found
+    assert list(tmp_path.glob("forebay-*")) == []

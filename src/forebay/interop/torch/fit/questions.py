@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from itertools import product
+from threading import Event
 from typing import Any, Literal
 
 from forebay import profiles as known_profiles
@@ -164,11 +165,26 @@ def run_tasks(tasks: Sequence[FitTask], executor: Executor | None = None) -> tup
             raise ValueError(
                 f"{profile!r} is a profile of {kind} devices; those of CUDA devices are {_cuda_profiles()}"
             )
-    if executor is not None:
+    if executor is not None and not isinstance(executor, ThreadPoolExecutor):
         futures = [executor.submit(run_task, each) for each in tasks]
         return tuple(each.result() for each in futures)
+    if executor is not None:
+        return _in_threads(tasks, executor)
     with ThreadPoolExecutor(max(1, min(processors(), len(tasks)))) as threads:
-        return tuple(threads.map(run_task, tasks))
+        return _in_threads(tasks, threads)
+
+
+def _in_threads(tasks: Sequence[FitTask], threads: ThreadPoolExecutor) -> tuple[FitResult, ...]:
+    """Run tasks in threads. Ctrl-C reaches neither them nor the programs, which are in sessions of their own."""
+    cancel = Event()
+    futures = [threads.submit(run_task, each, cancel) for each in tasks]
+    try:
+        return tuple(each.result() for each in futures)
+    except BaseException:
+        cancel.set()
+        for each in futures:
+            each.cancel()
+        raise
 
 
 def processors() -> int:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from forebay import profiles
@@ -31,7 +32,7 @@ from forebay.rehearsal.files_report import FilesReport
 from forebay.rehearsal.inside import is_inside
 from forebay.rehearsal.supervise import Rehearsal
 
-__all__ = ["IN_WORKER", "FitTask", "pack", "run_task"]
+__all__ = ["IN_WORKER", "Cancelled", "FitTask", "pack", "run_task"]
 
 IN_WORKER = "FOREBAY_FIT_WORKER"  # set in the processes that run a task
 _UNLIMITED = 1 << 42  # bytes of the card of the second run
@@ -76,20 +77,29 @@ def pack(function: Callable[..., Any], parameters: Mapping[str, Any]) -> dict[st
     return {"payload": payload, "main": main and str(Path(main).absolute()), "path": folders, "folder": str(Path.cwd())}
 
 
-def run_task(task: FitTask) -> FitResult:
-    """Run a task in a new process; if it ran out of memory without values, again with unlimited memory."""
+class Cancelled(Exception):
+    """The run was ended, as nobody waits for its result."""
+
+
+def run_task(task: FitTask, cancel: Event | None = None) -> FitResult:
+    """Run a task in a new process; if it ran out of memory without values, again with unlimited memory.
+
+    Once `cancel` is set, the program is killed, and `Cancelled` raised.
+    """
     started = time.monotonic()
-    use, output, files = _run(task)
+    use, output, files = _run(task, cancel)
     judgement = use.judge()
     found = _result(task, use, judgement, output)
     if judgement.verdict is Verdict.DOES_NOT_FIT and found.ooms and task.mode == "shapes":
-        whole, _, _ = _run(replace(task, memory=_UNLIMITED), replay_capacity=found.capacity)
+        whole, _, _ = _run(replace(task, memory=_UNLIMITED), cancel, replay_capacity=found.capacity)
         if whole.judge().verdict.fits:
             found = _with_need(found, whole)
     return replace(found, parameters=task.parameters, files=files, seconds=time.monotonic() - started)
 
 
-def _run(task: FitTask, replay_capacity: int | None = None) -> tuple[ProgramUse, str, FilesReport | None]:
+def _run(
+    task: FitTask, cancel: Event | None, replay_capacity: int | None = None
+) -> tuple[ProgramUse, str, FilesReport | None]:
     """Run the program. Return what its processes did, the last line that it printed, and what became of its files."""
     environment = _environment(task)
     with temporary_folder("forebay-fit-") as folder:
@@ -99,11 +109,11 @@ def _run(task: FitTask, replay_capacity: int | None = None) -> tuple[ProgramUse,
         if not task.script:
             (folder / "task").write_bytes(pickle.dumps(task))
             command = [sys.executable, "-c", _START, str(folder / "task")]
-        return _start(task, command, folder, environment)
+        return _start(task, command, folder, environment, cancel)
 
 
 def _start(
-    task: FitTask, command: list[str], folder: Path, environment: dict[str, str]
+    task: FitTask, command: list[str], folder: Path, environment: dict[str, str], cancel: Event | None
 ) -> tuple[ProgramUse, str, FilesReport | None]:
     """Run the process of a task. Without values, it changes and creates no files but those in `folder`."""
     options: dict[str, Any] = {
@@ -112,22 +122,30 @@ def _start(
     }  # fmt: skip
     if task.mode != "shapes" or is_inside():
         with subprocess.Popen(command, env=environment, **options) as process:
-            return (*_use(process, folder, task.timeout), None)
+            return (*_use(process, folder, task.timeout, cancel), None)
     services.set_environment(environment)
     caches = download_caches()
     real = [str(folder), *filter(os.path.isdir, caches)]
     rehearsal = Rehearsal(real, caches=caches, dry=True, services=services.SERVICES)
     with rehearsal.started(command, environment, **options) as launched:
-        return (*_use(launched.process, folder, task.timeout), rehearsal.report(launched))
+        return (*_use(launched.process, folder, task.timeout, cancel), rehearsal.report(launched))
 
 
-def _use(process: subprocess.Popen[bytes], folder: Path, timeout: float | None) -> tuple[ProgramUse, str]:
+def _use(
+    process: subprocess.Popen[bytes], folder: Path, timeout: float | None, cancel: Event | None
+) -> tuple[ProgramUse, str]:
     """Wait for the end of a program. Return what its processes did, and the last line that they printed."""
     unseen = UnseenProcesses(process.pid, folder)
     marker, output = f"{recorder.FOLDER}={folder}", b""
+
+    def look() -> None:
+        if cancel is not None and cancel.is_set():
+            raise Cancelled
+        unseen.look()
+
     try:
         with guarded(process.pid, marker, str(folder)):
-            output = wait(process, timeout, unseen.look, INTERVAL)
+            output = wait(process, timeout, look, INTERVAL)
             ending = ending_by_status(process.returncode)
     except TooLong:
         kill_program(process.pid, marker)
