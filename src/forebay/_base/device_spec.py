@@ -16,6 +16,7 @@ __all__ = [
     "canonical",
     "chosen_device",
     "default_device",
+    "hooks",
     "is_pytorch_device",
     "set_default",
 ]

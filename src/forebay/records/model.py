@@ -28,6 +28,7 @@ __all__ = [
     "Frame",
     "Snapshot",
     "State",
+    "hooks",
 ]
 
 VERSION = 2  # increase it when a column changes meaning; native.py reads every version ever written

@@ -36,6 +36,7 @@ __all__ = [
     "default_generator",
     "get_rng_state",
     "get_rng_state_all",
+    "hooks",
     "initial_seed",
     "manual_seed",
     "manual_seed_all",
