@@ -20,7 +20,7 @@ import torch
 
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.device_spec import Device
-from forebay.errors import ForebayError, OutOfMemory, WrongState
+from forebay.errors import ForebayError, OutOfMemory, Unsupported, WrongState
 from forebay.interop.torch.devices._storage_owners import (
     EmulatedMemory,
     MemoryOwner,
@@ -33,6 +33,7 @@ from forebay.interop.torch.devices._storage_owners import (
     replace_memory,
 )
 from forebay.interop.torch.devices.oom_text import pytorch_error
+from forebay.interop.torch.devices.values import device as device_of_values
 from forebay.runtime.devices import current, open_device
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory._dlpack import export_memory
@@ -40,9 +41,11 @@ from forebay.runtime.memory.storage import AnyBlock, allocate_block
 from forebay.runtime.streams.stream import current_stream_for
 
 __all__ = [
+    "accessed_memory",
     "adopt",
     "alias",
     "allocate_bytes",
+    "check_host",
     "ended_tensor",
     "explain_host_error",
     "find_memory",
@@ -51,6 +54,7 @@ __all__ = [
     "memory_containing",
     "memory_of",
     "mixed_devices",
+    "needed_bytes",
     "open_torch_device",
     "over_storage",
     "part_of_storage",
@@ -267,6 +271,18 @@ def _extent(tensor: torch.Tensor) -> int:
     return (last + 1) * itemsize
 
 
+def needed_bytes(tensor: torch.Tensor) -> int:
+    """Return the bytes of a storage up to the last element of a tensor; 0 without elements."""
+    count = tensor.numel()
+    if tensor.is_nested or tensor.is_contiguous():
+        nbytes: int = count * tensor.element_size()
+    else:
+        nbytes = _extent(tensor)
+    if count and not tensor.is_nested:
+        nbytes += tensor.storage_offset() * tensor.element_size()
+    return nbytes
+
+
 def _bytes_over(memory: EmulatedMemory, address: int = 0) -> torch.Tensor:
     return _from_dlpack(memory, (memory.nbytes,), (1,), _BYTE, address)
 
@@ -300,12 +316,50 @@ def memory_of(tensor: torch.Tensor) -> EmulatedMemory:
             raise ended_tensor(ended.opened.device)
         memory = memory_at(address := tensor.untyped_storage().data_ptr())  # C++ code made another storage from it
         if memory is None:
-            raise KeyError(address)
+            memory = _empty_memory(tensor, address)
     if memory.opened.unusable:
         if memory.opened.unusable == "ended":
             raise ended_tensor(memory.opened.device)
         memory.opened.check()
     return memory
+
+
+def _empty_memory(tensor: torch.Tensor, address: int) -> EmulatedMemory:
+    """Return memory of no bytes, for a storage that C++ code made from the address of another one without any."""
+    opened = open_torch_device(tensor.device)
+    if tensor.untyped_storage().nbytes():
+        raise Unsupported(f"the memory at {address:#x} belongs to no tensor of an emulated device")
+    return EmulatedMemory(torch.UntypedStorage(0, device=device_of_values()), None, opened, 0)
+
+
+def accessed_memory(tensor: torch.Tensor) -> EmulatedMemory:
+    """Return the memory of a tensor whose elements are read or written.
+
+    Raises the errors of `memory_of`, and WrongState if the storage was resized and has no room for the elements.
+    """
+    memory = memory_of(tensor)
+    if memory.nbytes < (nbytes := needed_bytes(tensor)):
+        raise _no_room(nbytes, memory.nbytes)
+    return memory
+
+
+def check_host(tensor: torch.Tensor) -> None:
+    """Raise WrongState for a tensor of the CPU whose memory has been released: PyTorch's kernels would end the process.
+
+    A zero tensor of autograd has no memory either, and is not read.
+    """
+    if tensor.layout is torch.strided and not tensor.is_nested and not tensor._is_zerotensor() and tensor.numel():
+        nbytes = tensor.untyped_storage().nbytes()
+        if nbytes < (needed := needed_bytes(tensor)):
+            raise _no_room(needed, nbytes)
+
+
+def _no_room(needed: int, nbytes: int) -> WrongState:
+    return WrongState(
+        "The tensor has a non-zero number of elements, but its data is not allocated yet: the elements need "
+        f"{needed:,} bytes, and the storage has {nbytes:,}. Resize it before their use, with "
+        f"tensor.untyped_storage().resize_({needed})"
+    )
 
 
 def ended_tensor(device: object) -> WrongState:
@@ -338,7 +392,7 @@ def find_memory(storage: torch.UntypedStorage) -> EmulatedMemory | None:
 
 def alias(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor over the values of a tensor on an emulated device, conjugated or negated as that one."""
-    made = over_storage(tensor, memory_of(tensor).values)
+    made = over_storage(tensor, accessed_memory(tensor).values)
     if tensor.is_conj():
         made = made.conj()
     return torch._neg_view(made) if tensor.is_neg() else made

@@ -69,10 +69,15 @@ def _new_storage(cls: type, *args: Any, device: Any = None, **keywords: Any) -> 
     return torch.empty(args[0] if args else 0, dtype=torch.uint8, device=device).untyped_storage()
 
 
-def _resize(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+def _resize(self: torch.UntypedStorage, *args: Any, **keywords: Any) -> torch.UntypedStorage:
     memory = find_memory(self)
     if memory is None:
-        return _StorageBase.resize_(self, size)
+        return _StorageBase.resize_(self, *args, **keywords)
+    size = args[0] if len(args) == 1 and not keywords else None
+    if type(size) is not int or size >> 63 not in (0, -1):  # PyTorch's error, or a number of another library
+        size = _StorageBase.resize_(torch.UntypedStorage(0, device="meta"), *args, **keywords).nbytes()
+    if size < 0:
+        raise RuntimeError(f"Requested storage size ({size}) cannot be represented as a size_t")
     resize_storage(self, memory, size)
     return self
 

@@ -8,19 +8,22 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.devices import host_placeholders, values
-from forebay.interop.torch.devices.emulated_memory import alias, mixed_devices
+from forebay.interop.torch.devices.emulated_memory import alias, check_host, mixed_devices
 from forebay.interop.torch.kernels.known_values import keep_known, known_values
 
 __all__ = ["COPY_KERNELS"]
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    for each in (target, source):
+        if each.device.type == "cpu":
+            check_host(each)
     if values.is_computed():
         to = alias(target) if target.is_cuda else target
         to.copy_(alias(source) if source.is_cuda else source)
         return target
     if not target.is_cuda:
-        known = known_values(source)
+        known = known_values(source) if source.numel() else torch.empty(source.shape, dtype=source.dtype)
         if known is None:
             if not host_placeholders.is_saving():
                 raise values.needs_values("a copy to the CPU")

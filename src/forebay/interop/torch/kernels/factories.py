@@ -16,6 +16,7 @@ from forebay.interop.torch.devices.emulated_memory import (
     without_block,
 )  # fmt: skip
 from forebay.interop.torch.kernels.generic import view_kernel
+from forebay.interop.torch.kernels.storage_sizes import set_storage
 
 __all__ = ["FACTORY_KERNELS"]
 
@@ -73,6 +74,6 @@ FACTORY_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::_efficientzerotensor": _zero_tensor,
     "aten::set_": _set_empty,
     "aten::set_.source_Storage": view_kernel(_aten.set_.source_Storage),  # they read no memory
-    "aten::set_.source_Storage_storage_offset": view_kernel(_aten.set_.source_Storage_storage_offset),
+    "aten::set_.source_Storage_storage_offset": set_storage,
     "aten::set_.source_Tensor": view_kernel(_aten.set_.source_Tensor),
 }

@@ -15,6 +15,7 @@ from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import (
     adopt,
     alias,
+    check_host,
     memory_of,
     mixed_devices,
     open_torch_device,
@@ -79,6 +80,8 @@ class ArgumentReader:
         if device.type != "cuda":
             if tensor.dim() or device.type != "cpu":  # else a number
                 self.elsewhere = device
+            if device.type == "cpu":
+                check_host(tensor)
             return tensor.to("meta") if self.values_device == "meta" and device.type == "cpu" else tensor
         if self.device is None:
             self.device = device

@@ -13,7 +13,15 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.devices import values
-from forebay.interop.torch.devices.emulated_memory import adopt, memory_of, open_torch_device, over_storage
+from forebay.interop.torch.devices._storage_owners import EmulatedMemory
+from forebay.interop.torch.devices.emulated_memory import (
+    accessed_memory,
+    adopt,
+    check_host,
+    memory_of,
+    open_torch_device,
+    over_storage,
+)  # fmt: skip
 from forebay.interop.torch.kernels.generic import caller_of, replace_values
 from forebay.interop.torch.kernels.schemas import written_arguments
 from forebay.interop.torch.processes import unread_values
@@ -29,7 +37,7 @@ _Kernel = Callable[..., Any]
 
 def known_values(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the values of a tensor of the device, which share its known memory, or None if they are unknown."""
-    known = memory_of(tensor).known
+    known = accessed_memory(tensor).known
     return None if known is None else _over_known(tensor, known)
 
 
@@ -51,7 +59,7 @@ def keep_known(tensor: torch.Tensor, source: torch.Tensor | None) -> None:
     source : torch.Tensor or None
         The values, on the CPU; None if they are unknown.
     """
-    memory = memory_of(tensor)
+    memory = accessed_memory(tensor)
     if source is None or memory.nbytes > _KNOWN_BYTES:
         memory.known = None
         return
@@ -62,14 +70,14 @@ def keep_known(tensor: torch.Tensor, source: torch.Tensor | None) -> None:
     _over_known(tensor, memory.known).copy_(source)
 
 
-def forget_values(argument: Any) -> None:
-    """Note that the values of tensors are unknown from now on."""
+def forget_values(argument: Any, find: Callable[[torch.Tensor], EmulatedMemory] = accessed_memory) -> None:
+    """Note that the values of tensors are unknown from now on, as something else was written to the memory."""
     if isinstance(argument, torch.Tensor):
         if argument.is_cuda:
-            memory_of(argument).known = None
+            find(argument).known = None
     elif isinstance(argument, (list, tuple)):
         for each in argument:
-            forget_values(each)
+            forget_values(each, find)
 
 
 def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
@@ -92,7 +100,8 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
     call = caller_of(operator)
     name = operator._schema.name.partition("::")[2]
     if any(tag in operator.tags for tag in _NEVER_KNOWN) or name.startswith(("empty", "new_empty")):
-        return _forgetting(kernel, written)
+        is_written = torch.Tag.inplace_view not in operator.tags
+        return _forgetting(kernel, written, accessed_memory if is_written else memory_of)
 
     def run(*args: Any, **keywords: Any) -> Any:
         if values.is_computed():
@@ -129,10 +138,10 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
     return run
 
 
-def _forgetting(kernel: _Kernel, written: Mapping[int, str]) -> _Kernel:
+def _forgetting(kernel: _Kernel, written: Mapping[int, str], find: Callable[[torch.Tensor], EmulatedMemory]) -> _Kernel:
     def run(*args: Any, **keywords: Any) -> Any:
         if not values.is_computed():
-            forget_values(_given(args, keywords, written))
+            forget_values(_given(args, keywords, written), find)
         return kernel(*args, **keywords)
 
     return run
@@ -171,6 +180,8 @@ def _is_known(argument: Any, *, empty: bool = False) -> bool:
             return False
         if argument.is_cuda:
             return empty or memory_of(argument).known is not None
+        if argument.device.type == "cpu":
+            check_host(argument)
         return bool(argument.device.type == "cpu")
     if isinstance(argument, (list, tuple)):
         return all(_is_known(each, empty=empty) for each in argument)

@@ -15,7 +15,7 @@ import torch
 
 from forebay.errors import ForebayWarning, Unsupported
 from forebay.interop.torch.devices import values
-from forebay.interop.torch.devices.emulated_memory import adopt, alias, memory_of, open_torch_device
+from forebay.interop.torch.devices.emulated_memory import accessed_memory, adopt, alias, open_torch_device
 from forebay.interop.torch.kernels.schemas import written_arguments
 from forebay.runtime.devices.open_device import OpenDevice
 
@@ -70,7 +70,7 @@ def _on_host(argument: Any) -> Any:
     """Return an argument over the values, on the CPU."""
     if isinstance(argument, torch.Tensor) and argument.is_cuda:
         if argument.is_nested:
-            return _nested(_buffer(argument, memory_of(argument).values), argument)
+            return _nested(_buffer(argument, accessed_memory(argument).values), argument)
         return alias(argument)
     if isinstance(argument, (list, tuple)):
         return [_on_host(each) for each in argument]

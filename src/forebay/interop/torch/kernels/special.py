@@ -25,6 +25,7 @@ from forebay.interop.torch.kernels.random_draws import DROPOUT_KERNELS, RANDOM_K
 from forebay.interop.torch.kernels.recurrent_cells import RNN_KERNELS
 from forebay.interop.torch.kernels.reductions import REDUCTION_KERNELS
 from forebay.interop.torch.kernels.sorting import SORTING_KERNELS
+from forebay.interop.torch.kernels.storage_sizes import SIZE_KERNELS
 from forebay.interop.torch.kernels.synchronized_normalization import SYNCHRONIZED_KERNELS
 from forebay.interop.torch.kernels.transfers import TRANSFER_KERNELS
 
@@ -56,6 +57,7 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
         **REDUCTION_KERNELS,
         **RNN_KERNELS,
         **SCALING_KERNELS,
+        **SIZE_KERNELS,
         **SORTING_KERNELS,
         **SYNCHRONIZED_KERNELS,
         **TRANSFER_KERNELS,
