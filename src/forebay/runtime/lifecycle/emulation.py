@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -17,10 +19,10 @@ from forebay.runtime.memory import ipc_memory
 from forebay.runtime.random import generator
 from forebay.spi import Driver
 
-__all__ = ["Emulation", "emulate", "reset_kind"]
-
+__all__ = ["Emulation", "emulate", "observe_ends", "reset_kind"]
 
 _running: dict[str, Emulation] = {}
+_observers: list[Callable[[str], None]] = []
 
 
 class Emulation:
@@ -59,6 +61,8 @@ class Emulation:
         finally:
             if not replaced:
                 reset_kind(self.kind)
+                for observer in [*_observers]:
+                    observer(self.kind)
         if _running.get(self.kind) is self:
             del _running[self.kind]
 
@@ -131,6 +135,12 @@ def emulate(
     emulation = Emulation(kind, backends.emulated_driver(kind, count, profile or "", nbytes, guard=bool(guard)))
     current.reset_current_device()
     return emulation
+
+
+def observe_ends(observer: Callable[[str], None]) -> Callable[[], None]:
+    """Call a function with the kind of each emulation that has ended from now on. Return a function that stops this."""
+    _observers.append(observer)
+    return partial(_observers.remove, observer)
 
 
 def reset_kind(kind: str) -> None:

@@ -21,6 +21,7 @@ from forebay.interop.torch import patch  # noqa: E402 -- as above
 from forebay.interop.torch.devices._storage_owners import has_ended  # noqa: E402 -- as above
 from forebay.interop.torch.devices.torch_internals import CudaInterfaces  # noqa: E402 -- as above
 
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
 ENDED = r"the emulation of .+, or patch\(\), has ended: copy tensors to the CPU before the end"
 
 
@@ -37,6 +38,7 @@ class Objects:
         self.module = torch.nn.Linear(4, 2).cuda()
         self.storage = self.x.untyped_storage()
         self.sparse = torch.eye(3).to_sparse().cuda()
+        self.compressed = torch.eye(3).to_sparse_csr().cuda()
         self.image = torch.ones(1, 2, 4, 4, device="cuda", requires_grad=True)
         self.convolution, self.normalization = torch.nn.Conv2d(2, 2, 3).cuda(), torch.nn.BatchNorm2d(2).cuda()
         self.recurrent, self.sequence = torch.nn.LSTM(4, 4).cuda(), torch.ones(2, 1, 4, device="cuda")
@@ -65,6 +67,19 @@ OPERATORS = {
     "backward from the CPU": lambda o: o.on_cpu.backward(),
     "foreach": lambda o: torch._foreach_add([o.x], 1),
     "sparse": lambda o: o.sparse.to_dense(),
+    "sparse to the CPU": lambda o: o.sparse.cpu(),
+    "sparse repr": lambda o: repr(o.sparse),
+    "sparse save": lambda o: torch.save(o.sparse, io.BytesIO()),
+    "sparse deepcopy": lambda o: copy.deepcopy(o.sparse),
+    "elements of a sparse tensor": lambda o: o.sparse.values().cpu(),
+    "compressed": lambda o: o.compressed + o.compressed,
+    "compressed to the CPU": lambda o: o.compressed.cpu(),
+    "compressed repr": lambda o: repr(o.compressed),
+    "compressed pickle": lambda o: pickle.dumps(o.compressed),
+    "indices of a compressed tensor": lambda o: o.compressed.crow_indices().cpu(),
+    "add to the CPU": lambda o: torch.ones(4) + o.x,
+    "add from the CPU": lambda o: o.x + torch.ones(4),
+    "multiply on the CPU": lambda o: torch.ones(4).mul(o.x),
     "print": lambda o: print(o.x),
     "repr": lambda o: repr(o.x),
     "deepcopy": lambda o: copy.deepcopy(o.x),
@@ -74,12 +89,17 @@ OPERATORS = {
     "storage to the CPU": lambda o: o.storage.cpu(),
     "elements of a storage": lambda o: o.storage.tolist(),
 }
+OF_SHAPES = ["like", "backward from the CPU"]  # in the next emulation: they use no memory of the tensors
 ACCESSES = {
     "numpy": lambda o: o.x.numpy(),
     "array": lambda o: o.x.__array__(),
     "data_ptr": lambda o: o.x.data_ptr(),
     "data_ptr of a storage": lambda o: o.storage.data_ptr(),
     "resize": lambda o: o.storage.resize_(4),
+    "free": lambda o: o.storage.resize_(0),
+    "share": lambda o: o.x.share_memory_(),
+    "sparse numpy": lambda o: o.sparse.numpy(),
+    "to_dlpack": lambda o: torch.utils.dlpack.to_dlpack(o.x),
     "new": lambda o: o.storage.new(),
     "byteswap": lambda o: o.storage.byteswap(torch.int16),
     "swap": lambda o: o.storage._swap_data_ptr_(o.storage),
@@ -143,8 +163,7 @@ def test_each_use_without_values_raises():
 def test_each_use_in_the_next_emulation_raises():
     objects = after_both()
     with forebay.emulate("cuda"), patch():
-        of_shapes = ["like", "backward from the CPU"]  # which use no memory of the tensors
-        assert accepted({**OPERATORS, **ACCESSES}, objects) == of_shapes
+        assert accepted({**OPERATORS, **ACCESSES}, objects) == OF_SHAPES
         new = torch.ones(4, device="cuda")
         with pytest.raises(WrongState, match=ENDED):
             new + objects.x
@@ -153,12 +172,16 @@ def test_each_use_in_the_next_emulation_raises():
         assert new.data_ptr() == new.untyped_storage().data_ptr()
 
 
-def test_each_operator_after_the_end_of_the_emulation_alone_raises():
+def test_each_use_after_the_end_of_the_emulation_alone_raises():
     emulation = forebay.emulate("cuda")
     with emulation, patch():
         objects = Objects()
         emulation.__exit__(None, None, None)
-        assert accepted(OPERATORS, objects) == []
+        assert accepted({**OPERATORS, **ACCESSES}, objects) == []
+        with forebay.emulate("cuda"):
+            assert accepted({**OPERATORS, **ACCESSES}, objects) == OF_SHAPES
+            assert torch.ones(2, device="cuda").tolist() == [1, 1]
+        assert accepted({**OPERATORS, **ACCESSES}, objects) == []
 
 
 def test_each_use_after_a_patch_that_was_refused_raises():
@@ -192,6 +215,14 @@ def test_the_device_guard_is_restored_by_a_patch_that_leaves_no_tensors():
     with forebay.emulate("cuda"), patch():
         pass
     assert guards[1] == before
+
+
+def test_memory_of_emulated_tensors_is_not_exported(emulated):
+    x = torch.ones(3, device="cuda")
+    for export in (x.__dlpack__, lambda: torch.utils.dlpack.to_dlpack(x), lambda: torch.to_dlpack(x)):
+        with pytest.raises(BufferError, match="copy the tensor to the CPU first"):
+            export()
+    assert torch.from_dlpack(torch.utils.dlpack.to_dlpack(torch.ones(2))).tolist() == [1, 1]
 
 
 def test_tensors_are_deleted_silently(monkeypatch):

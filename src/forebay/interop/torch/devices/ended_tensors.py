@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import torch
 import torch.autograd.graph
+import torch.utils.dlpack
 
 from forebay.errors import WrongState
 from forebay.interop.torch.devices._storage_owners import end_all, ended_memory, has_ended
@@ -23,12 +24,19 @@ from forebay.interop.torch.devices.python_names import NameReplacements
 
 __all__ = ["EndedTensors"]
 
-_KEYS = ("CUDA", "SparseCUDA", "SparseCsrCUDA", "NestedTensorCUDA")
+_KEYS = ("CUDA", "SparseCUDA", "SparseCsrCUDA", "NestedTensorCUDA", "QuantizedCUDA")
 _has = torch._C._dispatch_has_kernel_for_dispatch_key
 _mark: Any = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", None)  # of builds with CUDA
-# Operators with a kernel for all devices that calls no other operator.
-_COMPOSITES = [("copy_", "CUDA")]
-_COMPOSITES += [(name, "SparseCsrCUDA") for name in ("ccol_indices", "col_indices", "crow_indices", "row_indices")]
+# Operators with a kernel for all devices that calls no other operator, or another one before it reads the tensor.
+_COMPOSITES = [("copy_", key) for key in _KEYS] + [("_to_copy", "QuantizedCUDA")]
+_COMPOSITES += [
+    (name, key)
+    for name in ("ccol_indices", "col_indices", "crow_indices", "dense_dim", "indices", "is_coalesced", "row_indices",
+                 "sparse_dim", "values")
+    for key in ("SparseCUDA", "SparseCsrCUDA")
+]  # fmt: skip
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+_STRUCTURED = "CompositeExplicitAutogradNonFunctional"  # kernels that compare the devices of the tensors first
 # Methods that call no operator with the tensor, or others before it.
 _OF_TENSORS = (
     "__deepcopy__", "__dlpack__", "__dlpack_device__", "__reduce_ex__", "__repr__", "data_ptr", "numpy",
@@ -47,6 +55,7 @@ class EndedTensors:
     def __init__(self) -> None:
         self._names = NameReplacements()
         self._libraries: list[torch.library.Library] = []
+        self._refuses = False
 
     def begin(self) -> bool:
         """Refuse the use of all tensors that are alive, when PyTorch is restored.
@@ -66,6 +75,11 @@ class EndedTensors:
         self.refuse_methods()
         return refused
 
+    def end_kind(self, kind: str) -> None:
+        """Refuse the methods of all tensors whose emulation has ended while PyTorch stays patched."""
+        if kind == "cuda" and end_all():
+            self.refuse_methods()
+
     def _refuse_operators(self) -> None:
         """Refuse all operators of CUDA's dispatch keys.
 
@@ -75,6 +89,8 @@ class EndedTensors:
         kernels = [(f"aten::{name}", key) for name, key in _COMPOSITES]
         # In a build for CUDA, the kernels would ask the driver, and end the process where C++ code expects no error.
         kernels += [(name, key) for name in torch._C._dispatch_get_all_op_names() for key in _KEYS if _has(name, key)]
+        structured = [name for name in torch._C._dispatch_get_all_op_names() if _has(name, _STRUCTURED)]
+        kernels += [(name, key) for name in structured for key in _KEYS]
         libraries: dict[str, torch.library.Library] = {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of replaced kernels
@@ -84,21 +100,26 @@ class EndedTensors:
                     self._libraries.append(libraries[space])
             for key in _KEYS:
                 libraries["_"].fallback(_refuse, key)
-            for name, key in kernels:
+            for name, key in dict.fromkeys(kernels):
                 space, _, short = name.partition("::")
                 libraries[space].impl(short, partial(_refuse, name), key)
 
     def refuse_methods(self) -> None:
         """Refuse the methods of tensors that have ended and are alive, also while PyTorch is patched again."""
-        if not has_ended():
+        if self._refuses or not has_ended():
             return
+        self._refuses = True
         for owner, names, find in (
-            (torch.Tensor, _OF_TENSORS, _key_of_tensor),
+            (torch.Tensor, _OF_TENSORS, _key_of_part),
             (torch.UntypedStorage, _OF_STORAGES, _key_of_storage),
         ):
             for name in names:
                 if hasattr(owner, name):
                     self._names.replace(owner, name, _refusing(getattr(owner, name), find))
+        for module in (torch, torch._C, torch.utils.dlpack):
+            for name in ("_to_dlpack", "_to_dlpack_versioned", "to_dlpack"):
+                if hasattr(module, name):
+                    self._names.replace(module, name, _refusing(getattr(module, name), _key_of_part))
         run_backward = torch.autograd.graph._engine_run_backward
         for module in (torch.autograd.graph, torch.autograd):
             self._names.replace(module, "_engine_run_backward", _backward(run_backward))
@@ -106,6 +127,7 @@ class EndedTensors:
     def stop(self) -> None:
         """Restore PyTorch. Calling it again does nothing."""
         self._names.restore()
+        self._refuses = False
         while self._libraries:
             self._libraries.pop()._destroy()
 
@@ -118,6 +140,13 @@ def _key_of_tensor(tensor: torch.Tensor) -> int:
     except (RuntimeError, NotImplementedError):  # a sparse tensor, whose parts have storages
         return 0
     return key
+
+
+def _key_of_part(tensor: torch.Tensor) -> int:
+    """Return the key of a tensor, or of the elements of a sparse one. Without devices, the operator raises the error."""
+    if tensor.is_cuda and tensor.layout in _SPARSE:
+        tensor = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+    return _key_of_tensor(tensor)
 
 
 def _key_of_storage(storage: torch.UntypedStorage) -> int:

@@ -52,6 +52,7 @@ from forebay.interop.torch.kernels.collectives import replace_process_groups
 from forebay.interop.torch.kernels.registration import Kernels
 from forebay.interop.torch.kernels.special import COMPOSITES, special_kernels
 from forebay.interop.torch.kernels.synchronized_normalization import replace_synchronization
+from forebay.runtime.lifecycle.emulation import observe_ends
 from forebay.runtime.random.generator import default_generator
 
 __all__ = ["Patch", "is_patched", "patch"]
@@ -131,6 +132,7 @@ class Patch:
                 compilation.forget_functions()
                 undo.callback(_ended.stop)
                 _ended.refuse_methods()
+                undo.callback(observe_ends(_ended.end_kind))
             except BaseException:
                 undo.close()
                 raise

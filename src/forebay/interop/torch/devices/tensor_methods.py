@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import torch
+import torch.utils.dlpack
 
 from forebay.interop.torch.devices.emulated_memory import (
     find_memory,
@@ -27,6 +28,10 @@ def replace_methods(names: NameReplacements) -> None:
     """Replace the methods."""
     names.replace(torch.Tensor, "record_stream", _record_stream)
     names.replace(torch.Tensor, "__dlpack__", _dlpack(torch.Tensor.__dlpack__))
+    for module in (torch, torch._C, torch.utils.dlpack):
+        for name in ("_to_dlpack", "_to_dlpack_versioned", "to_dlpack"):
+            if hasattr(module, name):
+                names.replace(module, name, _dlpack(getattr(module, name)))
     names.replace(torch.Tensor, "__cuda_array_interface__", property(_array_interface))
     names.replace(torch.UntypedStorage, "__new__", staticmethod(_new_storage))
     names.replace(torch.UntypedStorage, "resize_", _resize)

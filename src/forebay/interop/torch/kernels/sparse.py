@@ -37,8 +37,8 @@ def sparse_kernel(operator: Any, key: str) -> Callable[..., Any]:
     redispatch, keys = operator.redispatch, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
 
     def structure(*args: Any, **keywords: Any) -> Any:
-        device = _device([*args, *keywords.values()])
-        with torch.cuda.device(-1 if device is None or device.index is None else device.index):
+        opened = open_torch_device(_device([*args, *keywords.values()]))
+        with torch.cuda.device(opened.device.index):
             return redispatch(keys, *args, **keywords)
 
     def kernel(*args: Any, **keywords: Any) -> Any:
