@@ -285,6 +285,30 @@ def test_a_patch_that_is_entered_without_a_block_stays():
         assert decorated() == [1, 1]
 
 
+@pytest.mark.parametrize("kept", ["patched = ", ""])
+def test_exit_handlers_and_destructors_of_the_program_use_tensors(kept):
+    program = f"""
+import atexit
+def use_at_exit():
+    print((late.x + 1).tolist(), late.x.cpu().sum().item(), flush=True)
+atexit.register(use_at_exit)  # before PyTorch's handlers: it runs after them
+import torch, forebay, forebay.interop.torch
+class Late:
+    def __init__(self):
+        self.x = torch.ones(2, device="cuda")
+    def __del__(self):
+        print("deleted", (self.x @ self.x).item(), flush=True)
+emulation = forebay.emulate("cuda")
+{kept}forebay.interop.torch.patch().__enter__()
+late = Late()
+"""
+    where = {**os.environ, "PYTHONMALLOC": "debug"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=where, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[2.0, 2.0] 2.0\ndeleted 2.0\n", "")
+
+
 @pytest.mark.parametrize("allocator", ["default", "debug"])  # the second overwrites memory that Python frees
 @pytest.mark.parametrize("caching", ["", "1"])
 def test_nothing_is_printed_at_the_exit_while_pytorch_is_patched(caching, allocator):

@@ -20,6 +20,7 @@ import torch.utils.dlpack
 from forebay.errors import WrongState
 from forebay.interop.torch.devices._storage_owners import end_all, ended_memory, has_ended
 from forebay.interop.torch.devices.emulated_memory import ended_tensor
+from forebay.interop.torch.devices.operator_libraries import close_library, open_library
 from forebay.interop.torch.devices.python_names import NameReplacements
 
 __all__ = ["EndedTensors"]
@@ -96,7 +97,7 @@ class EndedTensors:
             warnings.simplefilter("ignore")  # of replaced kernels
             for space in ("_", *(name.partition("::")[0] for name, _ in kernels)):
                 if space not in libraries:
-                    libraries[space] = torch.library.Library(space, "IMPL")
+                    libraries[space] = open_library(space)
                     self._libraries.append(libraries[space])
             for key in _KEYS:
                 libraries["_"].fallback(_refuse, key)
@@ -129,7 +130,7 @@ class EndedTensors:
         self._names.restore()
         self._refuses = False
         while self._libraries:
-            self._libraries.pop()._destroy()
+            close_library(self._libraries.pop())
 
 
 def _key_of_tensor(tensor: torch.Tensor) -> int:
@@ -143,7 +144,7 @@ def _key_of_tensor(tensor: torch.Tensor) -> int:
 
 
 def _key_of_part(tensor: torch.Tensor) -> int:
-    """Return the key of a tensor, or of the elements of a sparse one. Without devices, the operator raises the error."""
+    """Return the key of a tensor, or of the elements of a sparse one, whose operator may raise the error itself."""
     if tensor.is_cuda and tensor.layout in _SPARSE:
         tensor = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
     return _key_of_tensor(tensor)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.devices.graph_capture import capturable
+from forebay.interop.torch.devices.operator_libraries import close_library, open_library
 from forebay.interop.torch.devices.pinned_memory import is_pinned_kernel
 from forebay.interop.torch.kernels.copies import COPY_KERNELS
 from forebay.interop.torch.kernels.factories import FACTORY_KERNELS
@@ -76,7 +77,7 @@ class Kernels:
     def remove(self) -> None:
         """Remove the kernels."""
         for library in self._libraries.values():
-            library._destroy()
+            close_library(library)
         self._libraries.clear()
 
     def _add_aten(self, name: str) -> None:
@@ -96,7 +97,7 @@ class Kernels:
     def _add(self, name: str, kernel: Callable[..., Any], key: str = "CUDA") -> None:
         space, _, short = name.partition("::")
         if space not in self._libraries:
-            self._libraries[space] = torch.library.Library(space, "IMPL")
+            self._libraries[space] = open_library(space)
         self._libraries[space].impl(short, kernel, key)
 
 
