@@ -16,6 +16,7 @@ import pytest
 import forebay
 from forebay import DeviceError, ForebayError, WrongState, backends
 from forebay.runtime.devices import retired_devices
+from forebay.runtime.lifecycle.emulation import observe_ends
 
 pytestmark = pytest.mark.usefixtures("clean")
 MIB = 1 << 20
@@ -93,6 +94,23 @@ def test_objects_of_stopped_emulation_raise():
         with pytest.raises(WrongState, match="has ended"):
             tensor.tolist()
         assert forebay.zeros(3, device="cuda").tolist() == [0, 0, 0]
+
+
+def test_observers_are_told_of_the_end_of_an_emulation():
+    ended = []
+    stop = observe_ends(ended.append)
+    try:
+        emulation = forebay.emulate("cuda")
+        assert ended == []
+        emulation.stop()
+        emulation.stop()
+        assert ended[0] == "cuda"
+    finally:
+        stop()
+    count = len(ended)
+    with forebay.emulate("cuda"):
+        pass
+    assert len(ended) == count
 
 
 def test_each_emulation_starts_afresh():
