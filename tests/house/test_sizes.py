@@ -40,6 +40,7 @@ def test_core_binding_stays_small(root):
 def test_compiled_modules_besides_the_core(root):
     others = {path.relative_to(root / "src/forebay").as_posix() for path in root.glob("src/**/*.pyx")} - {"_core.pyx"}
     assert others == {
+        "backends/common/_disposal.pyx",
         "backends/common/_releases.pyx",
         "backends/common/_segments.pyx",
         "backends/nvidia/_memory.pyx",

@@ -6,6 +6,7 @@ from itertools import count
 from typing import NoReturn
 from weakref import WeakKeyDictionary
 
+from forebay.backends.common._disposal import Disposable, move_all
 from forebay.errors import ForebayError
 from forebay.mps._kind import as_boolean, open_device
 from forebay.runtime.devices.current import local
@@ -24,12 +25,11 @@ class _EventIds:
 
     def __init__(self) -> None:
         self._new = count(1)
-        self._free: list[int] = []
-        self.free = self._free.append
+        self.free: list[int] = []
 
     def allocate(self) -> int:
         try:
-            return self._free.pop()
+            return self.free.pop()
         except IndexError:
             return next(self._new)
 
@@ -37,7 +37,7 @@ class _EventIds:
 _event_ids: WeakKeyDictionary[OpenDevice, _EventIds] = WeakKeyDictionary()
 
 
-class Event:
+class Event(Disposable):
     """Event on the default stream of the current MPS device.
 
     Parameters
@@ -78,11 +78,12 @@ class Event:
         self._ids = _event_ids.setdefault(opened, _EventIds()) if ids is None else ids
         self._event = events.Event(enable_timing=timed)
         self._id = self._ids.allocate()
+        self._owned = [self._id]  # the number, until it is freed
 
-    def __del__(self) -> None:
-        event, self._event, self._recorded = self._event, None, None
-        if event is not None and self._id:
-            self._ids.free(self._id)
+    def _dispose(self) -> None:
+        self._event = self._recorded = None
+        if hasattr(self, "_owned"):
+            move_all(self._owned, self._ids.free)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a forebay.mps.Event cannot be copied or pickled: its number is unique")

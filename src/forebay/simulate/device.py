@@ -354,8 +354,8 @@ class Device(Streams):
         """
         if self._capture is None:
             raise WrongState("no capture is active")
-        (_, pool, queues), self._capture = self._capture, None
-        self._allocator.end_capture(pool, queues)
+        (_, _, queues), self._capture = self._capture, None
+        self._allocator.end_capture(queues)
 
     def release_capture(self, pool: PoolId) -> None:
         """Release a capture's pool, as the deletion of a graph does. `empty_cache` releases its cached memory.

@@ -13,6 +13,8 @@ from forebay.errors import DeviceError, OutOfMemory
 
 ALIGNMENT: int  # of each mapping, and the size of a huge page
 
+# Unmap each range, which is removed first. Raises OSError.
+def unmap_all(ranges: list[tuple[int, int]]) -> None: ...
 def map_aligned(nbytes: int, *, writable: bool, charged: bool) -> int:
     """Map zeroed memory, aligned to ALIGNMENT, and return its address. Raises OSError if there is none."""
 
@@ -33,6 +35,8 @@ class HostSegments:
     def take_segments(self) -> list[tuple[int, int]]: ...  # removes them without unmapping
     def reserve(self, nbytes: int) -> int: ...
     def release(self, address: int) -> None: ...
+    def unpin(self, address: int) -> None: ...  # an interrupt is raised when the memory is unmapped
+    def release_managed(self, address: int) -> None: ...  # likewise
 
     # Hooks: a subclass implements them
 

@@ -6,6 +6,8 @@ cimport libc.errno
 from libc.stdint cimport uintptr_t
 from posix.mman cimport MAP_ANON, MAP_FAILED, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE, madvise, mmap, munmap
 
+from forebay._late_errors cimport is_interrupt, raise_late
+
 import errno as errors
 import os
 
@@ -129,13 +131,13 @@ cdef class HostSegments:
     cdef complete_releases(self, wanted):
         """Unmap the segments that are leaving. Where that is not possible, a later call does it."""
         cdef tuple leaving = tuple(self._leaving)
-        interruption = None
+        cdef list interruptions = []
         try:
             self.drain()
         except WrongState:  # a queue's own thread cannot wait for it
             return
         except BaseException as error:
-            interruption = error
+            interruptions.append(error)
             if not self.settled():
                 raise
         for entry in leaving:
@@ -144,38 +146,66 @@ cdef class HostSegments:
             except ValueError:  # another thread unmaps it
                 continue
             try:
-                self.unmap(entry[0], entry[1])
+                self.unmap(entry[0], entry[1], interruptions)
             except DeviceError:
                 if entry is wanted:
                     raise
-        if interruption is not None:
-            raise interruption
+        raise_each(interruptions)
 
-    cdef unmap(self, key, nbytes):
+    def unpin(self, address):
+        self.release_mapping(self._pinned, address, "unpin", "pin")
+
+    def release_managed(self, address):
+        self.release_mapping(self._managed, address, "release_managed", "reserve_managed")
+
+    cdef release_mapping(self, dict mappings, address, str call, str origin):
+        """Unmap memory outside the segments. An interrupt is raised afterwards."""
+        cdef list interruptions = []
+        if self._closed or self._process != getpid():  # as in `release`
+            self.check_open()
+        key = address if type(address) is int else integer_of(address, "address")
+        nbytes = mappings.pop(key, None)
+        if nbytes is None:
+            message = f"{self.name}: {key:#x} is not the address of memory that `{origin}` returned"
+            raise DeviceError(message, code=errors.EINVAL, call=call, device=self.name)
+        self.releases.note(key, nbytes)
+        self.unmap_range(mappings, key, nbytes, interruptions)
+        raise_each(interruptions)
+
+    cdef unmap(self, key, nbytes, list interruptions):
+        self.unmap_range(self._segments, key, nbytes, interruptions)
+        self.segment_bytes -= <Py_ssize_t>nbytes
+        try:
+            self.on_released(key)
+        except BaseException as error:
+            interruptions.append(error)
+
+    cdef unmap_range(self, dict mappings, key, nbytes, list interruptions):
+        """Unmap a range, which stays in the table if that fails."""
         cdef Py_ssize_t size = nbytes
         cdef uintptr_t start = key
         cdef int failed
-        interruption = None
         for _ in range(2):  # a signal handler may raise in the hook, which is idempotent
             try:
                 self.on_unmapping(key, nbytes)
                 break
             except BaseException as error:
-                interruption = error
+                interruptions.append(error)
         with nogil:  # unmapping gigabytes takes milliseconds
             failed = munmap(<void*>start, _pages(size))
         if failed:  # the process is at its limit of mappings and cannot split one
             failure = OSError(libc.errno.errno, os.strerror(libc.errno.errno), "munmap")
-            self._segments[key] = nbytes
+            mappings[key] = nbytes
             self.on_mapped(key, nbytes, key)
             raise self.device_error(failure, "the memory cannot be unmapped")
-        self.segment_bytes -= size
-        try:
-            self.on_released(key)
-        except BaseException as error:
-            interruption = error
-        if interruption is not None:
-            raise interruption
+
+
+cdef raise_each(list interruptions):
+    """Raise the last of some exceptions now, and the others later: Note [Interrupts arrive late]."""
+    if interruptions:
+        last = interruptions.pop()
+        raise_late([each for each in interruptions if is_interrupt(each)])
+        raise last
 
 
 cdef Py_ssize_t _pages(Py_ssize_t nbytes) noexcept nogil:
@@ -190,6 +220,18 @@ def map_aligned(nbytes, *, bint writable, bint charged):
     if address == 0:
         raise _mmap_error()
     return address
+
+
+def unmap_all(list ranges not None):
+    cdef uintptr_t address
+    cdef Py_ssize_t nbytes
+    cdef int failed
+    while ranges:
+        address, nbytes = ranges.pop()
+        with nogil:
+            failed = munmap(<void*>address, _pages(nbytes))
+        if failed:
+            raise OSError(libc.errno.errno, os.strerror(libc.errno.errno), "munmap")
 
 
 cdef _mmap_error():

@@ -11,8 +11,10 @@ import os
 import struct
 from typing import NamedTuple, Self
 
+from forebay.backends.common._disposal import call_with_all
+from forebay.backends.common._segments import unmap_all
 from forebay.backends.common.cuda_errors import INVALID_HANDLE
-from forebay.backends.common.mmap import map_shared, unmap_memory
+from forebay.backends.common.mmap import map_shared
 from forebay.errors import DeviceError, Unsupported
 
 __all__ = ["HANDLE_BYTES", "Handle", "SharedFile", "invalid_handle"]
@@ -62,8 +64,10 @@ class SharedFile:
         self.name = name
         self.process: int = os.getpid()
         self._number = number  # file descriptor; -1 when closed
+        self._to_close = [number]
         try:
             self.address = map_shared(number, nbytes)
+            self._mapped = [(self.address, nbytes)]
         except BaseException:
             self.close()
             raise
@@ -116,12 +120,12 @@ class SharedFile:
 
     def close(self) -> None:
         """Close the descriptor, so that no process can open the file; existing mappings stay. Idempotent."""
-        number, self._number = self._number, -1
-        if number >= 0:
-            os.close(number)
+        self._number = -1
+        call_with_all(os.close, self._to_close)
 
     def unmap(self) -> None:
-        unmap_memory(self.address, self.nbytes)
+        """Unmap the memory. Idempotent, as other memory may have the address next."""
+        unmap_all(self._mapped)
 
 
 def _title(name: bytes) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import threading
 from collections import deque
 from functools import cache
@@ -15,6 +14,7 @@ from typing import Any, Protocol, Self
 from weakref import WeakValueDictionary
 
 from forebay import _core
+from forebay.backends.common._disposal import Disposable, move_all
 from forebay.backends.common.cuda_errors import INVALID_CONTEXT
 from forebay.backends.common.shared_file import Handle, SharedFile, invalid_handle
 from forebay.errors import DeviceError, warn_unraisable
@@ -72,10 +72,8 @@ class _NativeCalls(Protocol):
     def idle(self) -> bool: ...
 
 
-class _Page:
+class _Page(Disposable):
     """A file of slots: this process's, which allocates them, or another's."""
-
-    _finalizing = staticmethod(sys.is_finalizing)
 
     def __init__(self, file: SharedFile) -> None:
         self.file = file
@@ -91,14 +89,15 @@ class _Page:
             done = _word.from_address(address + _REACHED).value >= word >> _PROCESS_BITS
             (self.free if done or not process_start_time(word & _PROCESS_MASK) else self.dropped).append(offset)
 
-    def __del__(self) -> None:
-        if self._finalizing():
-            return
-        try:
-            self.file.close()
-            self.file.unmap()
-        except OSError as error:
-            warn_unraisable(f"a page of shared events could not be unmapped: {error}")
+    def _dispose(self) -> None:
+        if hasattr(self, "file"):
+            try:
+                self.file.close()
+                self.file.unmap()
+            except OSError as error:
+                if error.errno is None:  # of a signal handler: a TimeoutError is one, too
+                    raise
+                warn_unraisable(f"a page of shared events could not be unmapped: {error}")
 
 
 class _Pages:
@@ -141,18 +140,16 @@ class _Pages:
 _pages = _Pages()
 
 
-class _Slot:
+class _Slot(Disposable):
     """A slot of this process or another one. This process's slots are freed with the last reference."""
 
     base: Any
 
-    _finalizing = staticmethod(sys.is_finalizing)
-
     def __init__(self, page: _Page, offset: int, *, own: bool) -> None:
         self.page = page
         self._offset = offset
-        self._own = own
         self.process: int = os.getpid()
+        self._owned: list[int] = [offset] if own else []  # the offset, until it is dropped
         self.owner: int = self.process  # that created the slot
         self.address: int = page.file.address + offset
         if own:  # the numbers continue, so that handles of the slot's previous use are stale
@@ -212,9 +209,9 @@ class _Slot:
             _native.forebay_delete_request(request)
             raise
 
-    def __del__(self) -> None:
-        if not self._finalizing() and getattr(self, "_own", False) and self.process == os.getpid():
-            self.page.dropped.append(self._offset)
+    def _dispose(self) -> None:
+        if getattr(self, "_owned", ()) and self.process == os.getpid():
+            move_all(self._owned, self.page.dropped)
 
 
 class SharedEvent(_Slot):

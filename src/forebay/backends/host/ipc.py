@@ -74,13 +74,15 @@ class IpcMemory:
 
     def close(self, address: int) -> None:
         address = integer_of(address, "address")
-        file = self._opened.pop(address, None)
+        file = self._opened.get(address)
         if file is None:
             message = f"{self._port.name}: {address:#x} is not an address that `open_shared` returned"
             raise DeviceError(message, code=errno.EINVAL, call="close_shared", device=self._port.name)
         self._port.releases.note(file.address, file.nbytes)
         self._port.drain()
         file.unmap()
+        if self._opened.get(address) is file:  # at the end: an interrupted call may be repeated
+            del self._opened[address]
 
     def opened(self) -> list[tuple[int, int]]:
         """Return address and size of each open segment of another process."""

@@ -96,9 +96,6 @@ class BaseHostPort(HostSegments):
             raise self.device_error(error, message, remedy) from None
         return self._register(self._pinned, address, nbytes)
 
-    def unpin(self, address: int) -> None:
-        self._release(self._pinned, address, "unpin", "pin")
-
     def reserve_managed(self, nbytes: int) -> int:
         nbytes = size_of(nbytes)
         with self.locked():
@@ -108,9 +105,6 @@ class BaseHostPort(HostSegments):
         except OSError as error:
             raise self.out_of_memory(nbytes, error) from None
         return self._register(self._managed, address, nbytes)
-
-    def release_managed(self, address: int) -> None:
-        self._release(self._managed, address, "release_managed", "reserve_managed")
 
     def pin_in_place(self, address: int, nbytes: int) -> None:
         address, nbytes = address_of(address, "address"), size_of(nbytes)
@@ -326,22 +320,6 @@ class BaseHostPort(HostSegments):
             unmap_memory(address, nbytes)
             raise
         return address
-
-    def _release(self, mappings: dict[int, int], address: int, call: str, origin: str) -> int:
-        address = integer_of(address, "address")
-        with self.locked():
-            nbytes = mappings.pop(address, None)
-        if nbytes is None:
-            message = f"{self.name}: {address:#x} is not the address of memory that `{origin}` returned"
-            raise DeviceError(message, code=errno.EINVAL, call=call, device=self.name)
-        self.releases.note(address, nbytes)
-        try:
-            self.on_unmapping(address, nbytes)
-            unmap_memory(address, nbytes)
-        except OSError as error:  # the process is at its limit of mappings and cannot split one
-            self._register(mappings, address, nbytes)
-            raise self.device_error(error, "the memory cannot be unmapped") from None
-        return nbytes
 
 
 _ports: WeakValueDictionary[int, BaseHostPort] = WeakValueDictionary()  # by identity

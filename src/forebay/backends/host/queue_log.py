@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from operator import index
 
 from forebay import _core
+from forebay.backends.common._disposal import Disposable, call_with_all
 
 __all__ = ["HostLog"]
 
@@ -23,7 +24,7 @@ _times.restype = None
 _Times = ctypes.c_int64 * 2
 
 
-class HostLog:
+class HostLog(Disposable):
     """Log of a host queue. Raises MemoryError if it cannot be allocated or, in a forked child, has no queue."""
 
     _native = 0
@@ -33,6 +34,7 @@ class HostLog:
             raise ValueError(f"a log must hold at least 1 piece of work, not {most}")
         if not most >> 63:
             self._native = _functions.forebay_log(queue.native(), most) or 0
+        self._owned = [self._native] if self._native else []
         if not self._native:
             raise MemoryError(f"a log of {most} pieces of work could not be allocated")
 
@@ -48,7 +50,5 @@ class HostLog:
         begin, end = found
         return begin, end
 
-    def __del__(self) -> None:
-        native, self._native = self._native, 0
-        if native:
-            _drop(native)
+    def _dispose(self) -> None:
+        call_with_all(_drop, getattr(self, "_owned", []))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from forebay.backends.common._disposal import Disposable
 from forebay.backends.nvidia._memory import destroy_last, obtain
 from forebay.backends.nvidia._stream import HostCall, NativeHostCall, Stream
 from forebay.backends.nvidia.calls import check
@@ -113,7 +114,7 @@ def destroy_all(context: PrimaryContext) -> None:
         destroy_discarded(context)
 
 
-class GraphExecutables:
+class GraphExecutables(Disposable):
     """The parts of one captured graph, instantiated.
 
     The handles are destroyed by the next launch or capture after this object, or when the port is closed.
@@ -158,7 +159,7 @@ class GraphExecutables:
         if is_split or self._calls:
             self._held.last = Launch(queue, Stream.signal(queue))
 
-    def __del__(self) -> None:
+    def _dispose(self) -> None:
         if (context := vars(self).get("_context")) is not None:  # else `__init__` was interrupted
             context.has_discarded = True
 

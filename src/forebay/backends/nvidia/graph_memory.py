@@ -7,6 +7,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from forebay.backends.common._disposal import Disposable
 from forebay.backends.nvidia._memory import obtain
 from forebay.backends.nvidia._stream import Stream
 from forebay.backends.nvidia.calls import check
@@ -24,7 +25,7 @@ _MOST_SOURCES = 256
 _UINT64_MAX = (1 << 64) - 1
 
 
-class GraphMemory:
+class GraphMemory(Disposable):
     """The memory of a graph. Each launch writes the seed and the offset of its sources of random numbers into it."""
 
     def __init__(self, context: PrimaryContext) -> None:
@@ -71,6 +72,6 @@ class GraphMemory:
         if self._sources:
             self._held.last = Launch(queue, Stream.signal(queue))
 
-    def __del__(self) -> None:
+    def _dispose(self) -> None:
         if (context := vars(self).get("_context")) is not None:  # else `__init__` was interrupted
             context.has_discarded = True

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from forebay.backends.common._disposal import Disposable
 from forebay.backends.common.cuda_errors import (
     CAPTURE_BROKEN,
     CAPTURE_OF_ANOTHER_THREAD,
@@ -40,7 +41,7 @@ class _BodyQueue(CudaQueue):
         return self.recording
 
 
-class StreamCapture:
+class StreamCapture(Disposable):
     """A capture, which begins and ends on one stream.
 
     Functions between nodes split it: the driver's capture ends before the function and begins again after it, so that
@@ -195,7 +196,7 @@ class StreamCapture:
         self.held.discard()
         destroy_discarded(self.context)
 
-    def __del__(self) -> None:
+    def _dispose(self) -> None:
         if (context := vars(self).get("context")) is not None:  # else `__init__` was interrupted
             context.has_discarded = True
 

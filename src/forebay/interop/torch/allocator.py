@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from forebay import backends
+from forebay.backends.common._disposal import Disposable
 from forebay.errors import ForebayError, OutOfMemory, Unsupported, WrongState, warn_unraisable
 from forebay.interop._torch_callbacks import CapturedStreams, connect, set_out_of_memory_class
 from forebay.interop.stream_blocks import allocate_on, gpu, record_use_on
@@ -180,7 +181,7 @@ class _CaptureQueues(MutableMapping[int, int]):
         raise TypeError("PyTorch decides which streams a capture has")
 
 
-class _SharedBlock(tuple[AnyBlock, OpenDevice]):
+class _SharedBlock(Disposable, tuple[AnyBlock, OpenDevice]):
     """A block that several streams use. If it is freed while a graph is captured, its free waits for the capture's end.
 
     Until then a captured stream has no event that tells when it has done its work.
@@ -191,7 +192,7 @@ class _SharedBlock(tuple[AnyBlock, OpenDevice]):
     capturing: ClassVar[dict[tuple[int, PoolId], _CaptureQueues]] = {}  # by device and PyTorch's number of the pool
     held: ClassVar[list[AnyBlock]] = []  # freed during captures
 
-    def __del__(self) -> None:
+    def _dispose(self) -> None:
         if self.capturing:
             self.held.append(self[0])
 
@@ -243,7 +244,7 @@ class _Handlers:
 
     def end_pool(self, device: int, pool: PoolId) -> None:
         queues = _SharedBlock.capturing.pop((device, pool))
-        gpu(device).allocator.end_capture(_own_pool(pool), queues)
+        gpu(device).allocator.end_capture(queues)
         if not _SharedBlock.capturing:
             _SharedBlock.held.clear()
 

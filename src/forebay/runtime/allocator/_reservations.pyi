@@ -4,12 +4,15 @@ That of a port written in Python can still be interrupted inside the port's own 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
+
+from typing_extensions import disjoint_base
 
 from forebay._core import Block
 
 _What = TypeVar("_What")
 _Entry: TypeAlias = tuple[int, int]
+_Release: TypeAlias = Callable[[], object]
 
 class _Owner(Protocol):
     address: int
@@ -24,6 +27,18 @@ class _Allocator(Protocol):
 
 class _Releases(Protocol):
     num_released: int
+
+class _Pool(Protocol):
+    users: int
+
+@disjoint_base
+class PoolUser:
+    """A user of a private pool, from its creation until `end` or its deletion."""
+
+    def __new__(cls, pool: _Pool) -> Self: ...
+    @property
+    def pool(self) -> Any: ...  # None after `end`
+    def end(self) -> None: ...  # once
 
 # Reserve a segment, have the pool adopt it, allocate a block in it, and count the segment. If the pool fails, the
 # segment is released.
@@ -40,6 +55,12 @@ def reserve_and_adopt(
 
 # Reserve memory for an object that releases it unless it is `freed`.
 def reserve_into(owner: _Owner, reserve: Callable[[int], int], nbytes: int) -> None: ...
+
+# Append the function that releases the memory of an object, once.
+def free_into(entries: list[_Release], owner: _Owner, release: _Release) -> None: ...
+
+# Remove a function and call it, unless it is not there.
+def call_entry(entries: list[_Release], entry: _Release) -> None: ...
 
 # Append each segment that can be evicted, with a serial number.
 def evict_into(

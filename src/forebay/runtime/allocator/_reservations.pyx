@@ -7,6 +7,21 @@ The interpreter runs signal handlers between Python instructions. There are none
 from forebay.errors import DeviceError
 
 
+cdef class PoolUser:
+    cdef readonly object pool
+
+    def __cinit__(self, pool):
+        pool.users += 1
+        self.pool = pool
+
+    def __del__(self): self.end()
+
+    def end(self):
+        pool, self.pool = self.pool, None
+        if pool is not None and pool.users:  # else the pools have ended
+            pool.users -= 1
+
+
 def reserve_and_adopt(pool, reserve, what, release, Py_ssize_t need, Py_ssize_t segment, queue, partition):
     address = reserve(what)
     try:
@@ -22,6 +37,20 @@ def reserve_and_adopt(pool, reserve, what, release, Py_ssize_t need, Py_ssize_t 
 def reserve_into(owner, reserve, nbytes):
     owner.address = reserve(nbytes)
     owner.freed = False
+
+
+def free_into(list entries, owner, release):
+    if not owner.freed:
+        entries.append(release)
+        owner.freed = True
+
+
+def call_entry(list entries, entry):
+    try:
+        entries.remove(entry)
+    except ValueError:  # another thread releases it
+        return
+    entry()
 
 
 def evict_into(list entries, addresses, evict, stack, serial):

@@ -11,9 +11,9 @@ from __future__ import annotations
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections import ChainMap, deque
+from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forebay._core import Block, Pool
 from forebay.errors import (
@@ -27,7 +27,7 @@ from forebay.errors import (
     without_frames,
 )
 from forebay.runtime.allocator import oom_message
-from forebay.runtime.allocator._reservations import reserve_and_adopt
+from forebay.runtime.allocator._reservations import PoolUser, call_entry, free_into, reserve_and_adopt
 from forebay.runtime.allocator.captured_frees import CapturedFrees
 from forebay.runtime.allocator.idle_memory import IdleMemory
 from forebay.runtime.allocator.pending_releases import PendingReleases
@@ -38,6 +38,9 @@ from forebay.runtime.base.deferred_frees import DeferredFrees, OrderedSet
 from forebay.runtime.history.annotations import Labels
 from forebay.runtime.settings.allocator_settings import DEFAULT, AllocatorSettings
 from forebay.spi import ExternalQueues, Port, Queue
+
+if TYPE_CHECKING:
+    from forebay.runtime.allocator.uncached import UncachedBlock
 
 __all__ = ["UNORDERED", "Allocator", "IterationOrders", "OutOfMemoryObserver"]
 
@@ -86,7 +89,7 @@ class Allocator(Pool, ABC):
         self._captured_frees = CapturedFrees()  # of blocks freed while a graph is captured
         self.sources: SegmentSources = SegmentSources(self)
         self.pending_releases: PendingReleases = PendingReleases(self.evict, self.sources.release_of)
-        self._uncached_releases: deque[Callable[[], object]] = deque()
+        self._uncached_releases: list[Callable[[], object]] = []
         self._device_error: OutOfMemory | None = None  # raised by the port for the current request
         self.retired = False  # True: the device may be closed at any time, as no block of new memory is returned
         self.reset_accumulated()
@@ -293,17 +296,18 @@ class Allocator(Pool, ABC):
 
     # Graph capture
 
-    def begin_capture(self, pool: PoolId, queues: MutableMapping[int, int]) -> None:
-        """Route allocations for `queues` to the private pool.
+    def begin_capture(self, pool: PoolId, queues: MutableMapping[int, int], *, user: PoolUser | None = None) -> None:
+        """Route allocations for `queues` to the private pool, which gets a user unless the caller has one.
 
         `queues` maps each captured queue to its last tick before the capture. The caller may add queues later.
         """
-        self.private.push_route(pool, queues.__contains__)
+        self.private.push_route(pool, queues.__contains__, user=user)
         self.capturing = ChainMap(queues, *self.capturing.maps)
 
-    def end_capture(self, pool: PoolId, queues: MutableMapping[int, int]) -> None:
+    def end_capture(self, queues: MutableMapping[int, int]) -> None:
+        """End the routing of allocations for `queues`. Repeatable."""
         self.capturing = ChainMap(*(others for others in self.capturing.maps if others is not queues))
-        self.private.pop_route(pool)
+        self.private.remove_route(queues.__contains__)
 
     # Releasing cached memory
 
@@ -333,11 +337,24 @@ class Allocator(Pool, ABC):
         self.private.stop_lending(pool)
         partition = self.private[pool].partition
         if self.private.decref(pool):  # from here on, another thread's `empty` may delete the pool
-            stack = self.caller_stack(frees=True)
-            self.num_sync_all_streams += 1
-            self._wait_for_pending_frees(stack, partition)
-            self._empty_partition(partition, stack, large_first=False)
-            self.private.delete_empty()
+            self._release_unused(partition)
+
+    def release_pool_of(self, user: PoolUser, pool: PoolId) -> None:
+        """Do the same for a user that `private.add_user` returned. Repeatable, also after an interrupt."""
+        found = self.private.get(pool)
+        if self.private.ended or found is None:
+            return
+        self.private.stop_lending(pool)
+        self.private.end_user(user)
+        if found.users == 0:
+            self._release_unused(found.partition)
+
+    def _release_unused(self, partition: int) -> None:
+        stack = self.caller_stack(frees=True)
+        self.num_sync_all_streams += 1
+        self._wait_for_pending_frees(stack, partition)
+        self._empty_partition(partition, stack, large_first=False)
+        self.private.delete_empty()
 
     @abstractmethod
     def _empty_partition(self, partition: int, stack: int, *, large_first: bool) -> None:
@@ -367,21 +384,22 @@ class Allocator(Pool, ABC):
             return
         self.pending_releases.release(entries)
 
-    def release_uncached(self, release: Callable[[], object]) -> None:
-        """Call a function that releases memory of an uncached block, once all queues are done.
+    def free_uncached(self, block: UncachedBlock, release: Callable[[], object]) -> None:
+        """Call the function that releases memory of an uncached block, once all queues are done. Repeatable.
 
         Where no wait is possible, the next call or `empty_cache` does it.
         """
-        self._uncached_releases.append(release)
-        self._release_uncached_memory()
+        free_into(self._uncached_releases, block, release)
+        if self._uncached_releases:  # not if the block was released
+            self._release_uncached_memory()
 
     def _release_uncached_memory(self) -> None:
         try:
             self.synchronize()
         except WrongState:
             return
-        while self._uncached_releases:
-            self._uncached_releases.popleft()()
+        for release in tuple(self._uncached_releases):
+            call_entry(self._uncached_releases, release)
 
     def synchronize(self) -> None:
         """Wait until all queued work on the device has completed.

@@ -109,6 +109,8 @@ class ExpandableSegments:
             if alone and self._has_orphans:  # without concurrent calls every range in transition is an orphan
                 self._has_orphans = False
                 self._reclaim_orphans(self._pool.page_transitions())
+                for each in tuple(self._spaces.values()):  # also of a decommit that was complete but for this
+                    self._release_if_empty(each)
             self._release_spaces()
             idle = self._pool.idle_pages(small, partition)
             self._decommit([each for each in idle if self._pool.begin_decommit(*each)], stack)

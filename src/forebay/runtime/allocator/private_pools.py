@@ -10,6 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from forebay.errors import ForebayError
+from forebay.runtime.allocator._reservations import PoolUser
 
 if TYPE_CHECKING:
     from forebay._core import Pool
@@ -29,7 +30,7 @@ class PrivatePool:
 
     id: PoolId
     partition: int
-    users: int = 1
+    users: int = 0
     source: MemoryResource | None = None  # of its segments, if not the port
 
 
@@ -55,7 +56,11 @@ class PrivatePools:
         return self._members(self._lenders)
 
     def idle(self) -> Iterator[PrivatePool]:
-        return self._members(self._idle)
+        """Return the pools without users, also those whose last `PoolUser` was deleted without `end_user`."""
+        for pool in tuple(self._pools.values()):
+            if pool.users == 0:
+                self._idle.add(pool.id)
+        return (pool for pool in self._members(self._idle) if pool.users == 0)
 
     def abandoned(self) -> list[int]:
         """Return the numbers of deleted pools that have memory.
@@ -95,30 +100,55 @@ class PrivatePools:
     def create_or_incref(
         self, pool: PoolId, *, use_on_oom: bool = False, no_split: bool = False, source: MemoryResource | None = None
     ) -> PrivatePool:
-        """Create a pool with one user, or add a user to the existing pool."""
+        """Create a pool with one user, or add a user to the existing pool. Only `decref` removes it."""
         with self._lock:
-            found = self._pools.get(pool)
-            if found is not None:
-                found.users += 1
-                self._idle.discard(found.id)
-                return found
+            user = self.add_user(pool, use_on_oom=use_on_oom, no_split=no_split, source=source)
+            found: PrivatePool = user.pool
+            found.users += 1
+            user.end()
+            return found
+
+    def add_user(
+        self, pool: PoolId, *, use_on_oom: bool = False, no_split: bool = False, source: MemoryResource | None = None
+    ) -> PoolUser:
+        """Add a user to a pool, which is created if it does not exist, until `end_user` or the user's deletion.
+
+        No interrupt can lose this user, nor remove it twice: Note [Interrupts arrive late].
+        """
+        with self._lock:
+            while (found := self._pools.get(pool)) is not None:
+                user = PoolUser(found)
+                if self._pools.get(pool) is found:  # else a destructor has deleted the pool, which had no user
+                    self._idle.discard(pool)
+                    return user
             number = next(self._numbers)
             self._pool.create_partition(number, not no_split)
             self._ids[number] = pool
-            made = self._pools[pool] = PrivatePool(pool, number, source=source)
+            user = PoolUser(made := PrivatePool(pool, number, source=source))
+            self._pools[pool] = made
             if use_on_oom:
-                self._lenders.add(made.id)
-            return made
+                self._lenders.add(pool)
+            return user
 
-    def push_route(self, pool: PoolId, covers: RoutePredicate) -> None:
+    def end_user(self, user: PoolUser) -> None:
+        """Remove a user. Repeatable."""
+        with self._lock:
+            found: PrivatePool | None = user.pool
+            user.end()
+            if found is not None and found.users == 0 and self._pools.get(found.id) is found:
+                self._idle.add(found.id)
+                self._lenders.discard(found.id)
+
+    def push_route(self, pool: PoolId, covers: RoutePredicate, *, user: PoolUser | None = None) -> None:
         """Route allocations for which `covers(queue)` is true to this pool until `pop_route`.
 
-        Routes nest; the most recent match wins. Adds a user to the pool.
+        Routes nest; the most recent match wins. Adds a user to the pool, unless the caller has one.
         """
         with self._lock:
             if any(found.id == pool for found, _ in self._routes):
                 raise ForebayError("beginAllocateToPool: already recording to mempool_id")
-            self._routes = (*self._routes, (self.create_or_incref(pool), covers))
+            routed = self.create_or_incref(pool) if user is None else user.pool
+            self._routes = (*self._routes, (routed, covers))
             self._pool.routed = True
 
     def pop_route(self, pool: PoolId) -> None:
@@ -128,6 +158,12 @@ class PrivatePools:
             if len(routes) == len(self._routes):
                 raise ForebayError("endAllocatePool: not currently recording to mempool_id")
             self._routes = routes
+            self._pool.routed = bool(routes)
+
+    def remove_route(self, covers: RoutePredicate) -> None:
+        """Remove the route with this predicate. Repeatable."""
+        with self._lock:
+            self._routes = routes = tuple(route for route in self._routes if route[1] != covers)
             self._pool.routed = bool(routes)
 
     @contextmanager

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from forebay.backends.common._disposal import Disposable
 from forebay.errors import ForebayError, warn_unraisable
 from forebay.runtime.allocator._reservations import reserve_into
 
@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["UncachedBlock"]
 
 
-class UncachedBlock:
+class UncachedBlock(Disposable):
     """A Block without a cache: `free` waits for all work on the device, then releases the memory to the port."""
 
     nbytes: int
     queue: int
 
     __slots__ = ("__weakref__", "_allocator", "_port", "address", "freed", "nbytes", "queue")
-    _exiting = staticmethod(sys.is_finalizing)  # the names of modules may be gone then
 
     address: int
 
@@ -45,9 +44,9 @@ class UncachedBlock:
             raise ValueError(f"the block at {self.address:#x} was already freed")
 
     def free(self) -> None:
-        if not self.freed:
-            self.freed = True
-            self._allocator.release_uncached(self._release)
+        """Free the block. Repeatable; a call after an interrupted one continues it."""
+        if hasattr(self, "address"):  # else it has no memory
+            self._allocator.free_uncached(self, self._release)
 
     @property
     def _reserve(self) -> Callable[[int], int]:
@@ -57,9 +56,7 @@ class UncachedBlock:
     def _release(self) -> Callable[[], object]:
         return partial(self._port.release, self.address)
 
-    def __del__(self) -> None:
-        if self._exiting():
-            return
+    def _dispose(self) -> None:
         try:
             self.free()
         except ForebayError as error:

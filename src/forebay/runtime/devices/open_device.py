@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from forebay import backends
 from forebay._base.device_spec import Device, canonical
 from forebay._core import Block
+from forebay.backends.common._disposal import move_all
 from forebay.backends.common.cuda_errors import INVALID_DEVICE, accelerator_error
 from forebay.backends.plugins.close_with_timeout import close_on_error
 from forebay.errors import DeviceError, ForebayError, Forked, Unsupported, ended_error, warn_unraisable
@@ -207,9 +208,9 @@ class OpenDevice:
         except (KeyError, IndexError):
             return self.new_queue(priority)
 
-    def return_queue(self, queue: Queue, priority: int) -> None:
-        """Make a destroyed stream's queue available to new streams."""
-        self._spare.setdefault(priority, []).append(queue)
+    def return_queue(self, queue: list[Queue], priority: int) -> None:
+        """Make the queue of a destroyed stream available to new streams, and empty the list. Repeatable."""
+        move_all(queue, self._spare.setdefault(priority, []))
 
     def keep_alive(self, queue: Queue, *objects: object) -> AbstractContextManager[KeepAlive]:
         """Keep the objects alive until the work queued in the context has completed, even if an exception interrupts.

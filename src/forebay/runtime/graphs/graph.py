@@ -5,7 +5,6 @@ Over 400 lines because most methods are public and carry full docstrings.
 
 from __future__ import annotations
 
-import sys
 import warnings
 import weakref
 from contextlib import ExitStack, suppress
@@ -13,8 +12,9 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from forebay.backends.common._disposal import Disposable
 from forebay.backends.common.cuda_errors import ILLEGAL_STATE
-from forebay.errors import DeviceError, Unsupported, WrongState
+from forebay.errors import DeviceError, ForebayError, Unsupported, WrongState
 from forebay.runtime.allocator.private_pools import PoolId
 from forebay.runtime.base import capture_state, observers
 from forebay.runtime.base.capture_state import Capture
@@ -38,6 +38,7 @@ from forebay.runtime.streams.stream import Stream, current_stream_for, default_s
 from forebay.spi import CapturedGraph, Queue
 
 if TYPE_CHECKING:
+    from forebay.runtime.allocator._reservations import PoolUser
     from forebay.runtime.devices.open_device import OpenDevice
     from forebay.runtime.random.philox_state import PhiloxState
 
@@ -48,7 +49,7 @@ _pool_numbers = count(1)  # of pools created by captures
 _executables = count(1)  # ids of instantiated graphs
 
 
-class Graph(GraphHooks, ConditionalNodes):
+class Graph(GraphHooks, ConditionalNodes, Disposable):
     """A graph of captured work, which `replay` executes.
 
     Work that this thread queues on the current stream between `capture_begin` and `capture_end` is captured instead of
@@ -84,8 +85,6 @@ class Graph(GraphHooks, ConditionalNodes):
     capture_modes: ClassVar[tuple[str, ...]] = _MODES
     allows_default_stream: ClassVar[bool] = False  # True if the default stream can be captured
 
-    _exiting = staticmethod(sys.is_finalizing)  # the names of modules may be gone then
-
     def __init__(self, keep_graph: bool = False) -> None:
         super().__init__()
         if keep_graph is not None and not hasattr(keep_graph, "__bool__"):
@@ -93,6 +92,7 @@ class Graph(GraphHooks, ConditionalNodes):
         self._keep_graph = bool(keep_graph)
         self._capture: Capture | None = None  # the active capture
         self._reset_state()
+        self._new_finalizer()
 
     def _reset_state(self) -> None:
         self._opened: OpenDevice | None = None
@@ -100,7 +100,7 @@ class Graph(GraphHooks, ConditionalNodes):
         self._sources: list[tuple[PhiloxState, int]] = []  # and the words that each replay draws
         self._seeds: list[AnyBlock] = []  # as PyTorch, whose kernels read the seeds and offsets from device memory
         self._hosts: set[OpenDevice] = set()  # see `Capture.hosts`
-        self._pools: list[PoolId] = []
+        self._pools: list[PoolUser] = []
         self._template = False  # the captured work can be inspected
         self._exec = 0  # id of the executable; 0 before `instantiate`
         self._title = ""
@@ -108,7 +108,6 @@ class Graph(GraphHooks, ConditionalNodes):
         self._latest: Stream | None = None
         self._inputs: InputLiveness | None = None
         self._annotations: dict[int, dict[str, Any]] | None = None
-        self._new_finalizer()
 
     # Capture
 
@@ -186,15 +185,16 @@ class Graph(GraphHooks, ConditionalNodes):
         private_pool = pool_id(pool) or (next(_pool_numbers), 0)
         allocator = opened.allocator
         queues = {queue.handle: queue.reached() if queue.idle() else queue.signal()}
-        allocator.begin_capture(private_pool, queues)
+        user = allocator.private.add_user(private_pool)
         undo.callback(self._reset_state)
-        undo.callback(allocator.private.decref, private_pool)
-        undo.callback(allocator.end_capture, private_pool, queues)
+        undo.callback(allocator.private.end_user, user)
+        allocator.begin_capture(private_pool, queues, user=user)
+        undo.callback(allocator.end_capture, queues)
         undo.callback(queue.abandon_capture)  # before the capture begins: a signal handler may raise at its end
         recording = queue.begin_capture(mode, queues)
         capture = Capture(opened.device.kind, stream, queue, queues, recording, mode, weakref.ref(self))
         undo.callback(setattr, self, "_capture", None)
-        self._opened, self._pools, self._capture = opened, [private_pool], capture
+        self._opened, self._pools, self._capture = opened, [user], capture
         undo.callback(capture_state.end, capture)
         capture_state.begin(capture)
 
@@ -280,21 +280,24 @@ class Graph(GraphHooks, ConditionalNodes):
             self._seeds += [allocate_block(opened, 8, queue), allocate_block(opened, 8, queue)]
 
     def _detach_capture(self) -> None:
-        capture, self._capture = self._capture, None
+        """End the active capture, if any. Repeatable."""
+        capture = self._capture
         if capture is not None and self._opened is not None:
             capture_state.end(capture)
-            self._opened.allocator.end_capture(self._pools[0], capture.queues)
+            self._opened.allocator.end_capture(capture.queues)
+        self._capture = None  # at the end: Note [Interrupts arrive late]
 
     def _discard(self) -> None:
-        """Abandon the active capture, if any, and release the captured work and its memory."""
-        try:  # a signal handler may raise in each of these
+        """Abandon the active capture, if any, and release the captured work and its memory. Repeatable."""
+        try:
             if self._capture is not None:
                 self._capture.queue.abandon_capture()
-        finally:
-            try:
-                self._detach_capture()
-            finally:
-                self._release()
+        except ForebayError:  # not after an interrupt, which a repetition follows
+            self._detach_capture()
+            self._release()
+            raise
+        self._detach_capture()
+        self._release()
 
     # Replay
 
@@ -391,23 +394,22 @@ class Graph(GraphHooks, ConditionalNodes):
         As `torch.cuda.CUDAGraph.reset`. Calls the destroy callbacks. The graph can then capture again.
         """
         self._finalizer.run()
-        self._destructor.detach()
         self._discard()
         self._reset_state()
+        self._new_finalizer()
 
     def _release(self) -> None:
         opened, recording = self._opened, self._recording
-        pools, self._pools = self._pools, []
         self._seeds = []
-        self._recording, self._exec, self._template = None, 0, False
-        if opened is None:
-            return
         try:
-            if recording is not None and not opened.unusable:
+            if opened is not None and recording is not None and not opened.unusable:
                 self._keep_for_replays(opened, recording)
         finally:  # also after an interrupt
-            for pool in pools:
-                opened.allocator.private.decref(pool)
+            if opened is not None:
+                for user in self._pools:
+                    opened.allocator.private.end_user(user)
+        self._recording, self._exec, self._template = None, 0, False
+        self._pools = []  # at the end: Note [Interrupts arrive late]
 
     def _keep_for_replays(self, opened: OpenDevice, recording: CapturedGraph) -> None:
         """Keep the recording until the replays that are queued have completed."""
@@ -419,8 +421,8 @@ class Graph(GraphHooks, ConditionalNodes):
                     with opened.keep_alive(stream.queue, recording):
                         pass
 
-    def __del__(self) -> None:
-        if getattr(self, "_pools", None) and not self._exiting():
+    def _dispose(self) -> None:
+        if getattr(self, "_pools", None):
             self._discard()
 
     # Memory
@@ -444,7 +446,7 @@ class Graph(GraphHooks, ConditionalNodes):
         """
         if self._recording is None:
             raise RuntimeError(f"Called {self.name}::pool() without a preceding successful capture.")
-        return self._pools[0]
+        return self.pools()[0]
 
     def pools(self) -> list[PoolId]:
         """Return the ids of all memory pools that the graph retains.
@@ -461,7 +463,7 @@ class Graph(GraphHooks, ConditionalNodes):
         """
         if self._recording is None:
             raise RuntimeError(f"Called {self.name}::pools() without a preceding successful capture.")
-        return list(self._pools)
+        return [user.pool.id for user in self._pools]
 
     def _retain_pool(self, pool: PoolId | MemPool | None) -> None:
         """Retain another pool's memory as long as the graph. Valid only during the capture."""
@@ -472,9 +474,8 @@ class Graph(GraphHooks, ConditionalNodes):
             raise RuntimeError(f"{self.name}::retain_pool may only be called during capture.")
         if retained is None:
             raise RuntimeError(f"{self.name}::retain_pool expected a non-default memory pool.")
-        if retained not in self._pools:
-            self._opened.allocator.private.create_or_incref(retained)
-            self._pools.append(retained)
+        if all(user.pool.id != retained for user in self._pools):
+            self._pools.append(self._opened.allocator.private.add_user(retained))
 
     # Inspection
 

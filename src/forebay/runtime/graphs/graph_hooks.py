@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +33,6 @@ class GraphHooks:
         """Create the finalizer for the next capture; later registrations belong to it."""
         self.ids: set[int] = set()  # ids of all its executables, if the graph is annotated
         self._finalizer = GraphFinalizer(self.ids)
-        self._destructor = weakref.finalize(self, self._finalizer.run)
 
     def retain_object(self, obj: object, *, synchronize_before_release: bool = False) -> RemovableHandle:
         """Keep an object alive until the graph is destroyed or reset.

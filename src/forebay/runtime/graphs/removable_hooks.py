@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -67,6 +67,9 @@ class HookList(Generic[_T]):
     def __bool__(self) -> bool:
         return bool(self._table)
 
+    def __iter__(self) -> Iterator[Callable[[_T], object]]:
+        return iter(tuple(self._table.values()))
+
     def add(self, hook: Callable[[_T], object]) -> RemovableHandle:
         handle = RemovableHandle(self._table)
         self._table[handle.id] = hook
@@ -74,12 +77,12 @@ class HookList(Generic[_T]):
 
     def call(self, argument: _T) -> None:
         """Call all hooks. The first exception propagates and skips the remaining hooks."""
-        for hook in tuple(self._table.values()):
+        for hook in self:
             hook(argument)
 
     def notify(self, argument: _T) -> None:
         """Call all hooks. Each exception becomes a warning."""
-        for hook in tuple(self._table.values()):
+        for hook in self:
             try:
                 hook(argument)
             except Exception as error:  # noqa: BLE001 -- a failing hook must not affect other hooks or the graph

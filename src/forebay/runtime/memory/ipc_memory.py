@@ -7,12 +7,12 @@ lease has an event, for which the receiver's stream waits. (torch/csrc/CudaIPCTy
 from __future__ import annotations
 
 import os
-import sys
 from collections import OrderedDict
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from forebay._base.device_spec import Device
+from forebay.backends.common._disposal import Disposable
 from forebay.backends.common.shared_slots import Lease
 from forebay.errors import DeviceError, ForebayError, Unsupported, WrongState, warn_unraisable
 from forebay.runtime.base import capture_state
@@ -154,10 +154,8 @@ def outstanding_count() -> int:
     return len(_outstanding)
 
 
-class _Mapping:
+class _Mapping(Disposable):
     """A mapped segment of another process, unmapped by the destructor."""
-
-    _exiting = staticmethod(sys.is_finalizing)
 
     def __init__(self, port: Shares, handle: bytes) -> None:
         self.process = 0
@@ -166,14 +164,15 @@ class _Mapping:
         self.process = os.getpid()
         self.page: object = None  # of the last lease, kept mapped: the next lease is likely to be on it
 
-    def __del__(self) -> None:
-        if not self._exiting() and self.process == os.getpid():
+    def _dispose(self) -> None:
+        if self.process == os.getpid():
             try:
                 self._port.close_shared(self.address)
             except (WrongState, DeviceError):
-                pass  # closing the port has unmapped the segment
+                pass  # closing the port has unmapped the segment, or an interrupted call of this function
             except ForebayError as error:
                 warn_unraisable(f"memory of another process could not be unmapped: {error}")
+            self.process = 0
 
 
 _mappings: OrderedDict[tuple[int, bytes], _Mapping] = OrderedDict()  # least recently used first
@@ -200,64 +199,59 @@ def _get_mapping(opened: OpenDevice, handle: bytes) -> _Mapping:
     return mapping
 
 
-class _Closing:
+class _Closing(Disposable):
     """A mapping that is closed, and then its lease returned, by the destructor."""
-
-    _exiting = staticmethod(sys.is_finalizing)
 
     def __init__(self, mapping: _Mapping, lease: Lease) -> None:
         self._process = os.getpid()
         self._mapping: _Mapping | None = mapping
         self._lease = lease
 
-    def __del__(self) -> None:
-        if not self._exiting() and self._process == os.getpid():
+    def _dispose(self) -> None:
+        if hasattr(self, "_lease") and self._process == os.getpid():
             self._mapping = None
             self._lease.return_memory()
 
 
-class _ReceivedMemory(StreamOrderedOwner):
+class _ReceivedMemory(StreamOrderedOwner, Disposable):
     """Owner of received memory. Its destructor returns the lease after the pending work of the streams that use it.
 
     The sender also detects when this process exits.
     """
 
-    _exiting = staticmethod(sys.is_finalizing)
-
     def __init__(self, opened: OpenDevice, mapping: _Mapping, lease: Lease, queue: int) -> None:
         self.process = os.getpid()
         self._opened = opened
-        self._mapping = mapping
+        closes = opened.port.props.closes_before_release
+        self._closing = _Closing(mapping, lease) if closes else None
+        self._mapping = None if closes else mapping
         self._lease = lease
         self._handles = {queue}  # of the queues that use the memory
 
     def record_stream(self, queue: int) -> None:
         self._handles.add(queue)
 
-    def __del__(self) -> None:
-        if self._exiting() or self.process != os.getpid():  # in a forked child the parent returns the lease
+    def _dispose(self) -> None:
+        if not hasattr(self, "_handles") or self.process != os.getpid():  # the parent returns the lease
             return
         try:
             self._return_lease()
-        except Exception as error:  # noqa: BLE001 -- a destructor cannot raise to a caller
+        except ForebayError as error:
             warn_unraisable(f"memory of another process could not be returned: {error}")
 
     def _return_lease(self) -> None:
         handles = () if self._opened.unusable else self._handles
         used = [queue for handle in handles if (queue := self._opened.queue_with_handle(handle)) is not None]
         busy = [queue for queue in used if capture_state.capture_of(queue) is None and not queue.idle()]
-        closing = _Closing(self._mapping, self._lease) if self._opened.port.props.closes_before_release else None
-        if closing is not None:
-            del self._mapping
         if not busy:
-            if closing is None:
+            if self._closing is None:
                 self._lease.return_memory()
             return
         last = busy.pop()
         for queue in busy:
             last.wait_for(queue, queue.signal())
-        if closing is not None:  # the sender gets the memory back when the runtime drops what it keeps alive
-            with self._opened.keep_alive(last, closing):
+        if self._closing is not None:  # the sender gets the memory back when the runtime drops what it keeps alive
+            with self._opened.keep_alive(last, self._closing):
                 return
         with self._opened.keep_alive(last, self._mapping, self._lease):
             self._lease.return_memory(last)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +9,14 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from forebay._base.device_spec import DeviceLike
+from forebay.backends.common._disposal import Disposable
 from forebay.errors import ForebayError, warn_unraisable
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.history import torch_schema
 
 if TYPE_CHECKING:
     from forebay._base.device_spec import Device
+    from forebay.runtime.allocator._reservations import PoolUser
     from forebay.runtime.allocator.private_pools import PoolId
     from forebay.runtime.allocator.segment_sources import MemoryResource
     from forebay.runtime.devices.open_device import OpenDevice
@@ -28,6 +29,31 @@ _numbers = count(1)
 def new_id() -> PoolId:
     """Return an unused pool id. (`torch.cuda.graph_pool_handle`)"""
     return 0, next(_numbers)
+
+
+class _Uses(Disposable):
+    """The devices on which a pool has been used, with its user there, which the destructor removes.
+
+    Not part of MemPool, as a program may derive a class with a destructor from that.
+    """
+
+    def __init__(self, pool: PoolId) -> None:
+        self.devices: dict[Device, tuple[OpenDevice, PoolUser]] = {}
+        self._pool = pool
+
+    def opened(self, device: Device) -> OpenDevice | None:
+        """Return the open device, or None if the pool has not been used there."""
+        found = self.devices.get(device)
+        return None if found is None else found[0]
+
+    def _dispose(self) -> None:
+        while devices := getattr(self, "devices", None):
+            device, (opened, user) = next(iter(devices.items()))
+            try:
+                opened.allocator.release_pool_of(user, self._pool)
+            except ForebayError as error:
+                warn_unraisable(f"{opened.device}: memory pool {self._pool} could not be released: {error}")
+            devices.pop(device, None)  # at the end: an interrupted release is repeated
 
 
 class MemPool:
@@ -57,15 +83,13 @@ class MemPool:
     1
     """
 
-    _exiting = staticmethod(sys.is_finalizing)  # the names of modules may be gone then
-
     def __init__(
         self, *, use_on_oom: bool = False, no_split: bool = False, source: MemoryResource | None = None
     ) -> None:
         self._id = new_id()
         self._use_on_oom, self._no_split = use_on_oom, no_split
         self.source = source
-        self._devices: dict[Device, OpenDevice] = {}  # on which the pool has been used
+        self._uses = _Uses(self._id)
         self._lock = threading.Lock()
 
     @property
@@ -105,7 +129,7 @@ class MemPool:
         int
             As `use_count`.
         """
-        return opened.allocator.private[self.id].users if self._devices.get(opened.device) is opened else 1
+        return opened.allocator.private[self.id].users if self._uses.opened(opened.device) is opened else 1
 
     def snapshot(self, device: DeviceLike | None = None) -> list[dict[str, Any]]:
         """Return the segments of the pool on a device.
@@ -135,22 +159,13 @@ class MemPool:
             The device.
         """
         with self._lock:
-            if self._devices.get(opened.device) is opened:
+            if self._uses.opened(opened.device) is opened:
                 return
             # First use on this device, or on the device of another emulation.
-            opened.allocator.private.create_or_incref(
+            user = opened.allocator.private.add_user(
                 self.id, use_on_oom=self._use_on_oom, no_split=self._no_split, source=self.source
             )
-            self._devices[opened.device] = opened
-
-    def __del__(self) -> None:
-        if self._exiting():
-            return
-        for opened in getattr(self, "_devices", {}).values():
-            try:
-                opened.allocator.release_pool(self.id)
-            except ForebayError as error:
-                warn_unraisable(f"{opened.device}: memory pool {self.id} could not be released: {error}")
+            self._uses.devices[opened.device] = opened, user
 
     def __repr__(self) -> str:
         return f"<MemPool {self.id}>"

@@ -8,13 +8,14 @@ from typing import Self
 
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.device_spec import Device
+from forebay.backends.common._disposal import Disposable
 from forebay.errors import Unsupported, WrongState
 from forebay.runtime.devices.open_device import OpenDevice
 
 __all__ = ["Peak"]
 
 
-class Peak:
+class Peak(Disposable):
     """Peak memory of a device inside a `with` block, from the allocations of all threads.
 
     Parameters
@@ -52,7 +53,7 @@ class Peak:
     ) -> None:
         self._final = self._allocator.meter(self._meter, end=True)
 
-    def __del__(self) -> None:
+    def _dispose(self) -> None:
         if getattr(self, "_meter", 0) and self._final is None:  # __enter__ was called without __exit__
             with suppress(IndexError):  # an interrupted __exit__ has ended the meter
                 self._final = self._allocator.meter(self._meter, end=True)

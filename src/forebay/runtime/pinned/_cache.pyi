@@ -1,8 +1,10 @@
 """Cache of pinned host blocks: free blocks by size bucket, the reserved segment and the statistics.
 
-Every method is one step, which no other thread, signal handler or destructor can see half done.
+Every method is one step, `unpin` apart from the port's function: no other thread, signal handler or destructor sees it
+half done.
 """
 
+from collections.abc import Callable
 from typing import Any, Self
 
 from typing_extensions import disjoint_base
@@ -54,11 +56,9 @@ class PinnedCache:
     def evict_all(self) -> None: ...  # free blocks of the smallest bucket first
     def evicted(self) -> list[HostBlock]: ...
 
-    # Only the caller whose `begin_unpin` returned True unpins the block, and ends that with one of the other two. A
-    # block that could not be unpinned returns to the cache as the last candidate for reuse.
-    def begin_unpin(self, block: HostBlock, claim: object) -> bool: ...
-    def unpin_done(self, block: HostBlock, claim: object, duration: int = -1) -> None: ...
-    def unpin_failed(self, block: HostBlock, claim: object) -> None: ...
+    # Unpins an evicted block with the port's function, unless another thread does. After DeviceError, the block returns
+    # to the cache as the last candidate for reuse. The clock is in nanoseconds.
+    def unpin(self, block: HostBlock, unpin: Callable[[int], object], clock: Callable[[], int]) -> bool: ...
     def free_blocks(self) -> dict[int, list[HostBlock]]: ...  # by bucket: 2^n is the largest size in bucket n
     def inactive(self) -> list[HostBlock]: ...  # free, evicted, and being unpinned
     def totals(self) -> dict[str, dict[str, int]]: ...  # sizes in bytes, times in µs

@@ -2,11 +2,14 @@
 # distutils: language = c++
 """The tables of the pinned allocator; documented in _cache.pyi.
 
-Each method is one step: the GIL keeps other threads out, and no signal handler can run inside compiled code. The
-garbage collector could (Python 3.11), so a method that changes the tables creates tracked objects only before.
+Each method is one step, `unpin` apart from the functions that it calls: the GIL keeps other threads out, and no signal
+handler can run inside compiled code. The garbage collector could (Python 3.11), so a method that changes the tables
+creates tracked objects only before.
 """
 
 from libc.stdint cimport int64_t, uint64_t
+
+from forebay.errors import DeviceError
 
 cdef enum:
     BUCKETS = 65  # bucket n: blocks of more than 2^(n-1) and at most 2^n bytes
@@ -29,7 +32,6 @@ cdef class HostBlock:
     cdef readonly uint64_t address, size
     cdef readonly bint reserved
     cdef public object frames
-    cdef object claim
 
     def __cinit__(self, uint64_t address, uint64_t size):  # not in __init__: a block in use keeps its size
         self.address, self.size = address, size
@@ -123,28 +125,38 @@ cdef class PinnedCache:
     def evicted(self):
         return self.evicted_blocks.copy()
 
-    def begin_unpin(self, HostBlock block not None, claim):
+    def unpin(self, HostBlock block not None, unpin, clock):
+        begin = clock()
+        cdef int64_t duration = -1
         cdef Py_ssize_t at = index_of(self.evicted_blocks, block)
         if at < 0:
             return False
-        block.claim = claim
+        interrupt = None
         self.unpinning.append(block)
         del self.evicted_blocks[at]
-        return True
-
-    def unpin_done(self, HostBlock block not None, claim, int64_t duration=-1):
-        if not self.end_unpin(block, claim):
-            return
+        if not block.reserved:
+            try:
+                unpin(block.address)
+            except DeviceError:
+                del self.unpinning[index_of(self.unpinning, block)]
+                (<list> self.free_lists[bucket_of(block.size)]).insert(0, block)
+                raise
+            except BaseException as error:  # ports raise an interrupt when the memory is unpinned
+                interrupt = error
+            try:
+                duration = (clock() - begin) // 1000
+            except BaseException as error:
+                interrupt = interrupt or error
+        del self.unpinning[index_of(self.unpinning, block)]
         self.count_block(block, -1)
         add_time(&self.counters.unpin_times, duration)
         if block.reserved:
             self.segment_blocks -= 1
             if self.segment_blocks == 0:
                 self.segment_used = 0
-
-    def unpin_failed(self, HostBlock block not None, claim):
-        if self.end_unpin(block, claim):
-            (<list> self.free_lists[bucket_of(block.size)]).insert(0, block)
+        if interrupt is not None:
+            raise interrupt
+        return True
 
     def free_blocks(self):
         return {at: free.copy() for at, free in enumerate(self.free_lists) if free}
@@ -194,13 +206,6 @@ cdef class PinnedCache:
     cdef void count_block(self, HostBlock block, int sign) noexcept:
         change(&self.counters.allocations, sign)
         change(&self.counters.nbytes, sign * <int64_t> block.size)
-
-    cdef bint end_unpin(self, HostBlock block, claim) noexcept:
-        cdef Py_ssize_t at = index_of(self.unpinning, block)
-        if at < 0 or block.claim is not claim:
-            return False
-        del self.unpinning[at]
-        return True
 
 
 cdef int bucket_of(uint64_t size) noexcept:

@@ -6,7 +6,6 @@ copy from or to a block are recorded on it: its free completes when each has rea
 
 from __future__ import annotations
 
-import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from forebay.backends.common._disposal import Disposable
 from forebay.errors import DeviceError, ForebayError, Forked, warn_unraisable
 from forebay.runtime.base.deferred_frees import DeferredFrees
 from forebay.runtime.pinned._cache import HostBlock, PinnedCache, PinnedLease
@@ -30,26 +30,21 @@ __all__ = ["PinnedAllocator", "PinnedBlock"]
 _MAX_BYTES = 1 << 63
 
 
-class PinnedBlock:
+class PinnedBlock(Disposable):
     """Handle of a pinned block in use; the block is freed when the last reference is dropped."""
 
     __slots__ = ("__weakref__", "_allocator", "_lease")
-    _exiting = staticmethod(sys.is_finalizing)  # the names of modules may be gone then
 
     def __init__(self, allocator: PinnedAllocator, lease: PinnedLease) -> None:
         self._allocator = allocator
         self._lease = lease
 
-    def __del__(self) -> None:
-        if self._exiting():
-            return
-        try:
-            self.free()
-        except Exception as error:  # noqa: BLE001 -- a destructor cannot raise to a caller
-            warn_unraisable(f"pinned memory could not be freed: {error}")
-        except BaseException:  # interrupted by a signal handler; no other destructor call will follow
-            self.free()
-            raise
+    def _dispose(self) -> None:
+        if hasattr(self, "_lease"):
+            try:
+                self.free()
+            except ForebayError as error:
+                warn_unraisable(f"pinned memory could not be freed: {error}")
 
     @property
     def address(self) -> int:
@@ -132,8 +127,11 @@ class PinnedAllocator:
         return handle
 
     def free_lease(self, lease: PinnedLease) -> None:
-        """Free the lease's block. Idempotent, also after an interrupted call."""
-        if lease.freed or lease.block is None:
+        """Free the lease's block. Idempotent; a call after an interrupted one continues it."""
+        if lease.block is None or lease.returned:
+            return
+        if lease.freed:
+            self._mark_and_wake()
             return
         if self._port is None:  # the queues are the parent's: no free is deferred
             self._cache.free(lease, rules.UNLIMITED)
@@ -148,9 +146,12 @@ class PinnedAllocator:
         else:
             self._deferred_frees.add([(lease, tuple(lease.uses.values()), 0)])
             lease.freed = True
-            if not self._closed:
-                self._mark_frees(None)
-                self._poller.wake()
+            self._mark_and_wake()
+
+    def _mark_and_wake(self) -> None:
+        if not self._closed and self._port is not None:
+            self._mark_frees(None)
+            self._poller.wake()
 
     def empty(self) -> None:
         """Unpin all free blocks except those of the reserved segment."""
@@ -233,22 +234,8 @@ class PinnedAllocator:
                 self._unpin(self._port, block)
 
     def _unpin(self, port: PinnedHost, block: HostBlock) -> None:
-        claim, begin = object(), self._clock()
-        end: Callable[[], None] | None = partial(self._cache.unpin_failed, block, claim)
-        try:
-            if self._cache.begin_unpin(block, claim):
-                end = None  # if interrupted now, the outcome is unknown: the block stays claimed and counted
-                if not block.reserved:
-                    port.unpin(block.address)
-                duration = -1 if block.reserved else self._elapsed_us(begin)
-                end = partial(self._cache.unpin_done, block, claim, duration)
-                self.history.record("segment_free", block)
-        except DeviceError:
-            end = partial(self._cache.unpin_failed, block, claim)
-            raise
-        finally:
-            if end is not None:
-                end()
+        if self._cache.unpin(block, port.unpin, self._clock):
+            self.history.record("segment_free", block)
 
     def _elapsed_us(self, begin: int) -> int:
         return (self._clock() - begin) // 1000

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, NoReturn, Self, TypeVar
 
 from forebay._base.device_spec import Device, DeviceLike
+from forebay.backends.common._disposal import Disposable
 from forebay.runtime.base import capture_state, observers
 from forebay.runtime.base.torch_types import device_type as device_type_number
 from forebay.runtime.devices import current
@@ -43,16 +44,17 @@ def _read_only(name: str) -> Callable[[object, object], NoReturn]:
     return fail
 
 
-class _Loan:
+class _Loan(Disposable):
     """A queue that a stream has to itself, and that a new stream gets once this one is deleted."""
 
     __slots__ = ("_opened", "_priority", "_queue")
 
     def __init__(self, opened: OpenDevice, queue: Queue, priority: int) -> None:
-        self._opened, self._queue, self._priority = opened, queue, priority
+        self._opened, self._priority = opened, priority
+        self._queue = [queue]  # empty once returned
 
-    def __del__(self) -> None:
-        if not self._opened.unusable:
+    def _dispose(self) -> None:
+        if hasattr(self, "_queue") and not self._opened.unusable:
             self._opened.return_queue(self._queue, self._priority)
 
 

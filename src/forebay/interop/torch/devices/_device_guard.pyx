@@ -11,7 +11,7 @@ from libc.stdint cimport int8_t, int64_t, uint16_t, uintptr_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcpy
 
-from forebay._late_errors cimport MAX_INTERRUPTS, postpone
+from forebay._late_errors cimport MAX_INTERRUPTS, is_interrupt, raise_late
 
 cdef extern from "Python.h":
     int Py_IsInitialized() nogil
@@ -70,14 +70,16 @@ cdef int64_t ask(int callback, int count=0, int64_t first=0, int64_t second=0, i
         return 0
     with gil:
         PyErr_Fetch(&kind, &value, &traceback)
+        interrupts = []
         for _attempt in range(MAX_INTERRUPTS):
             try:
                 answer = _callbacks[callback](*(first, second, third)[:count]) or 0
                 break
-            except Exception:
-                break
             except BaseException as error:
-                postpone(error)
+                if not is_interrupt(error):
+                    break
+                interrupts.append(error)
+        raise_late(interrupts)
         PyErr_Restore(kind, value, traceback)
     return answer
 
