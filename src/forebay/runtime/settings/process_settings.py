@@ -14,7 +14,16 @@ from forebay.runtime.settings.allocator_settings import DEFAULT, AllocatorSettin
 if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator
 
-__all__ = ["apply", "at_first_use", "caching", "current", "enable_caching", "for_devices", "subscribe"]
+__all__ = [
+    "apply",
+    "at_first_use",
+    "caching",
+    "current",
+    "enable_caching",
+    "for_devices",
+    "keep_for_kind",
+    "subscribe",
+]
 
 _followers: WeakSet[Allocator] = WeakSet()
 _current: AllocatorSettings | None = None
