@@ -21,7 +21,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 ARGUMENTS = ["run", "--emulate", "cuda:1@rtx_4090", "--shapes-only", "train_gpt2.py", "--batch", "24"]
 COLUMNS = 100
 SHOWN = "ran out of memory", "Memory of process"  # in the first line that is shown, and in the first that is not
-SHOWN_AS = "/home/ada/forebay"
+SHOWN_AS = "~/forebay"  # not longer than the repository's own path, so that lines keep their breaks
 
 
 def output() -> str:
