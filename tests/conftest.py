@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import types
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint
@@ -290,3 +291,14 @@ def rocm(monkeypatch):
     module = amdsmi_module()
     monkeypatch.setitem(sys.modules, "amdsmi", module)
     return module
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """Return a temporary folder that other users can enter.
+
+    Those of pytest are below a folder that each start of pytest closes to others, also while this test runs.
+    """
+    with tempfile.TemporaryDirectory(prefix="public-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)

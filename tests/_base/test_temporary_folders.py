@@ -86,3 +86,18 @@ def test_folder_of_an_untrusted_place_is_refused(base):
     Path(base).chmod(0o777)
     with pytest.raises(PermissionError):
         LockedFolder("forebay-a-")
+
+
+def test_removal_changes_nothing_beside_the_folder(base):
+    """Also if the folder is gone, or some of it cannot be removed."""
+    base.chmod(0o1777)
+    gone, locked = LockedFolder("forebay-a-"), LockedFolder("forebay-b-")
+    (base / "target").mkdir(mode=0o755)
+    (locked.path / "closed" / "inner").mkdir(parents=True)
+    (locked.path / "link").symlink_to(base / "target")
+    (locked.path / "closed").chmod(0)
+    gone.remove()
+    gone.remove()
+    locked.remove()
+    assert [each.name for each in base.iterdir()] == ["target"]
+    assert (base.stat().st_mode & 0o7777, (base / "target").stat().st_mode & 0o7777) == (0o1777, 0o755)

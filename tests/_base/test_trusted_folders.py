@@ -11,7 +11,6 @@ import sys
 import tempfile
 import weakref
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -217,12 +216,9 @@ def test_run_in_a_folder_of_another_user_reports_in_home(tmp_path):
 
 
 @needs_root
-def test_run_as_a_user_refuses_a_folder_of_root_that_everyone_can_change(tmp_path):
-    for folder in (Path(tmp_path.anchor, *tmp_path.parts[1:depth]) for depth in range(3, len(tmp_path.parts) + 1)):
-        if folder.stat().st_uid == 0 and folder != Path(tempfile.gettempdir()):
-            folder.chmod(folder.stat().st_mode | 0o055)
-    (tmp_path / "shared").mkdir()
-    (tmp_path / "shared").chmod(0o777)
+def test_run_as_a_user_refuses_a_folder_of_root_that_everyone_can_change(public_folder):
+    (public_folder / "shared").mkdir()
+    (public_folder / "shared").chmod(0o777)
     child = os.fork()
     if child == 0:
         status = 1
@@ -230,7 +226,7 @@ def test_run_as_a_user_refuses_a_folder_of_root_that_everyone_can_change(tmp_pat
             os.setegid(OTHER)
             os.seteuid(OTHER)
             try:
-                write(tmp_path / "shared" / "report")
+                write(public_folder / "shared" / "report")
             except PermissionError as error:
                 status = 0 if "other users can replace" in str(error) else 2
         finally:

@@ -45,6 +45,11 @@ CHANGES = """
 """
 
 
+@pytest.fixture
+def tmp_path(public_folder):
+    return public_folder  # also for an ordinary user
+
+
 @needs_namespace
 @needs_root
 def test_folders_and_files_of_another_group_are_changed_in_the_overlay(tmp_path):

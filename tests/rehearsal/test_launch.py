@@ -22,6 +22,11 @@ both = pytest.mark.parametrize("mechanism", [pytest.param("namespace", marks=nee
 
 
 @pytest.fixture
+def tmp_path(public_folder):
+    return public_folder  # also for an ordinary user
+
+
+@pytest.fixture
 def project(tmp_path):
     folder = tmp_path / "project, with: signs"
     (folder / "sub" / "deep").mkdir(parents=True)
@@ -296,7 +301,7 @@ for file, text in (("setgroups", "deny"), ("uid_map", "0 {_USER} 1"), ("gid_map"
 
 def as_user(folder: Path, program: str, then: str = "") -> list[str]:
     for each in (folder, *folder.parents):
-        if each.stat().st_uid == 0 and each != Path("/tmp"):
+        if each.stat().st_uid == 0 and each != Path(tempfile.gettempdir()):
             each.chmod(each.stat().st_mode | 0o055)
     source = AS_USER.format(folder=str(folder), user=_USER, python=_PYTHON, program=program, then=then)
     done = subprocess.run(

@@ -12,10 +12,9 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from forebay._base.trusted_folders import open_folder
 
@@ -141,11 +140,11 @@ def _remove_stale(base: Path, prefix: str) -> None:
 
 
 def _remove_tree(folder: Path) -> None:
-    def make_writable(remove: Callable[..., Any], path: str, _error: Any) -> None:
-        with suppress(OSError):  # a folder without permissions, such as one that overlayfs has made
-            os.chmod(os.path.dirname(path), 0o700)  # noqa: PTH101, PTH120 -- a text
+    """Remove a folder and all below it, and change nothing beside it."""
+    for parent, folders, _ in os.walk(folder):
+        for name in folders:
+            path = os.path.join(parent, name)  # noqa: PTH118 -- a text
             if not os.path.islink(path):  # noqa: PTH114 -- as above
-                os.chmod(path, 0o700)  # noqa: PTH101 -- as above
-            remove(path)
-
-    shutil.rmtree(folder, onerror=make_writable)
+                with suppress(OSError):
+                    os.chmod(path, 0o700)  # noqa: PTH101 -- as above. Overlayfs makes folders without permissions
+    shutil.rmtree(folder, ignore_errors=True)
