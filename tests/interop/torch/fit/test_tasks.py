@@ -53,6 +53,10 @@ def test_process_that_a_shell_starts_without_the_emulation_is_named(run, mode):
     assert found.peak_allocated == 4 * MIB
 
 
+@pytest.mark.skipif(
+    subprocess.run([sys.executable, "-I", "-c", "import numpy"], capture_output=True, check=False).returncode != 0,
+    reason="NumPy is found through PYTHONPATH, which isolated processes ignore",
+)
 def test_isolated_process_counts_and_others_without_pytorch_do_not_matter(run):
     found = run(f"""
         import subprocess, sys
