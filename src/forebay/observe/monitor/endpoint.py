@@ -8,7 +8,8 @@ import os
 import select
 import socket
 from _thread import allocate_lock, get_ident, start_new_thread  # as programs replace those of `threading`
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from weakref import WeakSet
@@ -123,26 +124,46 @@ class Endpoint:
                 try:
                     # The limit is for a program that has replaced the descriptor: poll() then waits for its file.
                     ready = descriptors.poll(self._patience(exchanges) * 1000)
-                    if self._socket is listener and any(each == number for each, _ in ready):
-                        if identity_of(listener) != identity:
-                            break
-                        self._accept(listener, exchanges, descriptors)
+                    with self._without_garbage_collection():
+                        if any(each == number for each, _ in ready) and self._socket is listener:
+                            if identity_of(listener) != identity:
+                                break
+                            self._accept(listener, exchanges, descriptors)
+                        self._continue([each for each, _ in ready], select.POLLIN, exchanges, descriptors)
+                    self._continue([each for each, _ in ready], select.POLLOUT, exchanges, descriptors)
                 except (BlockingIOError, ConnectionAbortedError):  # the client has ended
                     continue
                 except OSError:
                     if self._socket is listener:
                         sleep(_PAUSE)
-                    continue
-                for each, _ in ready:
-                    if each in exchanges and not self._advance(exchanges[each], descriptors):
-                        _drop(exchanges, each, descriptors)
-                now = monotonic()
-                for each in [late for late, exchange in exchanges.items() if exchange.end <= now]:
-                    _drop(exchanges, each, descriptors)
         finally:
             for exchange in exchanges.values():
                 exchange.close()
             close_unless_replaced(listener, identity)
+
+    @contextmanager
+    def _without_garbage_collection(self) -> Iterator[None]:
+        """Keep finalizers of the program out of this thread: they may expect its own. No fork is in between."""
+        with self._collecting:
+            collects_garbage = gc.isenabled()
+            gc.disable()
+            try:
+                yield
+            finally:
+                if collects_garbage:
+                    gc.enable()
+
+    def _continue(
+        self, ready: list[int], events: int, exchanges: dict[int, Exchange], descriptors: select.poll
+    ) -> None:
+        """Continue with the clients that are ready and wait for some events, and drop those that are late."""
+        for each in ready:
+            found = exchanges.get(each)
+            if found is not None and found.events == events and not self._advance(found, descriptors):
+                _drop(exchanges, each, descriptors)
+        now = monotonic()
+        for each in [late for late, exchange in exchanges.items() if exchange.end <= now]:
+            _drop(exchanges, each, descriptors)
 
     def _patience(self, exchanges: dict[int, Exchange]) -> float:
         """Return the seconds until a client must be dropped, at most the pause."""
@@ -172,8 +193,6 @@ class Endpoint:
             if exchange.has_ended:
                 return False
             exchange.reply(self._figures(sites))
-            if exchange.send():
-                return False
             descriptors.modify(exchange.number, exchange.events)
         except Exception:  # noqa: BLE001 - this client has no reply
             return False
@@ -181,16 +200,9 @@ class Endpoint:
 
     def _figures(self, sites: int) -> bytes:
         """Collect the figures. Raises what a failing device causes."""
-        with self._collecting:
-            collects_garbage = gc.isenabled()
-            gc.disable()  # finalizers of the program may expect its own threads
-            try:
-                from forebay.observe.monitor.collect import collect  # not before: few runs are watched
+        from forebay.observe.monitor.collect import collect  # not before: few runs are watched
 
-                return collect(sites, self._started).to_json().encode()
-            finally:
-                if collects_garbage:
-                    gc.enable()
+        return collect(sites, self._started).to_json().encode()
 
 
 _endpoints: WeakSet[Endpoint] = WeakSet()
