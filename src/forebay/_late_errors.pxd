@@ -8,6 +8,13 @@ main thread, where signal handlers run, before one of the next instructions, but
 returned: the first instruction of a function is one of those, so that it would never get further. Other exceptions are
 faults, and are reported where they occur, if they occur twice: another thread may have raised the first one here.
 Python destructors (`__del__` in a .py file) cannot do this, so classes with a destructor derive from `Disposable`.
+
+CPython has room for 32 pending calls, so the exceptions of an extension module share one. If others fill the room, and
+none of them can run now, the exceptions are passed to sys.unraisablehook. CPython also passes those to that hook which
+arrive in a destructor or a callback of the program that it calls by itself (of a weak reference, of the garbage
+collector), as any of a signal handler. Up to CPython 3.12, a signal that the system delivers to another thread
+delays the pending calls, until the main thread waits for the GIL or gets a signal itself: threads that live long block
+signals.
 """
 
 from cpython.object cimport PyObject
@@ -30,28 +37,43 @@ cdef extern from *:
     #endif
     }
 
-    /* Raise the first exception of a list, and leave the others to later calls. */
-    static int forebay_raise_late(void* argument) {
-        PyObject* errors = (PyObject*)argument;
+    /* Exceptions that a pending call will raise, oldest first; NULL if there is none. Only the main thread uses it. */
+    static PyObject* forebay_late = NULL;
+
+    static int forebay_raise_late(void* unused) {
+        PyObject* errors = forebay_late;
         PyObject* error = PyList_GetItem(errors, 0);
+        (void)unused;
+        Py_XINCREF(error);
+        PyList_SetSlice(errors, 0, 1, NULL);
+        if (PyList_Size(errors) == 0 || Py_AddPendingCall(forebay_raise_late, NULL) != 0) {
+            forebay_late = NULL;
+            for (Py_ssize_t at = 0; at < PyList_Size(errors); ++at) {  /* there was no room */
+                PyObject* each = PyList_GetItem(errors, at);
+                PyErr_SetObject((PyObject*)Py_TYPE(each), each);
+                PyErr_WriteUnraisable(NULL);
+            }
+            Py_DECREF(errors);
+        }
         if (error != NULL) {
-            Py_INCREF(error);
-            PyList_SetSlice(errors, 0, 1, NULL);
             PyErr_Clear();
             PyErr_SetObject((PyObject*)Py_TYPE(error), error);
             Py_DECREF(error);
         }
-        if (PyList_Size(errors) == 0 || Py_AddPendingCall(forebay_raise_late, errors) != 0) Py_DECREF(errors);
         return -1;
     }
 
     /* Raise the exceptions of a list later. Return 0 if that is not possible. */
     static inline int forebay_postpone(PyObject* errors) {
         if (!forebay_is_main_thread()) return 0;
-        Py_INCREF(errors);
-        if (Py_AddPendingCall(forebay_raise_late, (void*)errors) == 0) return 1;
-        Py_DECREF(errors);
-        return 0;
+        if (forebay_late != NULL) {
+            if (PyList_SetSlice(forebay_late, PY_SSIZE_T_MAX, PY_SSIZE_T_MAX, errors) == 0) return 1;
+            PyErr_Clear();
+            return 0;
+        }
+        if (Py_AddPendingCall(forebay_raise_late, NULL) != 0) return 0;
+        forebay_late = Py_NewRef(errors);
+        return 1;
     }
     """
     bint postpone_all "forebay_postpone"(list errors)
@@ -143,19 +165,29 @@ cdef inline bint is_recursion(failure) noexcept:
         return False
 
 
-cdef inline int call_later(void* function) noexcept:
+cdef inline int call_late(void* function) noexcept:
     call_in_destructor(<object>function)
     Py_DECREF(<object>function)
     return 0
+
+
+cdef inline bint call_later(function) noexcept:
+    """Call a function before one of the next instructions. Return False if there is no room for a pending call."""
+    Py_INCREF(function)
+    if Py_AddPendingCall(call_late, <void*>function) == 0:
+        return True
+    Py_DECREF(function)
+    return False
 
 
 cdef inline void call_in_destructor(function) noexcept:
     """Call a function until it is not interrupted; later if it is interrupted all the time."""
     cdef list interrupts = []
     cdef bint failed = False
+    cdef Py_ssize_t attempts = 0
     cdef PyObject* handled = PyErr_GetHandledException()
     fault = None
-    for _attempt in range(MAX_INTERRUPTS):
+    while True:
         try:
             function()
             break
@@ -168,10 +200,9 @@ cdef inline void call_in_destructor(function) noexcept:
             else:
                 fault = failure
                 Py_SetRecursionLimit(Py_GetRecursionLimit() + MORE_LEVELS)
-    else:
-        Py_INCREF(function)
-        if Py_AddPendingCall(call_later, <void*>function):
-            Py_DECREF(function)
+        attempts += 1
+        if attempts >= MAX_INTERRUPTS and call_later(function):
+            break
     if fault is not None:
         Py_SetRecursionLimit(Py_GetRecursionLimit() - MORE_LEVELS)
         if failed or not is_recursion(fault):

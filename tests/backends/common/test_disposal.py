@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import operator
 import signal
 import sys
 import threading
 from collections import deque
+from functools import partial
 
 import pytest
 
@@ -44,6 +47,14 @@ def handler(*_):
     raise Handled
 
 
+@pytest.fixture(autouse=True)
+def _no_collection():
+    """Let no exception arrive in a destructor or a callback that belongs to the garbage of other tests."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.fixture
 def unraised(monkeypatch):
     found = []
@@ -53,23 +64,34 @@ def unraised(monkeypatch):
 
 def drop(*calls):
     """Delete an object. Return what its attempts did, and the exceptions that arrived."""
-    scripted, caught = Scripted(*calls), []
+    scripted = Scripted(*calls)
     log = scripted.log
 
+    def delete():
+        nonlocal scripted
+        scripted = None
+
+    return log, arrivals(delete, len(calls))
+
+
+def arrivals(action, count):
+    """Call a function. Return the names of the exceptions that arrive, up to `count`."""
+    caught = []
+
     def attempt(levels):
-        nonlocal scripted, caught
+        nonlocal caught
         try:
             if levels:
                 attempt(levels - 1)
             else:
-                scripted = None
+                action()
             for _ in range(9):  # exceptions arrive at the end of an iteration
                 pass
         except (KeyboardInterrupt, Handled) as error:
             caught += [error]  # without a call, at whose end the next one could arrive
 
-    attempt(len(calls) + 1)
-    return log, [type(error).__name__ for error in caught]
+    attempt(count + 1)
+    return [type(error).__name__ for error in caught]
 
 
 def test_interrupted_destructor_is_repeated(unraised):
@@ -125,6 +147,41 @@ def test_destructor_at_the_limit_of_recursion_is_completed(unraised):
 def test_destructor_that_is_always_interrupted_is_continued_later(unraised):
     log, caught = drop(*[interrupt] * 150)
     assert (log.count("begin"), log[-1], len(caught), unraised) == (151, "end", 150, [])
+
+
+def test_interrupts_of_more_destructors_than_pending_calls_all_arrive(unraised):
+    """Nothing runs between the destructors: one function of C deletes the objects, and others are interrupted."""
+    interrupt = partial(signal.default_int_handler, signal.SIGINT, None)
+    steps = map(operator.call, [interrupt, int] * 50)
+
+    class Interrupted(Disposable):
+        _dispose = partial(next, steps)
+
+    objects = [Interrupted() for _ in range(50)]
+    assert arrivals(objects.clear, 50) == ["KeyboardInterrupt"] * 50
+    assert (list(steps), unraised) == ([], [])
+
+
+def test_destructor_that_finds_no_room_for_a_pending_call_is_completed(unraised):
+    """Previously a destructor that was interrupted 100 times remained incomplete then."""
+    scripted = Scripted(*[interrupt] * 150)
+    log = scripted.log
+    callback, add = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p), ctypes.pythonapi.Py_AddPendingCall
+    ignored = callback(lambda _: 0)
+
+    @callback
+    def occupy(_):  # no other pending call runs meanwhile
+        nonlocal scripted
+        while add(ignored, None) == 0:
+            pass
+        scripted = None
+        return 0
+
+    def run():
+        assert add(occupy, None) == 0
+
+    assert arrivals(run, 150) == []
+    assert (log.count("begin"), log[-1], unraised) == (151, "end", ["KeyboardInterrupt()"] * 150)
 
 
 def drop_while_handling(kind):
