@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 import forebay
-from forebay.backends.common._disposal import Disposable, call_taken, call_with_all, move_all
+from forebay.backends.common._disposal import Disposable, call_taken, call_with_all, interrupts, move_all
 from forebay.runtime.allocator.caching_allocator import Allocator
 
 
@@ -122,6 +122,21 @@ def test_any_exception_of_a_signal_handler_is_an_interrupt(unraised):
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert (log, caught, unraised) == (["begin", "begin", "end"], ["Handled"], [])
+
+
+def test_exceptions_of_signal_handlers_are_told_from_others():
+    found = []
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        for raising in (interrupt, partial(signal.raise_signal, signal.SIGUSR1), fail, partial(handler, 0)):
+            try:
+                raising()
+            except BaseException as error:  # noqa: BLE001 -- of each kind
+                found.append(interrupts(error))
+        assert found == [True, True, False, True]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not interrupts(Handled())
 
 
 def test_fault_is_reported_once(unraised):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
 import weakref
 
@@ -73,6 +74,48 @@ def test_reset_calls_destroy_callbacks_and_releases_objects(stream):
     del graph
     gc.collect()
     assert called == [1, 3, 4]
+
+
+class Alarm(Exception):
+    """An exception of a signal handler that is no KeyboardInterrupt."""
+
+
+@pytest.fixture
+def interrupt():
+    """Let a signal handler raise Alarm."""
+
+    def handler(*_):
+        raise Alarm
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    yield lambda *_: signal.raise_signal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_interrupted_hook_passes_the_interrupt_on(stream, interrupt):
+    graph, numbers = Graph(), forebay.zeros(1)
+    capture(graph, lambda: numbers.fill_(1))
+    with graph_hooks.replayed.add(interrupt), pytest.raises(Alarm):
+        graph.replay()
+    graph.replay()
+
+
+def test_interrupt_of_a_destroy_callback_arrives_after_the_other_callbacks(stream, interrupt, recwarn):
+    """Previously it became a warning if its class was derived from Exception."""
+    called, graph, numbers = [], Graph(), forebay.zeros(1)
+    graph.register_destroy_callback(interrupt)
+    graph.register_destroy_callback(lambda: called.append(1))
+    capture(graph, lambda: numbers.fill_(1))
+
+    def delete():
+        nonlocal graph
+        graph = None
+        for _ in range(9):  # late exceptions arrive at the end of an iteration
+            pass
+
+    with pytest.raises(Alarm):
+        delete()
+    assert (called, [str(each.message) for each in recwarn]) == ([1], [])
 
 
 def test_failing_capture_start_hook_leaves_no_capture(stream):

@@ -18,6 +18,9 @@ class Disposable:
 
     def _dispose(self) -> None: ...
 
+# Return whether a signal handler has raised an exception: what handles the errors of a destructor's steps passes it on.
+def interrupts(error: BaseException) -> bool: ...
+
 # Call a function with each element of a list, which is removed first; in one step if it is a function of C.
 def call_with_all(function: Callable[[_T], object], arguments: list[_T]) -> None: ...
 

@@ -1,7 +1,7 @@
 # cython: language_level=3, autotestdict=False
 """Destructors that no signal handler or RecursionError can split; documented in _disposal.pyi."""
 
-from forebay._late_errors cimport call_in_destructor
+from forebay._late_errors cimport call_in_destructor, is_interrupt
 
 cdef extern from *:
     """
@@ -20,6 +20,10 @@ cdef class Disposable:  # without fields, so that any other class can be a secon
             call_in_destructor(self._dispose)
 
     def _dispose(self): raise NotImplementedError
+
+
+def interrupts(error):
+    return is_interrupt(error)
 
 
 def call_with_all(function, list arguments not None):

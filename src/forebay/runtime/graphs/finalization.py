@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from forebay.backends.common._disposal import Disposable, call_taken
+from forebay.backends.common._disposal import Disposable, call_taken, interrupts
 from forebay.errors import ForebayError, warn_unraisable
 from forebay.runtime.graphs import annotations as graphs_annotations
 from forebay.runtime.graphs.removable_hooks import HookList, HookTable, RemovableHandle
@@ -102,5 +102,7 @@ class GraphFinalizer(Disposable):
 def _call(take: Callable[..., Callable[[], object] | None], what: str, *arguments: Any) -> None:
     try:
         call_taken(take, *arguments)
-    except Exception as error:  # noqa: BLE001 -- a destructor must not raise
+    except Exception as error:
+        if interrupts(error):  # also a subclass of Exception, such as an alarm
+            raise
         warn_unraisable(f"{what} failed with {type(error).__name__}: {error}")

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 from weakref import ReferenceType, ref
 
+from forebay.backends.common._disposal import interrupts
 from forebay.errors import warn_unraisable
 
 __all__ = ["HookList", "HookTable", "RemovableHandle"]
@@ -81,9 +82,11 @@ class HookList(Generic[_T]):
             hook(argument)
 
     def notify(self, argument: _T) -> None:
-        """Call all hooks. Each exception becomes a warning."""
+        """Call all hooks. Each exception becomes a warning, except those of signal handlers."""
         for hook in self:
             try:
                 hook(argument)
-            except Exception as error:  # noqa: BLE001 -- a failing hook must not affect other hooks or the graph
+            except Exception as error:  # a failing hook must not affect other hooks or the graph
+                if interrupts(error):
+                    raise
                 warn_unraisable(f"a hook failed with {type(error).__name__}: {error}")
