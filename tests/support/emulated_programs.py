@@ -25,8 +25,9 @@ def raises(function, error, message):
 PROLOGUE_WITH_FORK = PROLOGUE + FORKED
 
 
-def output_of(runner, source, **settings):
-    runner.write(PROLOGUE_WITH_FORK + source)
+def output_of(runner, source, *, first="", **settings):
+    """Run a program, of which `first` comes before the imports. Return what it prints."""
+    runner.write(first + PROLOGUE_WITH_FORK + source)
     # Python 3.12 and later warn about forks of multi-threaded processes, which some programs test
     done = runner.command("-W", "error", "-W", "ignore:.*multi-threaded:DeprecationWarning", "script.py", **settings)
     assert (done.status, done.err) == (0, ""), done.err
