@@ -648,6 +648,20 @@ def test_allocate_completes_pending_frees_if_no_thread_can_start(scene, monkeypa
     assert scene["active_requests.current"] == 0
 
 
+def test_interrupted_start_of_the_poller_is_repeated(scene, monkeypatch):
+    """Previously no thread was ever started then, and no free was completed."""
+    scene.settings = parse("pinned_use_background_threads:True")
+    with monkeypatch.context() as patch:
+        patch.setattr("_thread.start_new_thread", MagicMock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            scene.allocate(1)
+    assert not scene.allocator._poller.running
+    scene.allocate(KIB, 0).free()
+    scene.queues[0].finish()
+    until(lambda: scene["active_requests.current"] == 0)
+    scene.allocator.close()
+
+
 def test_poller_warns_and_continues_after_error(polled, monkeypatch):
     warned = []
     monkeypatch.setattr("forebay.runtime.pinned.poller.warn_unraisable", warned.append)

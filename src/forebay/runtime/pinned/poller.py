@@ -9,6 +9,7 @@ import weakref
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from forebay._base.signal_mask import signals_blocked
 from forebay.errors import warn_unraisable
 
 if TYPE_CHECKING:
@@ -37,15 +38,22 @@ class Poller:
 
     def start(self) -> bool:
         """Start the thread if necessary. Return False if the system cannot create one."""
-        claim = object()
-        if not self.running and not sys.is_finalizing() and self._claims.setdefault("thread", claim) is claim:
-            try:
-                _thread.start_new_thread(self._run, (self._allocator, self._requests, self._ended))
-            except RuntimeError:  # thread limit reached
-                self._claims.pop("thread", None)
-                return False
-            self.running = True
-            self.wake()
+        if self.running or sys.is_finalizing():
+            return bool(self._claims)
+        claim, started = object(), list[int]()
+        arguments = self._allocator, self._requests, self._ended
+        try:
+            if self._claims.setdefault("thread", claim) is claim:
+                with signals_blocked():  # `started` is changed in one step: an interrupt comes before or after
+                    started.extend(map(_thread.start_new_thread, [self._run], [arguments]))
+        except RuntimeError:  # thread limit reached
+            return False
+        finally:
+            if started:
+                self.running = True
+                self.wake()
+            elif self._claims.get("thread") is claim:
+                del self._claims["thread"]
         return bool(self._claims)
 
     def wake(self) -> None:
