@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
-from support.emulated_programs import run_silently
+from support.emulated_programs import BLOCKING_ALARMS, run_silently, with_tests_on_path
 
-# Before any thread exists: up to CPython 3.12, a signal that another thread receives delays the late exceptions.
-FIRST = """
-import _signal
-_signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGALRM})
-"""
 PROLOGUE = """
 import gc, random
 from functools import partial
@@ -148,9 +140,8 @@ each_case = pytest.mark.parametrize(("scene", "kind", "settings"), CASES)
 
 
 def run(runner, source, scene, kind, settings):
-    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     program = PROLOGUE.format(kind=kind, settings=settings) + (SCENES | GRAPHS)[scene] + source
-    run_silently(runner, program, first=FIRST, env=os.environ | {"PYTHONPATH": path})
+    run_silently(runner, program, first=BLOCKING_ALARMS, env=with_tests_on_path())
 
 
 TIMER = """

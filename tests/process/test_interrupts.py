@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.emulated_programs import run_silently
+from support.emulated_programs import BLOCKING_ALARMS, run_silently, with_tests_on_path
 
 PROLOGUE = """
 import gc, random
@@ -36,29 +36,34 @@ KINDS = pytest.mark.parametrize(
 def test_interrupts_lose_no_memory(runner, kind, settings):
     """A timer's handler raises KeyboardInterrupt in the middle of allocations and of `empty_cache`."""
     source = """
+from support.interrupts import catch_interrupts
 chance, armed, hits = random.Random(3), False, 0
 
 def interrupt(*_):
+    global armed
     if armed:
+        armed = False
         raise KeyboardInterrupt
 
+def work():
+    global armed
+    signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 1e-3), 1e-3)
+    armed = True
+    while True:
+        made = forebay.empty(chance.choice([100, 5 << 20, 30 << 20]), dtype="uint8", device=kind)
+        del made
+        forebay.memory.empty_cache(kind)
+
 signal.signal(signal.SIGALRM, interrupt)
+_signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
 while hits < 400:
-    try:
-        signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 1e-3), 1e-3)
-        armed = True
-        while True:
-            made = forebay.empty(chance.choice([100, 5 << 20, 30 << 20]), dtype="uint8", device=kind)
-            del made
-            forebay.memory.empty_cache(kind)
-    except KeyboardInterrupt:
-        armed = False
-        hits += 1
+    hits += len(catch_interrupts(work, KeyboardInterrupt))
 signal.setitimer(signal.ITIMER_REAL, 0)
-made = None
 assert used() == before, (used(), before)
 """
-    run_silently(runner, PROLOGUE.format(kind=kind, settings=settings) + source)
+    run_silently(
+        runner, PROLOGUE.format(kind=kind, settings=settings) + source, first=BLOCKING_ALARMS, env=with_tests_on_path()
+    )
 
 
 @KINDS

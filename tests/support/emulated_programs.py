@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from support.forking import FORKED
 
@@ -23,6 +24,11 @@ def raises(function, error, message):
     raise AssertionError(f"did not raise {error.__name__}")
 """
 PROLOGUE_WITH_FORK = PROLOGUE + FORKED
+# Before any thread exists: up to CPython 3.12, a signal that another thread receives delays the late exceptions.
+BLOCKING_ALARMS = """
+import _signal
+_signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGALRM})
+"""
 
 
 def output_of(runner, source, *, first="", **settings):
@@ -40,3 +46,9 @@ def run_silently(runner, source, **settings):
 
 def environment_emulating(devices="cuda:2@h200"):
     return {**os.environ, "FOREBAY_EMULATE": devices}
+
+
+def with_tests_on_path():
+    """Return the environment of a program that imports `support`."""
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    return os.environ | {"PYTHONPATH": path}

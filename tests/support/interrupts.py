@@ -9,7 +9,7 @@ from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["call_interrupted", "count_points", "reaches_caller"]
+__all__ = ["call_interrupted", "catch_interrupts", "count_points", "reaches_caller"]
 
 _CHECKING = {"CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME"}  # instructions after which signal handlers run
 
@@ -89,4 +89,19 @@ def reaches_caller(function: Callable[[], Any], folder: str, number: int) -> boo
         while error is not None:
             found = found or isinstance(error, KeyboardInterrupt)
             error.__traceback__, error = None, error.__context__
+    return found
+
+
+def catch_interrupts(function: Callable[[], Any], *errors: type[BaseException], levels: int = 8) -> list[BaseException]:
+    """Call a function. Return the errors that it ends with, those included that arrive late, each at a level."""
+    found: list[BaseException] = []
+    try:
+        if levels:
+            found = catch_interrupts(function, *errors, levels=levels - 1)
+        else:
+            function()
+            for _ in range(9):  # late exceptions arrive at the end of an iteration
+                pass
+    except errors as error:
+        found.append(error)
     return found

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 
 import pytest
 from support.cuda_faults import BEGIN, output_of
+from support.interrupts import catch_interrupts
 from support.software_driver import lines_of, run
+
+CATCH = "from __future__ import annotations\n" + inspect.getsource(catch_interrupts)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
 
@@ -84,11 +88,11 @@ print(made >= 8, ooms >= 7, {name: count for name, count in rest.items() if name
 def test_interrupted_calls_leave_nothing(settings):
     program = """
 def error_of_interrupted(function):
-    try:
-        function()
-    except (KeyboardInterrupt, DeviceError) as raised:  # the latter at the end of a capture that was interrupted
+    # A DeviceError is raised at the end of a capture that was interrupted.
+    for error in catch_interrupts(function, KeyboardInterrupt, DeviceError):
+        raised = error
         while raised is not None:
-            error, raised.__traceback__, raised = raised, None, raised.__context__
+            raised.__traceback__, raised = None, raised.__context__
         return error
 
 sys.unraisablehook = lambda info: None  # an interrupt inside a destructor
@@ -116,7 +120,7 @@ settle()
 rest = live()
 print(made > 100, {name: count for name, count in rest.items() if name != "contexts"})
 """
-    lines = lines_of(BEGIN + program, PYTORCH_ALLOC_CONF=settings)
+    lines = lines_of(CATCH + BEGIN + program, PYTORCH_ALLOC_CONF=settings)
     assert lines == ["True {'device': 1, 'graphs': 1, 'graph_execs': 1, 'modules': 3}"]
 
 

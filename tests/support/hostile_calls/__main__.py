@@ -32,6 +32,7 @@ from support.hostile_calls.subjects import (
     real_arguments,
 )
 from support.hostile_calls.values import Reentry, values
+from support.interrupts import catch_interrupts
 
 KEPT = ("Block", "Mark", "HostBlock", "PinnedLease", "OperationStart", "ManagedTensor", "PyCapsule", "ThreadState")
 CHANGES = {"seal", "in_context", "everywhere"}  # they replace NumPy's allocator: rarely called
@@ -103,8 +104,7 @@ class Calls:
         known = list(functions(self.module).items())
         self.subject: tuple[str, type, Any] | None = None
         for _ in range(calls):
-            with contextlib.suppress(BaseException):  # a value cannot be made, or interrupts
-                self._random_call(kinds, known)
+            self._try(lambda: self._random_call(kinds, known))
 
     def _random_call(self, kinds: list[tuple[str, type]], known: list[tuple[str, Any]]) -> None:
         if known and (not kinds or self.random.random() < len(known) / (len(known) + 4 * len(kinds))):
@@ -163,21 +163,32 @@ class Calls:
     def _each_value(self, name: str, function: Callable[[int], Any], count: int) -> None:
         for number, (label, make) in enumerate(self.values.items()):
             for position in range(max(count, 1)):
-                with contextlib.suppress(BaseException):  # a value cannot be made, or interrupts
-                    bound = function(number)
-                    if callable(bound):
-                        chosen = [
-                            (label, make()) if position in (at, count - 1) else ("1", 1)
-                            for at in range(min(count, parameters(bound) + 1))
-                        ]
-                        self._call(name, bound, chosen)
+                self._try(
+                    lambda at=position, n=number, text=label, m=make: self._call_at(
+                        name, function(n), at, count, text, m
+                    )
+                )
+
+    def _try(self, call: Callable[[], Any]) -> None:
+        """Call a function, which may be unable to make a value, or be interrupted."""
+        catch_interrupts(call, BaseException)
+
+    def _call_at(self, name: str, bound: Any, position: int, count: int, label: str, make: Callable[[], Any]) -> None:
+        if callable(bound):
+            chosen = [
+                (label, make()) if position in (at, count - 1) else ("1", 1)
+                for at in range(min(count, parameters(bound) + 1))
+            ]
+            self._call(name, bound, chosen)
 
     def _operators(self, name: str, kind: type, number: int) -> None:
         for label in (*_UNARY, *_BINARY):
-            with contextlib.suppress(BaseException):  # a value cannot be made, or interrupts
-                found = objects(self.module, name, kind, number, self.reenter)
-                if found is not None:
-                    self._operator(f"{name}#{number}", found, label)
+            self._try(lambda text=label: self._operator_of(name, kind, number, text))
+
+    def _operator_of(self, name: str, kind: type, number: int, label: str) -> None:
+        found = objects(self.module, name, kind, number, self.reenter)
+        if found is not None:
+            self._operator(f"{name}#{number}", found, label)
 
     def _operator(self, name: str, found: Any, label: str | None = None) -> None:
         label = label or self.random.choice([*_UNARY, *_BINARY])
