@@ -17,7 +17,7 @@ import pytest
 import forebay
 from forebay._base import temporary_folders, trusted_folders
 from forebay._base.atomic_write import atomic_write, check_writable
-from forebay.backends.nvidia.kernels.kernel_cache import KernelCache
+from forebay.backends.common.kernel_cache import KernelCache
 from forebay.commands import CommandError
 from forebay.commands.run_output import make_directory
 from forebay.observe import trace

@@ -20,7 +20,7 @@ import pytest
 LAYERS = (
     "_core errors profiles",
     "spi < _base < records rehearsal",
-    "backends < vendor",
+    "backends.common < backends < vendor < backends.nvidia backends.metal",
     "runtime",
     "simulate observe < snapshot",
     "names memory random storage < interop flight_recorder < _oom_advice < _wiring",
@@ -276,6 +276,7 @@ MODULES |= {"forebay.snapshot.formats.native", "forebay.cuda", "forebay.mps"}
         ("forebay.runtime.streams.stream", "def f():\n    import forebay.runtime.memory.storage", "comes later"),
         ("forebay.runtime.streams.stream", "if TYPE_CHECKING:\n    import forebay.runtime.memory.storage", "later"),
         ("forebay.cuda", "import forebay.mps", "not before"),
+        ("forebay.backends.host.driver", "import forebay.vendor", "not before"),
         ("forebay", "import forebay.testing.fake", "layer 7"),
         ("forebay.snapshot.formats.native", "import forebay.runtime.streams.stream", "imports only"),
         ("forebay.snapshot.formats.native", "import cupy.cuda", "imports only"),

@@ -7,8 +7,9 @@ import sys
 import pytest
 
 import forebay
-from forebay._base.address_allocator import ALIGNMENT, AddressAllocator
+from forebay._base.address_allocator import AddressAllocator
 from forebay.simulate import Device, World
+from forebay.spi import SEGMENT_ALIGNMENT
 
 TIB = 1 << 40
 
@@ -78,19 +79,19 @@ def test_released_pool_cannot_be_used():
 
 
 def test_lowest_free_address_is_allocated():
-    addresses = AddressAllocator(0, 100 * ALIGNMENT)
-    first, second, third = (addresses.allocate(2 * ALIGNMENT - 5) for _ in range(3))
-    assert (first, second, third) == (0, 2 * ALIGNMENT, 4 * ALIGNMENT)
-    assert addresses.free(second) == 2 * ALIGNMENT - 5
-    assert addresses.allocate(3 * ALIGNMENT) == 6 * ALIGNMENT
+    addresses = AddressAllocator(0, 100 * SEGMENT_ALIGNMENT)
+    first, second, third = (addresses.allocate(2 * SEGMENT_ALIGNMENT - 5) for _ in range(3))
+    assert (first, second, third) == (0, 2 * SEGMENT_ALIGNMENT, 4 * SEGMENT_ALIGNMENT)
+    assert addresses.free(second) == 2 * SEGMENT_ALIGNMENT - 5
+    assert addresses.allocate(3 * SEGMENT_ALIGNMENT) == 6 * SEGMENT_ALIGNMENT
     assert addresses.allocate(1) == second
-    assert [addresses.free(address) for address in (first, second)] == [2 * ALIGNMENT - 5, 1]
-    assert addresses.allocate(4 * ALIGNMENT) == 0  # two free ranges were merged
+    assert [addresses.free(address) for address in (first, second)] == [2 * SEGMENT_ALIGNMENT - 5, 1]
+    assert addresses.allocate(4 * SEGMENT_ALIGNMENT) == 0  # two free ranges were merged
     assert addresses.free(12345) is None
     with pytest.raises(MemoryError):
-        addresses.allocate(92 * ALIGNMENT)
-    assert addresses.outside_allocation(4 * ALIGNMENT + 10, 5) is False
-    assert addresses.outside_allocation(50 * ALIGNMENT, 1) is True
+        addresses.allocate(92 * SEGMENT_ALIGNMENT)
+    assert addresses.outside_allocation(4 * SEGMENT_ALIGNMENT + 10, 5) is False
+    assert addresses.outside_allocation(50 * SEGMENT_ALIGNMENT, 1) is True
 
 
 def test_block_is_freed_although_a_profiler_keeps_frames():

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-__all__ = ["ALIGNMENT", "AddressAllocator"]
+from forebay.spi import SEGMENT_ALIGNMENT
 
-ALIGNMENT = 2 << 20
+__all__ = ["AddressAllocator"]
 
 _Holes = tuple[tuple[int, int], ...]  # start and end of each free range, in order; there are usually few
 
 
 class AddressAllocator:
-    """First-fit allocator of an address range, in multiples of ALIGNMENT (2 MiB).
+    """First-fit allocator of an address range, in multiples of `forebay.spi.SEGMENT_ALIGNMENT` (2 MiB).
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class AddressAllocator:
 
     Examples
     --------
-    >>> addresses = AddressAllocator(0x200000, 4 * ALIGNMENT)
+    >>> addresses = AddressAllocator(0x200000, 4 * SEGMENT_ALIGNMENT)
     >>> hex(addresses.allocate(100)), hex(addresses.allocate(100))
     ('0x200000', '0x400000')
     >>> addresses.free(0x200000)
@@ -50,7 +50,7 @@ class AddressAllocator:
         Returns
         -------
         int
-            The address, a multiple of ALIGNMENT above `base`.
+            The address, a multiple of `SEGMENT_ALIGNMENT` above `base`.
 
         Raises
         ------
@@ -128,4 +128,4 @@ class AddressAllocator:
 
 
 def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+    return -(-nbytes // SEGMENT_ALIGNMENT) * SEGMENT_ALIGNMENT

@@ -15,8 +15,8 @@ _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.S
 def signals_blocked() -> Iterator[None]:
     """Context manager: threads that are created in it get no signals, except those of faults.
 
-    A thread inherits the mask of its creator. If a thread of the library accepted signals, a program that blocks a
-    signal in its own threads and waits for it with `signal.sigwait` would not get it.
+    A thread inherits the mask of its creator. If a thread of a library accepted signals, a program that blocks a signal
+    in its own threads and waits for it with `signal.sigwait` would not get it.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:  # setting a mask runs pending handlers, which may raise

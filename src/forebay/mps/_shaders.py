@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from forebay._base import config
 from forebay.errors import DeviceError, ForebayError, Unsupported
 from forebay.mps._kind import MPS, check_available, open_device
 from forebay.names.unsupported import unsupported_error
@@ -180,7 +181,7 @@ def compile_shader(source: str) -> MetalLibrary:
         raise TypeError(f"source must be a str, not {type(source).__name__}")
     opened, port = _shaders("forebay.mps.compile_shader")
     try:
-        return MetalLibrary(opened, port.compile_shader(source))
+        return MetalLibrary(opened, port.compile_shader(source, fast_math=config.MPS_FAST_MATH.value()))
     except DeviceError as error:
         if not error.code:  # not the compiler's
             raise

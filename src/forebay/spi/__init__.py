@@ -42,11 +42,12 @@ from forebay.spi.queues import (
     StridedCopy,
     Timing,
 )
-from forebay.spi.required import Driver, Port, Queue
+from forebay.spi.required import SEGMENT_ALIGNMENT, Driver, Port, Queue
 from forebay.spi.shaders import Shader, ShaderLibrary, Shaders, StorageModes, ToolTraces
 from forebay.spi.sharing import SharedMark, Shares
 
 __all__ = [
+    "SEGMENT_ALIGNMENT",
     "CapturedGraph",
     "CapturedNode",
     "Captures",

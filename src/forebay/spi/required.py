@@ -6,7 +6,9 @@ from typing import Protocol
 
 from forebay.spi.properties import DeviceProps
 
-__all__ = ["Driver", "Port", "Queue"]
+__all__ = ["SEGMENT_ALIGNMENT", "Driver", "Port", "Queue"]
+
+SEGMENT_ALIGNMENT = 2 << 20  # bytes: see `Port.reserve`
 
 
 class Queue(Protocol):
@@ -133,7 +135,7 @@ class Port(Protocol):
         Returns
         -------
         int
-            Address, aligned to 2 MiB or more, or to `Heaps.alignment` if the device has heaps.
+            Address, aligned to `SEGMENT_ALIGNMENT`, 2 MiB, or to `Heaps.alignment` if the device has heaps.
 
         Raises
         ------

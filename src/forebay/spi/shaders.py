@@ -84,13 +84,15 @@ class ShaderLibrary(Protocol):
 class Shaders(Protocol):
     """A Port that compiles kernels in the language of its device."""
 
-    def compile_shader(self, source: str) -> ShaderLibrary:
+    def compile_shader(self, source: str, *, fast_math: bool = False) -> ShaderLibrary:
         """Compile a program.
 
         Parameters
         ----------
         source : str
             Text of the program, for MPS in the Metal Shading Language.
+        fast_math : bool, default False
+            Whether the compiler may choose faster, less exact arithmetic.
 
         Returns
         -------

@@ -12,9 +12,23 @@ cdef tuple _watches = ()  # replaced, never changed: a destructor may begin or e
 
 @cython.final
 cdef class ReleaseLog:
+    """The releases of one port's memory, which captured graphs and captures see.
+
+    Note a range after the port's `memory` lacks it, and before it is unmapped.
+    """
+
     cdef readonly Py_ssize_t count
 
     def note(self, uint64_t address, uint64_t nbytes):
+        """Note a release.
+
+        Parameters
+        ----------
+        address : int
+            Address of the range.
+        nbytes : int
+            Size in bytes.
+        """
         cdef ReleaseWatch watch
         for watch in _watches:
             watch.releases.append((len(watch.work), address, nbytes))

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from forebay.backends.common._releases import ReleaseLog
+from forebay.backends.common.cuda_errors import ILLEGAL_ADDRESS
 from forebay.backends.common.draw_encoding import written_range
 from forebay.backends.common.strided_copy_encoding import touched_spans
+from forebay.errors import DeviceError
 from forebay.spi import CapturedNode
 
-__all__ = ["RELEASED", "CapturedMemory", "MemorySource"]
+__all__ = ["CapturedMemory", "MemorySource"]
 
-RELEASED: Final = (  # of an address and a size in bytes
+_RELEASED = (  # of an address and a size in bytes
     "The graph uses {1} bytes at {0:#x}, but the device has released that memory since the capture: "
     "keep the tensors that a graph reads and writes alive for as long as it is replayed."
 )
@@ -25,21 +27,49 @@ _Span = tuple[int, int]  # address and size in bytes
 
 
 class MemorySource(Protocol):
-    """A port as the owner of memory."""
+    """A port as the owner of memory.
+
+    It notes a release in `releases` after `memory` lacks the range, and before the range is unmapped.
+    """
 
     @property
-    def releases(self) -> ReleaseLog: ...  # noted after `memory` lacks the range, and before it is unmapped
-    def memory(self) -> Iterable[_Span]: ...  # all memory that graphs may use
+    def releases(self) -> ReleaseLog:
+        """The releases of the port's memory."""
+
+    def memory(self) -> Iterable[_Span]:
+        """Return all memory that graphs may use.
+
+        Returns
+        -------
+        iterable of tuple of int
+            Address and size in bytes of each range.
+        """
+
+
+class _LaunchQueue(Protocol):
+    """A queue of a launch."""
+
+    def driver_error(self, code: int, call: str) -> DeviceError: ...  # the error for CUDA's error code
 
 
 _P = TypeVar("_P", bound=MemorySource)
 
 
 class CapturedMemory(Generic[_P]):
-    """The ranges of the ports' memory that nodes access. Host functions are excluded: they keep their memory alive.
+    """The ranges of the ports' memory that a captured graph accesses, to be checked before each launch.
 
-    `releases` are those during the capture: the number of nodes before it, address and size. `inner` are the graphs
-    that became parts of this one.
+    Access to unmapped memory would end the process. Memory that host functions use is not included: they keep it alive.
+
+    Parameters
+    ----------
+    ports : iterable of MemorySource
+        The ports of the captured queues.
+    work : iterable of CapturedNode
+        The nodes.
+    releases : iterable of tuple of int, optional
+        Releases during the capture: number of nodes before it, address and size in bytes.
+    inner : iterable of CapturedMemory, optional
+        Memory of the graphs that became parts of this one.
     """
 
     def __init__(
@@ -64,8 +94,32 @@ class CapturedMemory(Generic[_P]):
         self.ports: tuple[_P, ...] = tuple(own) if all(map(mapped.contains, self.spans)) else every
         self.logs: tuple[ReleaseLog, ...] = tuple(port.releases for port in self.ports)
 
+    def check(self, queue: _LaunchQueue) -> None:
+        """Check that the graph can be launched. Cheap if the ports have not released memory since the last check.
+
+        Parameters
+        ----------
+        queue : Queue
+            The queue of the launch.
+
+        Raises
+        ------
+        DeviceError
+            If a port has released memory that the graph uses: code 700.
+        """
+        if (lost := self.lost()) is not None:
+            error = queue.driver_error(ILLEGAL_ADDRESS, "launch")
+            error.add_note(_RELEASED.format(*lost))
+            raise error
+
     def lost(self) -> _Span | None:
-        """Return a range that is no longer mapped, if any. Cheap if the ports have not released memory since."""
+        """Return a range that the graph uses and that is no longer mapped.
+
+        Returns
+        -------
+        tuple of int or None
+            Address and size in bytes; None if all memory is mapped.
+        """
         count = 0
         for log in self.logs:  # a plain loop, as every replay runs it
             count += log.count

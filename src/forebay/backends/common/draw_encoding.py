@@ -9,7 +9,7 @@ from forebay import _core
 from forebay.errors import DeviceError
 from forebay.spi import Draw
 
-__all__ = ["draw_now", "element_size", "is_valid", "pack_draw", "written_range"]
+__all__ = ["draw_now", "element_size", "is_valid_draw", "pack_draw", "written_range"]
 
 _LAWS = {
     law: at
@@ -36,18 +36,45 @@ _UINT64_MAX = (1 << 64) - 1
 _native = ctypes.CDLL(_core.__file__)
 _written, _draw_now = _native.forebay_draw_written, _native.forebay_draw_now
 _written.restype, _written.argtypes = None, [ctypes.c_char_p, *[ctypes.POINTER(ctypes.c_size_t)] * 2]
-_is_valid = _native.forebay_is_valid_draw
-_is_valid.argtypes, _is_valid.restype = [ctypes.c_char_p, ctypes.c_size_t], ctypes.c_bool
+_is_valid_draw = _native.forebay_is_valid_draw
+_is_valid_draw.argtypes, _is_valid_draw.restype = [ctypes.c_char_p, ctypes.c_size_t], ctypes.c_bool
 _draw_now.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
 
 
 def element_size(element: str) -> int:
-    """Return the number of bytes of an element that can be drawn."""
+    """Return the size of an element that can be drawn.
+
+    Parameters
+    ----------
+    element : str
+        Its type, as in `Draw.element`.
+
+    Returns
+    -------
+    int
+        Bytes.
+    """
     return _SIZES[element]
 
 
 def pack_draw(draw: Draw) -> bytes:
-    """Return the bytes for `_core.Queue.draw_packed`. Raises ValueError if a name is unknown."""
+    """Return a random fill as bytes for kernels: the struct of `native/random/draw.hpp`, and its axes.
+
+    Parameters
+    ----------
+    draw : Draw
+        The fill.
+
+    Returns
+    -------
+    bytes
+        The struct and the axes.
+
+    Raises
+    ------
+    ValueError
+        If a name or a number in it is unknown.
+    """
     if draw.distribution not in _LAWS or draw.element not in _ELEMENTS:
         raise ValueError(f"invalid draw: {draw}")
     header = _HEADER.pack(
@@ -69,9 +96,20 @@ def pack_draw(draw: Draw) -> bytes:
     return header + b"".join(struct.pack("=Qq", *axis) for axis in draw.axes) if draw.axes else header
 
 
-def is_valid(packed: bytes) -> bool:
-    """Return True if a packed draw can be executed."""
-    return bool(_is_valid(packed, len(packed)))
+def is_valid_draw(packed: bytes) -> bool:
+    """Return True if a random fill can be executed.
+
+    Parameters
+    ----------
+    packed : bytes
+        What `pack_draw` returned.
+
+    Returns
+    -------
+    bool
+        False if its numbers do not fit each other.
+    """
+    return bool(_is_valid_draw(packed, len(packed)))
 
 
 def draw_now(draw: Draw) -> None:
@@ -96,7 +134,18 @@ def draw_now(draw: Draw) -> None:
 
 
 def written_range(draw: Draw) -> tuple[int, int]:
-    """Return the address and the size in bytes of the range that spans all elements, gaps included."""
+    """Return the range that spans all elements of a random fill, gaps included.
+
+    Parameters
+    ----------
+    draw : Draw
+        The fill.
+
+    Returns
+    -------
+    tuple of int
+        Address and size in bytes.
+    """
     address, nbytes = ctypes.c_size_t(), ctypes.c_size_t()
     _written(pack_draw(draw), ctypes.byref(address), ctypes.byref(nbytes))
     return address.value, nbytes.value

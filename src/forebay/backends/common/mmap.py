@@ -63,10 +63,25 @@ def map_memory(nbytes: int, *, charged: bool = True) -> int:
 
 
 def reserve_pages(nbytes: int, *, charged: bool = True) -> int:
-    """Reserve address space, aligned to ALIGNMENT, and return its address. An access before `commit_pages` is an error.
+    """Reserve a range of the process's addresses, without memory: an access is an error.
 
-    PROT_NONE pages have no commit charge. Whether `commit_pages` charges them, and so detects a shortage, is decided
-    here: see `map_memory`.
+    Parameters
+    ----------
+    nbytes : int
+        Size in bytes.
+    charged : bool, default True
+        Whether memory that is later mapped to the range counts against what the system has promised. (Pages without
+        access do not; this decides whether `commit_pages` detects a shortage: see `map_memory`.)
+
+    Returns
+    -------
+    int
+        Address, aligned to 2 MiB.
+
+    Raises
+    ------
+    OSError
+        If the process has no such range.
     """
     return map_aligned(nbytes, writable=False, charged=charged)
 
@@ -96,7 +111,20 @@ def decommit_pages(address: int, nbytes: int, *, charged: bool = True) -> None:
 
 
 def unmap_memory(address: int, nbytes: int) -> None:
-    """Unmap a range. Raises OSError."""
+    """Return a mapped or reserved range of addresses to the system.
+
+    Parameters
+    ----------
+    address : int
+        Address of the range.
+    nbytes : int
+        Size in bytes.
+
+    Raises
+    ------
+    OSError
+        If the system refuses.
+    """
     if _libc.munmap(address, _pages(nbytes)):
         raise _os_error(ctypes.get_errno(), "munmap")
 

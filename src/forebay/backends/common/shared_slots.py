@@ -10,7 +10,7 @@ import os
 import threading
 from collections import deque
 from functools import cache
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 from weakref import WeakValueDictionary
 
 from forebay import _core
@@ -157,26 +157,6 @@ class _Slot(Disposable):
             _native.forebay_reach(_native.forebay_new_request(self.address, self.base))
             self._write(_BASE, self.base)
 
-    @classmethod
-    def create(cls) -> Self:
-        """Allocate a slot of this process."""
-        return cls(*_pages.allocate(), own=True)
-
-    @classmethod
-    def open(cls, data: object, device: str) -> Self:
-        """Open a slot of another process by its handle. Raises DeviceError with the reason."""
-        handle = Handle.parse(data, _PURPOSE, device)
-        if handle.process == os.getpid():
-            message = "invalid device context: the handle was created by this process, which cannot open it"
-            raise DeviceError(message, code=INVALID_CONTEXT, call="open", device=device)
-        if handle.nbytes != _SLOT * _SLOTS or handle.offset % _SLOT or handle.offset >= handle.nbytes:
-            raise invalid_handle("the handle is not valid for this call", device)
-        slot = cls(_pages.open(handle, device), handle.offset, own=False)
-        slot.base = handle.word
-        slot.owner = handle.process
-        slot.check(device)
-        return slot
-
     def check(self, device: str = "") -> None:
         """Raise DeviceError if the process that created the slot has dropped it."""
         if self._read(_BASE) != self.base:
@@ -215,9 +195,78 @@ class _Slot(Disposable):
 
 
 class SharedEvent(_Slot):
-    """An event shared by several processes; see `spi.SharedMark`."""
+    """An event shared by several processes, in shared memory; implements `spi.SharedMark`.
+
+    The queues that record it or wait for it have `call_native(function, argument)`, as those with the ability
+    `spi.Launches`. If these functions must not block, they also have `call_blocking(function, argument, owner)`, which
+    lets later work wait for a function that does, and keeps `owner` alive.
+    """
+
+    ORPHANED: ClassVar[int] = ORPHANED
+    """Failure code of queued work that waited for a process which ended before it reached the event."""
+
+    @classmethod
+    def create(cls) -> Self:
+        """Create an event that no other process has yet.
+
+        Returns
+        -------
+        SharedEvent
+            The event.
+
+        Raises
+        ------
+        Unsupported
+            If the system cannot share memory files.
+        """
+        return cls(*_pages.allocate(), own=True)
+
+    @classmethod
+    def open(cls, data: object, device: str) -> Self:
+        """Open an event of another process.
+
+        Parameters
+        ----------
+        data : bytes
+            The event's handle.
+        device : str
+            Name of the device, for errors.
+
+        Returns
+        -------
+        SharedEvent
+            The event.
+
+        Raises
+        ------
+        DeviceError
+            If the handle is invalid, or the process has dropped the event or has ended.
+        """
+        handle = Handle.parse(data, _PURPOSE, device)
+        if handle.process == os.getpid():
+            message = "invalid device context: the handle was created by this process, which cannot open it"
+            raise DeviceError(message, code=INVALID_CONTEXT, call="open", device=device)
+        if handle.nbytes != _SLOT * _SLOTS or handle.offset % _SLOT or handle.offset >= handle.nbytes:
+            raise invalid_handle("the handle is not valid for this call", device)
+        slot = cls(_pages.open(handle, device), handle.offset, own=False)
+        slot.base = handle.word
+        slot.owner = handle.process
+        slot.check(device)
+        return slot
 
     def record(self, queue: Queue) -> int:
+        """Record the event behind the work of a queue.
+
+        Parameters
+        ----------
+        queue : Queue
+            A queue of this process.
+
+        Returns
+        -------
+        int
+            Word of the record.
+        """
         self.check()
         word: int = _native.forebay_record(self.address, os.getpid())
         try:
@@ -228,14 +277,45 @@ class SharedEvent(_Slot):
         return word
 
     def last(self) -> int:
+        """Return the word of the last record, by any process.
+
+        Returns
+        -------
+        int
+            The word; 0 if there is none.
+        """
         self.check()
         word = self._read(_RECORDED)
         return 0 if word == self.base else word
 
     def reached(self, word: int) -> bool:
+        """Return True if a record has been reached, without blocking.
+
+        Parameters
+        ----------
+        word : int
+            Word of the record.
+
+        Returns
+        -------
+        bool
+            Whether the record has been reached.
+        """
         return self._read(_REACHED) >= word >> _PROCESS_BITS
 
     def wait(self, word: int) -> None:
+        """Block the calling thread until a record has been reached.
+
+        Parameters
+        ----------
+        word : int
+            Word of the record.
+
+        Raises
+        ------
+        DeviceError
+            If the recording process ended before: code `ORPHANED`.
+        """
         while word and (outcome := _native.forebay_wait(self.address, word, SLICE)):
             if outcome == ORPHANED:
                 process = word & _PROCESS_MASK
@@ -246,6 +326,15 @@ class SharedEvent(_Slot):
                 )
 
     def wait_for(self, queue: Queue, word: int) -> None:
+        """Make all work that is queued later wait until a record has been reached.
+
+        Parameters
+        ----------
+        queue : Queue
+            A queue of this process.
+        word : int
+            Word of the record.
+        """
         if word and not self.reached(word):
             self._enqueue(queue, _AWAIT, word, blocks=True)
 

@@ -101,7 +101,23 @@ def copy_strided_now(copy: StridedCopy) -> None:
 
 
 def simplify_strided_copy(copy: StridedCopy) -> SimplifiedCopy | None:
-    """Return a copy with as few axes as possible, or None if it has no elements. Raises ValueError if it is invalid."""
+    """Return a strided copy with as few axes as possible.
+
+    Parameters
+    ----------
+    copy : StridedCopy
+        The copy or the fill.
+
+    Returns
+    -------
+    SimplifiedCopy or None
+        The same copy; None if it has no elements.
+
+    Raises
+    ------
+    ValueError
+        If the copy is invalid.
+    """
     encoded = pack_strided_copy(copy)
     buffer = ctypes.create_string_buffer(len(encoded) + _AXIS.size)
     size = _simplify(encoded, len(encoded), buffer)
@@ -115,7 +131,18 @@ def simplify_strided_copy(copy: StridedCopy) -> SimplifiedCopy | None:
 
 
 def touched_spans(copy: StridedCopy) -> list[tuple[int, int]]:
-    """Return the address and size in bytes of the destination and of the source, gaps between elements included."""
+    """Return the memory that a strided copy accesses, gaps between elements included.
+
+    Parameters
+    ----------
+    copy : StridedCopy
+        The copy or the fill.
+
+    Returns
+    -------
+    list of tuple of int
+        Address and size in bytes of the destination and, if it is not a fill, of the source.
+    """
     spans = [_span(copy.to, copy.shape, copy.to_strides, copy.itemsize)]
     if not copy.value:
         size = _SIZES[copy.source_element] if copy.source_element else copy.itemsize

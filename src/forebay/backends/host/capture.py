@@ -8,8 +8,7 @@ from forebay import _core
 from forebay.backends.common import recorded_work
 from forebay.backends.common.arguments import integer_of
 from forebay.backends.common.capture_recorder import CapturedMark, CaptureRecorder, wait_in_capture
-from forebay.backends.common.captured_memory import RELEASED, CapturedMemory
-from forebay.backends.common.cuda_errors import ILLEGAL_ADDRESS
+from forebay.backends.common.captured_memory import CapturedMemory
 from forebay.backends.common.draw_encoding import pack_draw
 from forebay.backends.host.program import AtLaunch, Piece, ProgramTemplate, pieces_of, reseeded
 from forebay.backends.host.queue import HostQueue, Owner
@@ -79,8 +78,7 @@ class HostCapturedGraph(CaptureRecorder[HostQueue]):
 
     def _check_memory(self, queue: HostQueue) -> None:
         """Raise DeviceError if the graph uses memory that was released."""
-        if (lost := self.memory.lost()) is not None:
-            raise queue.driver_error(ILLEGAL_ADDRESS, "launch", RELEASED.format(*lost))
+        self.memory.check(queue)
 
 
 class CapturingQueue(HostQueue):

@@ -11,15 +11,20 @@ import ctypes
 from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
 
-from forebay.backends.common import recorded_work
-from forebay.backends.common.arguments import integer_of
-from forebay.backends.common.capture_recorder import CapturedMark, CaptureRecorder, wait_in_capture
-from forebay.backends.common.captured_memory import RELEASED, CapturedMemory, MemorySource
-from forebay.backends.common.cuda_errors import ILLEGAL_ADDRESS
-from forebay.backends.common.draw_encoding import is_valid, pack_draw
 from forebay.backends.metal.queue import MetalQueue
 from forebay.errors import Unsupported
 from forebay.spi import CapturedNode, Draw, Queue, StridedCopy
+from forebay.vendor import (
+    CapturedMark,
+    CapturedMemory,
+    CaptureRecorder,
+    MemorySource,
+    integer_of,
+    is_valid_draw,
+    pack_draw,
+    recorded_work,
+    wait_in_capture,
+)
 
 __all__ = ["CapturingQueue", "MetalCapturedGraph"]
 
@@ -64,8 +69,7 @@ class MetalCapturedGraph(CaptureRecorder[MetalQueue]):
             return
         queue.check_usable()
         with self.lock:
-            if (lost := self._memory.lost()) is not None:
-                raise queue.driver_error(ILLEGAL_ADDRESS, "launch", RELEASED.format(*lost))
+            self._memory.check(queue)
             if self._last is not None and self._last is not queue and not self._last.closed:
                 queue.wait_for(self._last, self._last.signal())
             self._last = queue
@@ -135,7 +139,7 @@ class CapturingQueue(MetalQueue):
         self.recording.add(self, "fill", **recorded_work.fill(dst, byte, nbytes))
 
     def draw(self, draw: Draw) -> None:
-        if not is_valid(pack_draw(draw._replace(seed=0, offset=0))):
+        if not is_valid_draw(pack_draw(draw._replace(seed=0, offset=0))):
             raise ValueError(f"invalid draw: {draw}")
         self.recording.add(self, "draw", **recorded_work.draw(draw))
 

@@ -7,12 +7,11 @@ import subprocess
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from forebay.backends.common.arguments import integer_of
-from forebay.backends.common.cuda_errors import INVALID_DEVICE
 from forebay.backends.metal.calls import autorelease_pool, foundation, invoke, metal
 from forebay.backends.metal.discovery import discover
 from forebay.errors import DeviceError, Forked
 from forebay.spi import DeviceProps, Heaps
+from forebay.vendor import cuda_errors, integer_of
 
 if TYPE_CHECKING:
     from forebay.backends.metal.port import MetalPort
@@ -71,7 +70,9 @@ class MetalDriver:
         if found.device is None:
             raise DeviceError(found.text(), call=function, device=name)
         if index != 0:
-            raise DeviceError(f"{name} does not exist: there is one MPS device", code=INVALID_DEVICE, call=function)
+            raise DeviceError(
+                f"{name} does not exist: there is one MPS device", code=cuda_errors.INVALID_DEVICE, call=function
+            )
         if found.process != os.getpid():
             raise Forked(
                 f"{name}: Metal was initialised before this process was forked, and does not survive a fork: start "

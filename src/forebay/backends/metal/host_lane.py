@@ -9,9 +9,9 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from forebay._base.signal_mask import signals_blocked
 from forebay.backends.metal.calls import autorelease_pool
 from forebay.backends.metal.commands import HostCall
+from forebay.vendor import signals_blocked
 
 __all__ = ["HostLane", "await_value"]
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from forebay.backends.common.mmap import reserve_pages, unmap_memory
 from forebay.backends.metal.calls import metal, new
+from forebay.vendor import reserve_pages, unmap_memory
 
 __all__ = ["Region", "Regions", "contents_address", "new_heap_buffer", "new_shared_buffer"]
 

@@ -10,10 +10,6 @@ from itertools import count
 from typing import Any
 from weakref import WeakSet
 
-from forebay._base.byte_sizes import format_bytes
-from forebay.backends.common._releases import ReleaseLog
-from forebay.backends.common.arguments import integer_of, size_of
-from forebay.backends.common.cuda_errors import INVALID_VALUE, OUT_OF_MEMORY
 from forebay.backends.metal import (
     capture,  # noqa: F401 - registers the class of captured graphs
     tool_trace,
@@ -26,6 +22,7 @@ from forebay.backends.metal.memory import Region, Regions, new_heap_buffer, new_
 from forebay.backends.metal.queue import MetalQueue
 from forebay.errors import DeviceError, Forked, OutOfMemory, WrongState
 from forebay.spi import DeviceProps
+from forebay.vendor import ReleaseLog, cuda_errors, integer_of, out_of_memory_error, size_of
 
 __all__ = ["MetalPort"]
 
@@ -42,7 +39,7 @@ class MetalPort:
         self.regions: Regions = Regions()  # all memory that has a buffer
         self.kernels: Kernels = Kernels(device, self.name)
         self.busy_times: BusyTimes = BusyTimes()
-        self.releases: ReleaseLog = ReleaseLog()  # see `common.captured_memory.MemorySource`
+        self.releases: ReleaseLog = ReleaseLog()  # see `forebay.vendor.MemorySource`
         self._lock = threading.RLock()
         self._queues: dict[int, MetalQueue] = {}
         self._handles = count(_STEP, _STEP)
@@ -163,9 +160,9 @@ class MetalPort:
         """Note a time, in seconds, in which the GPU ran work of this port."""
         self.busy_times.add(begin, end)
 
-    def compile_shader(self, source: str) -> ShaderLibrary:
+    def compile_shader(self, source: str, *, fast_math: bool = False) -> ShaderLibrary:
         self._check_open()
-        return compile_shader(self, source)
+        return compile_shader(self, source, fast_math=fast_math)
 
     def load_shader_library(self, content: bytes) -> ShaderLibrary:
         self._check_open()
@@ -225,7 +222,7 @@ class MetalPort:
         region = known.pop(address, None)
         if region is None:
             message = f"{self.name}: {address:#x} is not the address of memory that `{origin}` returned"
-            raise DeviceError(message, code=INVALID_VALUE, call=call, device=self.name)
+            raise DeviceError(message, code=cuda_errors.INVALID_VALUE, call=call, device=self.name)
         self.regions.remove(address)
         self.releases.note(address, region.nbytes)
         region.drop_addresses()
@@ -233,17 +230,15 @@ class MetalPort:
     def _out_of_memory(self, nbytes: int) -> OutOfMemory:
         free, total = self.memory_info()
         reserved = sum(region.nbytes for region in tuple(self._segments.values()))
-        return OutOfMemory(
-            f"{self.name}: requested {format_bytes(nbytes)}, {format_bytes(free)} free of {format_bytes(total)}, "
-            f"{format_bytes(reserved)} reserved by forebay; a buffer has at most "
-            f"{format_bytes(self.props.heaps.longest if self.props.heaps else 0)}",
-            wanted=nbytes,
+        return out_of_memory_error(
+            self.name,
+            nbytes,
             free=free,
-            reserved=reserved,
             capacity=total,
-            code=OUT_OF_MEMORY,
+            reserved=reserved,
+            longest=self.props.heaps.longest if self.props.heaps else 0,
+            code=cuda_errors.OUT_OF_MEMORY,
             call="newHeapWithDescriptor:",
-            device=self.name,
         )
 
 

@@ -22,10 +22,6 @@ from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from weakref import WeakSet
 
-from forebay.backends.common.arguments import address_of, byte_of, index_of, size_of
-from forebay.backends.common.capture_recorder import CaptureMixin, wait_in_capture
-from forebay.backends.common.captured_memory import MemorySource
-from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.backends.metal import transfers
 from forebay.backends.metal.calls import autorelease_pool, device_error, hold, invoke, new
 from forebay.backends.metal.commands import Batch, Command, HostCall, Mark, Piece, Signal, Wait, encode, raise_event
@@ -36,6 +32,16 @@ from forebay.backends.metal.work_log import WorkLog, WorkTimes
 from forebay.errors import DeviceError, Forked, WrongState, warn_unraisable, without_frames
 from forebay.spi import Draw, StridedCopy
 from forebay.spi import Mark as AnyMark
+from forebay.vendor import (
+    CaptureMixin,
+    MemorySource,
+    accelerator_error,
+    address_of,
+    byte_of,
+    index_of,
+    size_of,
+    wait_in_capture,
+)
 
 if TYPE_CHECKING:
     from forebay.backends.metal.capture import MetalCapturedGraph

@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
-from forebay.backends.common.cuda_errors import INVALID_VALUE
 from forebay.backends.metal.commands import BLIT, COMPUTE
 from forebay.backends.metal.kernels.library import Kernels, dispatch
 from forebay.backends.metal.memory import Region, Regions
 from forebay.errors import DeviceError
+from forebay.vendor import cuda_errors
 
 __all__ = ["Transferring", "copy", "fill", "on_host", "region_of", "work_on_host"]
 
@@ -99,7 +99,7 @@ def region_of(queue: Transferring, address: int, nbytes: int, call: str) -> Regi
         name = queue.owner.name
         message = f"{name}: {nbytes} bytes at {address:#x} end beyond the memory at {region.start:#x}"
         message += f", which has {region.length} bytes"
-        raise DeviceError(message, code=INVALID_VALUE, call=call, device=name)
+        raise DeviceError(message, code=cuda_errors.INVALID_VALUE, call=call, device=name)
     return region
 
 

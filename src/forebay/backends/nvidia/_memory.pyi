@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from typing_extensions import disjoint_base
 
-from forebay.backends.common._releases import ReleaseLog
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.errors import OutOfMemory
+from forebay.vendor import ReleaseLog
 
 FUNCTIONS: Final[tuple[str, ...]]  # of the driver, which `load` sets
 
@@ -35,7 +35,7 @@ class DriverMemory:
     @property
     def pinned_in_place(self) -> dict[int, int]: ...
     @property
-    def releases(self) -> ReleaseLog: ...  # see `common.captured_memory.MemorySource`
+    def releases(self) -> ReleaseLog: ...  # see `forebay.vendor.MemorySource`
     def __init__(self, context: PrimaryContext) -> None: ...
     def out_of_memory(self, nbytes: int, function: str) -> OutOfMemory: ...  # implemented by a subclass
     def reserve(self, nbytes: int) -> int: ...

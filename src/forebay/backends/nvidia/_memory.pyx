@@ -5,12 +5,10 @@ from libc.stdint cimport uint64_t, uintptr_t
 
 from forebay.backends.nvidia._stream cimport Current, set_functions
 
-from forebay.backends.common._releases import ReleaseLog
-from forebay._base.address_allocator import ALIGNMENT as _ALIGNMENT
-from forebay.backends.common.arguments import address_of, integer_of, size_of
-from forebay.backends.common.cuda_errors import OUT_OF_MEMORY as _OUT_OF_MEMORY
 from forebay.backends.nvidia.calls import FATAL as _FATAL, error_of, known_losses as _known_losses, unknown_address
 from forebay.errors import DeviceError, WrongState
+from forebay.spi import SEGMENT_ALIGNMENT
+from forebay.vendor import ReleaseLog, address_of, cuda_errors, integer_of, size_of
 
 ctypedef int (*Release)(uint64_t) noexcept nogil
 
@@ -38,8 +36,8 @@ FUNCTIONS = (
     "cuGraphExecDestroy", "cuIpcCloseMemHandle",
 )
 cdef Functions driver
-cdef uint64_t ALIGNMENT = _ALIGNMENT
-cdef int OUT_OF_MEMORY = _OUT_OF_MEMORY
+cdef uint64_t ALIGNMENT = SEGMENT_ALIGNMENT
+cdef int OUT_OF_MEMORY = cuda_errors.OUT_OF_MEMORY
 
 
 cdef tuple RELEASES = FUNCTIONS[5:]  # those of type `Release`

@@ -15,7 +15,7 @@ from libcpp.memory cimport make_shared, shared_ptr
 from libcpp.vector cimport vector
 from posix.unistd cimport getpid
 
-from forebay.backends.common.arguments import address_of, byte_of, index_of, size_of
+from forebay.vendor import address_of, byte_of, index_of, size_of
 from forebay.backends.nvidia.calls import error_of
 from forebay.errors import DeviceError, WrongState, without_frames
 

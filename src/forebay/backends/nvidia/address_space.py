@@ -6,14 +6,12 @@ from collections.abc import Callable
 from threading import RLock
 from typing import Any
 
-from forebay._base.address_allocator import ALIGNMENT
-from forebay.backends.common._releases import ReleaseLog
-from forebay.backends.common.cuda_errors import INVALID_VALUE, OUT_OF_MEMORY
-from forebay.backends.common.page_ledger import AddressSpace, PageLedger, check_space_arguments
 from forebay.backends.nvidia._memory import free_addresses, map_page
 from forebay.backends.nvidia.calls import call_into, check, driver_api, error_of
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.errors import OutOfMemory
+from forebay.spi import SEGMENT_ALIGNMENT
+from forebay.vendor import AddressSpace, PageLedger, ReleaseLog, check_space_arguments, cuda_errors
 
 __all__ = ["CudaAddressSpaces"]
 
@@ -55,7 +53,7 @@ class CudaAddressSpaces:
         space: AddressSpace | None = None
         try:
             with self._context.current() as api:
-                call_into(made, api.cuMemAddressReserve, nbytes, ALIGNMENT, 0, 0)
+                call_into(made, api.cuMemAddressReserve, nbytes, SEGMENT_ALIGNMENT, 0, 0)
                 space = AddressSpace(self._address_of(made[0], nbytes), nbytes, page)
                 self._ledger.add(space)
         except BaseException:  # also of a signal handler
@@ -68,7 +66,7 @@ class CudaAddressSpaces:
 
     def _address_of(self, result: Any, nbytes: int) -> int:
         # The size has been checked, so that a driver for which it is invalid has no addresses for it.
-        if int(result[0]) in (OUT_OF_MEMORY, INVALID_VALUE):
+        if int(result[0]) in (cuda_errors.OUT_OF_MEMORY, cuda_errors.INVALID_VALUE):
             raise self._out_of_memory(nbytes, "cuMemAddressReserve")
         return int(check(result, "cuMemAddressReserve", self._context.name))
 
@@ -152,14 +150,14 @@ class CudaAddressSpaces:
             return
         if function == "cuMemCreate":
             self._mapping.discard(page)
-        if code == OUT_OF_MEMORY:
+        if code == cuda_errors.OUT_OF_MEMORY:
             raise self._out_of_memory(nbytes, function)
         raise error_of(code, function, self._context.name)
 
     def _unmap(self, page: int, nbytes: int) -> None:
         """Unmap a page of `_mapping`. It may not be mapped, if the call that maps it was interrupted."""
         code = int(self._api.cuMemUnmap(page, nbytes)[0])
-        if code in (0, INVALID_VALUE):
+        if code in (0, cuda_errors.INVALID_VALUE):
             self._mapping.discard(page)
 
     def _unmap_rest(self, space: AddressSpace) -> None:

@@ -13,10 +13,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from forebay.backends.common.cuda_errors import NOT_READY
 from forebay.backends.nvidia._memory import obtain
 from forebay.backends.nvidia.calls import check
 from forebay.backends.nvidia.context import PrimaryContext
+from forebay.vendor import cuda_errors
 
 __all__ = ["BlockingCalls"]
 
@@ -97,7 +97,7 @@ class BlockingCalls:
         self.give_up()
         limit = time.monotonic() + _LIMIT
         with self._context.current() as api:
-            while int(api.cuStreamQuery(self._stream)[0]) == NOT_READY:
+            while int(api.cuStreamQuery(self._stream)[0]) == cuda_errors.NOT_READY:
                 if time.monotonic() >= limit:
                     return
                 time.sleep(_POLL)

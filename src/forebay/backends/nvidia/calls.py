@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from forebay.backends.common.cuda_errors import ILLEGAL_ADDRESS, INVALID_VALUE, accelerator_error
 from forebay.errors import DeviceError
+from forebay.vendor import accelerator_error, cuda_errors
 
 __all__ = [
     "FATAL", "call", "call_into", "check", "current_device_index", "driver_api", "error_of", "known_losses",
@@ -15,7 +15,7 @@ __all__ = [
 # Codes after which no call of the context succeeds: the process must end, or reset the device. ECC_UNCORRECTABLE,
 # NVLINK_UNCORRECTABLE, CONTAINED, ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, ASSERT, from HARDWARE_STACK_ERROR to LAUNCH_FAILED,
 # TENSOR_MEMORY_LEAK, MPS_CLIENT_TERMINATED, EXTERNAL_DEVICE.
-FATAL: Final = frozenset({214, 220, 226, ILLEGAL_ADDRESS, 702, 710, *range(714, 720), 721, 810, 911})
+FATAL: Final = frozenset({214, 220, 226, cuda_errors.ILLEGAL_ADDRESS, 702, 710, *range(714, 720), 721, 810, 911})
 
 # Devices for which an error with one of these codes exists: no other place need report it.
 known_losses: set[str] = set()
@@ -73,6 +73,6 @@ def current_device_index() -> int:
 
 def unknown_address(address: int, call: str, origin: str, device: str) -> DeviceError:
     """Return the error of a call for an address that no call of `origin` returned."""
-    error = error_of(INVALID_VALUE, call, device)
+    error = error_of(cuda_errors.INVALID_VALUE, call, device)
     error.add_note(f"{address:#x} is not the address of memory that `{origin}` returned")
     return error

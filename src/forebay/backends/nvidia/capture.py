@@ -7,11 +7,6 @@ from contextlib import contextmanager
 from operator import index
 from typing import Any
 
-from forebay.backends.common import recorded_work
-from forebay.backends.common.capture_recorder import CapturedMark, CaptureRecorder, wait_in_capture
-from forebay.backends.common.captured_memory import RELEASED, CapturedMemory, MemorySource
-from forebay.backends.common.cuda_errors import ILLEGAL_ADDRESS
-from forebay.backends.common.draw_encoding import pack_draw
 from forebay.backends.nvidia._stream import HostCall, NativeHostCall, Stream
 from forebay.backends.nvidia.graph_executables import GraphExecutables, destroy_discarded
 from forebay.backends.nvidia.graph_memory import GraphMemory
@@ -22,6 +17,15 @@ from forebay.backends.nvidia.queue import CudaQueue
 from forebay.backends.nvidia.stream_capture import StreamCapture
 from forebay.errors import ForebayError, Unsupported, WrongState
 from forebay.spi import Draw, Queue, StridedCopy
+from forebay.vendor import (
+    CapturedMark,
+    CapturedMemory,
+    CaptureRecorder,
+    MemorySource,
+    pack_draw,
+    recorded_work,
+    wait_in_capture,
+)
 
 __all__ = ["CapturingLoggingQueue", "CapturingQueue", "CudaCapturedGraph"]
 
@@ -224,8 +228,8 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
             return
         queue.check_usable()
         with self.lock:
-            if self.used is not None and (lost := self.used.lost()) is not None:
-                raise queue.driver_error(ILLEGAL_ADDRESS, "launch", RELEASED.format(*lost))
+            if self.used is not None:
+                self.used.check(queue)
             written = list(self._write_sources(queue, sources))
             self.executables.launch(queue)
             for memory in written:

@@ -8,13 +8,13 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from forebay.backends.common.cuda_errors import DEINITIALIZED
 from forebay.backends.nvidia import _memory, _stream
 from forebay.backends.nvidia._stream import Current
 from forebay.backends.nvidia.calls import call, call_into, check, driver_api, error_of, known_losses
 from forebay.backends.nvidia.kernels.modules import Modules
 from forebay.backends.nvidia.peer_access import PeerAccess
 from forebay.errors import ForebayError, Forked, WrongState
+from forebay.vendor import cuda_errors
 
 __all__ = ["PrimaryContext"]
 
@@ -86,7 +86,7 @@ class PrimaryContext:
         if not self._retained or self._retained[0][0]:
             return
         code = int(self._api.cuDevicePrimaryCtxRelease(self.device)[0])
-        if code not in (0, DEINITIALIZED):
+        if code not in (0, cuda_errors.DEINITIALIZED):
             raise error_of(code, "cuDevicePrimaryCtxRelease", self.name)
 
 

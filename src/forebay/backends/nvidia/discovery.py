@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forebay._base import config
 from forebay.backends.nvidia.calls import driver_api
 from forebay.backends.nvidia.nvml_ctypes import NVMLError, NvmlLibrary
+from forebay.vendor import cuda_errors, driver_timeout
 
-__all__ = ["NO_DEVICE", "Discovery", "discover"]
+__all__ = ["Discovery", "discover"]
 
-NO_DEVICE = 100
-_NOT_INITIALIZED = 3
 _LOWEST_VERSION = 13000  # of the driver's interface
 _DEVICES = Path("/dev")
 _DEVICE_NODES = ("nvidiactl", "dxg", "nvmap", "nvhost-ctrl")  # the latter ones in WSL and on Tegra
@@ -68,7 +66,7 @@ class _Start:
 
     def result(self) -> Discovery:
         """Return the result. Waits for it once, at most for some time."""
-        limit = config.DRIVER_TIMEOUT.value()
+        limit = driver_timeout()
         ended = self._ended.wait(0.0 if self._awaited else limit)
         self._awaited = True
         if not ended:
@@ -115,7 +113,7 @@ def discover() -> Discovery:
     start = _latest
     is_forked = start is not None and start.process != os.getpid()
     if is_forked and start is not None and not start.failed():
-        return Discovery(reason=_FORKED, code=_NOT_INITIALIZED)
+        return Discovery(reason=_FORKED, code=cuda_errors.NOT_INITIALIZED)
     if start is None or (start.failed() and (is_forked or start.visible != _visible())):
         start = _latest = _Start(api)
     try:
@@ -134,15 +132,17 @@ def _start(api: Any) -> Discovery:
         code, count = (int(each or 0) for each in api.cuDeviceGetCount())
     if count and not code:
         return Discovery(count)
-    return Discovery(0, _reason(api, code), code or NO_DEVICE, _NO_GPUS if code in (0, NO_DEVICE) else "")
+    return Discovery(
+        0, _reason(api, code), code or cuda_errors.NO_DEVICE, _NO_GPUS if code in (0, cuda_errors.NO_DEVICE) else ""
+    )
 
 
 def _reason(api: Any, code: int) -> str:
     """Return why the driver has started with a code, or found no device."""
-    if code == _NOT_INITIALIZED:
+    if code == cuda_errors.NOT_INITIALIZED:
         return _FORKED
     visible = _visible()
-    if code in (0, NO_DEVICE) and visible is not None and (total := _machine_count()) != 0:
+    if code in (0, cuda_errors.NO_DEVICE) and visible is not None and (total := _machine_count()) != 0:
         hidden = "" if total is None else f", which hides all {total} GPUs of this machine"
         return f"CUDA_VISIBLE_DEVICES is {visible!r}{hidden}"
     if code and not _has_device_nodes():
@@ -150,7 +150,7 @@ def _reason(api: Any, code: int) -> str:
             "the NVIDIA driver's library is installed, but there are no device nodes /dev/nvidia*: a container must be "
             "started with access to GPUs (docker run --gpus all), and the system needs the kernel module nvidia"
         )
-    if code in (0, NO_DEVICE):
+    if code in (0, cuda_errors.NO_DEVICE):
         return "the NVIDIA driver finds no GPU"
     shown, text = _name(api, code)
     remedy = f"; {_REMEDIES[code]}" if code in _REMEDIES else ""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from forebay.backends.common.arguments import integer_of
-from forebay.backends.common.cuda_errors import INVALID_DEVICE
 from forebay.backends.nvidia.calls import call, driver_api, error_of
 from forebay.backends.nvidia.discovery import discover
 from forebay.errors import DeviceError
 from forebay.spi import DeviceProps
+from forebay.vendor import cuda_errors, integer_of
 
 if TYPE_CHECKING:
     from forebay.backends.nvidia.port import CudaPort
@@ -97,7 +96,7 @@ class CudaDriver:
         if not found.count:
             raise DeviceError(found.text(), code=found.code, call=function, device=name)
         if index not in range(found.count):
-            raise error_of(INVALID_DEVICE, function, name)
+            raise error_of(cuda_errors.INVALID_DEVICE, function, name)
         return index, name
 
     def _details(self, device: Any, name: str) -> dict[str, Any]:

@@ -12,33 +12,24 @@ from collections.abc import Mapping
 from threading import RLock
 from typing import Any
 
-from forebay.backends.common.arguments import integer_of
-from forebay.backends.common.cuda_errors import (
-    CONTEXT_IS_DESTROYED,
-    DEINITIALIZED,
-    INVALID_CONTEXT,
-    INVALID_DEVICE,
-    NO_DEVICE,
-    NOT_INITIALIZED,
-    OUT_OF_MEMORY,
-)
-from forebay.backends.common.shared_file import HANDLE_BYTES, invalid_handle
-from forebay.backends.common.shared_slots import SharedEvent
 from forebay.backends.nvidia._memory import close_memory
 from forebay.backends.nvidia.address_space import CudaAddressSpaces
 from forebay.backends.nvidia.calls import FATAL, call_into, check, driver_api, error_of, unknown_address
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.errors import DeviceError, Unsupported
+from forebay.vendor import SharedEvent, cuda_errors, integer_of
 
 __all__ = ["CudaIpc"]
 
+_HANDLE_BYTES = 64  # CU_IPC_HANDLE_SIZE
+
 _NOT_OF_THE_HANDLE = FATAL | {
-    OUT_OF_MEMORY,
-    NOT_INITIALIZED,
-    DEINITIALIZED,
-    NO_DEVICE,
-    INVALID_DEVICE,
-    CONTEXT_IS_DESTROYED,
+    cuda_errors.OUT_OF_MEMORY,
+    cuda_errors.NOT_INITIALIZED,
+    cuda_errors.DEINITIALIZED,
+    cuda_errors.NO_DEVICE,
+    cuda_errors.INVALID_DEVICE,
+    cuda_errors.CONTEXT_IS_DESTROYED,
 }
 
 
@@ -76,15 +67,16 @@ class CudaIpc:
         if handle is None:
             with self._context.current() as api:
                 shared = check(api.cuIpcGetMemHandle(origin), "cuIpcGetMemHandle", self._context.name)
-            handle = self._handles[origin] = ctypes.string_at(shared.getPtr(), HANDLE_BYTES)
+            handle = self._handles[origin] = ctypes.string_at(shared.getPtr(), _HANDLE_BYTES)
         return handle, address - origin
 
     def open(self, data: object) -> tuple[int, int]:
-        if not isinstance(data, bytes | bytearray | memoryview) or len(data) != HANDLE_BYTES:
+        if not isinstance(data, bytes | bytearray | memoryview) or len(data) != _HANDLE_BYTES:
             found = f"{len(data)} bytes" if hasattr(data, "__len__") else type(data).__name__
-            raise invalid_handle(f"a handle has {HANDLE_BYTES} bytes, not {found}", self._context.name)
+            message = f"invalid resource handle: a handle has {_HANDLE_BYTES} bytes, not {found}"
+            raise DeviceError(message, code=cuda_errors.INVALID_HANDLE, call="open_shared", device=self._context.name)
         handle = driver_api().CUipcMemHandle()
-        ctypes.memmove(handle.getPtr(), bytes(data), HANDLE_BYTES)
+        ctypes.memmove(handle.getPtr(), bytes(data), _HANDLE_BYTES)
         with self._lock, self._context.current() as api:
             made: list[Any] = []
             address = 0
@@ -144,7 +136,7 @@ class CudaIpc:
         return None
 
     def _open_error(self, code: int) -> DeviceError:
-        if code == INVALID_CONTEXT:
+        if code == cuda_errors.INVALID_CONTEXT:
             message = "invalid device context: the memory is shared by this process, which cannot open it"
             return DeviceError(message, code=code, call="open_shared", device=self._context.name)
         error = error_of(code, "cuIpcOpenMemHandle", self._context.name)

@@ -6,9 +6,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from forebay.backends.common.cuda_errors import PEER_ACCESS_ENABLED
 from forebay.backends.nvidia.calls import driver_api
 from forebay.errors import ForebayError
+from forebay.vendor import cuda_errors
 
 if TYPE_CHECKING:
     from forebay.backends.nvidia.context import PrimaryContext
@@ -57,4 +57,4 @@ class PeerAccess:
             failed, possible = api.cuDeviceCanAccessPeer(self._context.device, device)
             if failed or not possible:
                 return False
-            return int(api.cuCtxEnablePeerAccess(handle, 0)[0]) in (0, PEER_ACCESS_ENABLED)
+            return int(api.cuCtxEnablePeerAccess(handle, 0)[0]) in (0, cuda_errors.PEER_ACCESS_ENABLED)

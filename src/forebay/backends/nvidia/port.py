@@ -8,10 +8,6 @@ from contextlib import ExitStack, suppress
 from threading import RLock
 from typing import Any
 
-from forebay._base.byte_sizes import format_bytes
-from forebay.backends.common.arguments import integer_of, size_of
-from forebay.backends.common.cuda_errors import INVALID_HANDLE, NOT_READY, OUT_OF_MEMORY
-from forebay.backends.common.shared_slots import SharedEvent
 from forebay.backends.nvidia import capture  # noqa: F401 - registers the class of captured graphs
 from forebay.backends.nvidia._memory import DriverMemory, destroy_last, obtain
 from forebay.backends.nvidia._stream import ALL_DEVICES, NO_DEVICE
@@ -25,6 +21,7 @@ from forebay.backends.nvidia.process_usage import process_memory
 from forebay.backends.nvidia.queue import CudaQueue
 from forebay.errors import ForebayError, OutOfMemory, WrongState
 from forebay.spi import DeviceProps
+from forebay.vendor import SharedEvent, cuda_errors, integer_of, out_of_memory_error, size_of
 
 __all__ = ["CudaPort"]
 
@@ -188,22 +185,20 @@ class CudaPort(DriverMemory):
         """Return the error of a call for which the device has too little memory."""
         free, total = self.memory_info()
         reserved = sum(size for _, size in tuple(self.segments.values())) + self._spaces.held
-        return OutOfMemory(
-            f"{self.name}: requested {format_bytes(nbytes)}, {format_bytes(free)} free of {format_bytes(total)}, "
-            f"{format_bytes(reserved)} reserved by forebay",
-            wanted=nbytes,
+        return out_of_memory_error(
+            self.name,
+            nbytes,
             free=free,
-            reserved=reserved,
             capacity=total,
-            code=OUT_OF_MEMORY,
+            reserved=reserved,
+            code=cuda_errors.OUT_OF_MEMORY,
             call=function,
-            device=self.name,
         )
 
     def _wait_for_event(self, event: Any) -> None:
         """Poll an event, at first without a pause."""
         query, busy_until = driver_api().cuEventQuery, time.monotonic() + _BUSY
-        while (result := query(event))[0] and int(result[0]) == NOT_READY:
+        while (result := query(event))[0] and int(result[0]) == cuda_errors.NOT_READY:
             time.sleep(0 if time.monotonic() < busy_until else _PAUSE)
         check(result, "cuEventQuery", self.name)
 
@@ -216,13 +211,13 @@ class CudaPort(DriverMemory):
     def _check_stream(self, handle: int) -> None:
         """Raise DeviceError unless a handle is that of a stream of this context."""
         if handle in _RESERVED_HANDLES:
-            error = error_of(INVALID_HANDLE, "external_queue", self.name)
+            error = error_of(cuda_errors.INVALID_HANDLE, "external_queue", self.name)
             error.add_note(f"{handle} is not a stream, but {_RESERVED_HANDLES[handle]}")
             raise error
         context = self.context.invoke(driver_api().cuStreamGetCtx, handle)
         owner = int(check(context, "cuStreamGetCtx", self.name))
         if owner != self.context.handle:
-            error = error_of(INVALID_HANDLE, "cuStreamGetCtx", self.name)
+            error = error_of(cuda_errors.INVALID_HANDLE, "cuStreamGetCtx", self.name)
             error.add_note(
                 f"stream {handle:#x} belongs to context {owner:#x}, not to the primary context of {self.name}, which "
                 f"is {self.context.handle:#x}"
@@ -230,7 +225,7 @@ class CudaPort(DriverMemory):
             raise error
 
     def _address_of(self, result: Any, nbytes: int, function: str) -> int:
-        if int(result[0]) == OUT_OF_MEMORY:
+        if int(result[0]) == cuda_errors.OUT_OF_MEMORY:
             raise self.out_of_memory(nbytes, function)
         return int(check(result, function, self.name))
 

@@ -9,10 +9,6 @@ from contextlib import suppress
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from forebay.backends.common.capture_recorder import CaptureMixin, wait_in_capture
-from forebay.backends.common.captured_memory import MemorySource
-from forebay.backends.common.cuda_errors import accelerator_error
-from forebay.backends.common.shared_slots import ORPHANED
 from forebay.backends.nvidia._memory import destroy_last, obtain
 from forebay.backends.nvidia._stream import Stream
 from forebay.backends.nvidia.blocking_calls import BlockingCalls
@@ -20,6 +16,7 @@ from forebay.backends.nvidia.calls import FATAL, check, known_losses
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.kernels.queue_work import KernelWork
 from forebay.errors import DeviceError, ForebayError, warn_unraisable
+from forebay.vendor import CaptureMixin, MemorySource, SharedEvent, accelerator_error, wait_in_capture
 
 if TYPE_CHECKING:
     from forebay.backends.nvidia.capture import CudaCapturedGraph
@@ -178,9 +175,9 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
     def _work_error(self, failure: BaseException | int) -> DeviceError:
         name = self.name
         work = f"{name}: work of queue {self.handle:#x} failed"
-        if failure == ORPHANED:
+        if failure == SharedEvent.ORPHANED:
             message = f"{work}: it waited for an event of another process, which ended before it reached the event"
-            return DeviceError(message, code=ORPHANED, call="wait_for", device=name)
+            return DeviceError(message, code=SharedEvent.ORPHANED, call="wait_for", device=name)
         if isinstance(failure, int):
             return DeviceError(f"{work} with code {failure}", code=failure, call="call_native", device=name)
         return DeviceError(f"{work} with {type(failure).__name__}: {failure}", call="call", device=name)

@@ -6,13 +6,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from forebay.backends.common._disposal import Disposable
-from forebay.backends.common.cuda_errors import (
-    CAPTURE_BROKEN,
-    CAPTURE_OF_ANOTHER_THREAD,
-    CAPTURE_UNJOINED,
-    ILLEGAL_STATE,
-)
 from forebay.backends.nvidia._memory import destroy_last, obtain
 from forebay.backends.nvidia.calls import FATAL, check, driver_api, error_of
 from forebay.backends.nvidia.context import PrimaryContext
@@ -21,6 +14,7 @@ from forebay.backends.nvidia.kernels.condition import launch_set_condition
 from forebay.backends.nvidia.queue import CudaQueue
 from forebay.errors import DeviceError, ForebayError, warn_unraisable
 from forebay.spi import Queue
+from forebay.vendor import cuda_errors
 
 if TYPE_CHECKING:
     from forebay.backends.nvidia.capture import CudaCapturedGraph
@@ -28,7 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Part", "StreamCapture"]
 
 Part = Any | Callable[[Queue], object]  # of a captured graph: a graph of the driver, or a function that a launch calls
-_ENDED = (CAPTURE_BROKEN, CAPTURE_UNJOINED, ILLEGAL_STATE)  # errors after which the stream is not captured any more
+# Errors after which the stream is not captured any more.
+_ENDED = (cuda_errors.CAPTURE_BROKEN, cuda_errors.CAPTURE_UNJOINED, cuda_errors.ILLEGAL_STATE)
 
 
 class _BodyQueue(CudaQueue):
@@ -179,7 +174,7 @@ class StreamCapture(Disposable):
             try:
                 self._end()
             except DeviceError as raised:
-                if error is not None or raised.code == CAPTURE_OF_ANOTHER_THREAD:
+                if error is not None or raised.code == cuda_errors.CAPTURE_OF_ANOTHER_THREAD:
                     self._active = False
                     if raised.code not in FATAL:  # `error` reports the lost device
                         warn_unraisable(f"the stream of queue {self._first.handle:#x} is still captured: {raised}")
@@ -225,7 +220,7 @@ class StreamCapture(Disposable):
         """Return the graph of the capture, and the nodes on which the next operation of a stream depends."""
         status, _, graph, nodes, _, count = self._call("cuStreamGetCaptureInfo", queue.handle)
         if status != driver_api().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:
-            raise error_of(CAPTURE_BROKEN, "cuStreamGetCaptureInfo", queue.name)
+            raise error_of(cuda_errors.CAPTURE_BROKEN, "cuStreamGetCaptureInfo", queue.name)
         return graph, frozenset(int(node) for node in nodes[:count])
 
     def _continue_after(self, queue: CudaQueue, node: Any) -> None:

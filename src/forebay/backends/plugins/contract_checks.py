@@ -15,12 +15,11 @@ from functools import lru_cache, wraps
 from numbers import Real
 from typing import Any, TypeVar, cast
 
-from forebay._base.address_allocator import ALIGNMENT
 from forebay.backends.common.abilities import OF_DRIVERS, OF_PORTS, OF_QUEUES, methods
 from forebay.backends.common.arguments import LIMIT, integer_of
 from forebay.backends.plugins.close_with_timeout import call_with_timeout
 from forebay.errors import DeviceError, ForebayError, warn_unraisable
-from forebay.spi import DeviceProps, Driver, Heaps, Port, Queue
+from forebay.spi import SEGMENT_ALIGNMENT, DeviceProps, Driver, Heaps, Port, Queue
 
 __all__ = ["FAILURES", "format_error", "wrap_with_checks"]
 
@@ -196,10 +195,10 @@ def _port_class(base: Any, backend: str) -> type:
                 if start < address + nbytes and address < start + size:
                     what = f"returned {nbytes} bytes at {address:#x}, which overlap {size} reserved at {start:#x}"
                     raise _violation(port, backend, "reserve", what)
-            if address % ALIGNMENT:
+            if address % SEGMENT_ALIGNMENT:
                 with suppress(Exception):  # do not leak the segment
                     base.release(port, address)
-                what = f"returned {address:#x}, which is not aligned to {ALIGNMENT} bytes"
+                what = f"returned {address:#x}, which is not aligned to {SEGMENT_ALIGNMENT} bytes"
                 raise _violation(port, backend, "reserve", what)
             segments[address] = nbytes
             return int(address)

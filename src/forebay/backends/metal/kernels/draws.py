@@ -7,11 +7,11 @@ from functools import partial
 
 import numpy as np
 
-from forebay.backends.common.draw_encoding import draw_now, element_size, is_valid, pack_draw, written_range
 from forebay.backends.metal.commands import COMPUTE
 from forebay.backends.metal.kernels.library import dispatch
 from forebay.backends.metal.transfers import Transferring, region_of, work_on_host
 from forebay.spi import Draw
+from forebay.vendor import draw_now, element_size, is_valid_draw, pack_draw, written_range
 
 __all__ = ["launch_draw"]
 
@@ -36,7 +36,7 @@ _AXIS = struct.Struct("=Qq")
 
 def launch_draw(queue: Transferring, draw: Draw) -> None:
     """Queue a random fill."""
-    if not is_valid(pack_draw(draw)):
+    if not is_valid_draw(pack_draw(draw)):
         raise ValueError(f"invalid draw: {draw}")
     queue.check_usable()
     if not draw.elements:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
-from forebay._base import config
 from forebay.backends.metal.calls import autorelease_pool, device_error, foundation, invoke, new_or_error
 from forebay.backends.metal.commands import COMPUTE
 from forebay.backends.metal.kernels.library import Argument, Library, dispatch_threads
@@ -75,9 +74,9 @@ class ShaderLibrary:
         return found
 
 
-def compile_shader(port: MetalPort, source: str) -> ShaderLibrary:
+def compile_shader(port: MetalPort, source: str, *, fast_math: bool) -> ShaderLibrary:
     """Compile Metal source. Raises DeviceError with the compiler's messages."""
-    return ShaderLibrary(port, port.kernels.compile(source, fast_math=config.MPS_FAST_MATH.value()))
+    return ShaderLibrary(port, port.kernels.compile(source, fast_math=fast_math))
 
 
 def load_library(port: MetalPort, content: bytes) -> ShaderLibrary:

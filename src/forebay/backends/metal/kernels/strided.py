@@ -11,16 +11,11 @@ import struct
 from collections.abc import Sequence
 from functools import partial
 
-from forebay.backends.common.strided_copy_encoding import (
-    SimplifiedCopy,
-    copy_strided_now,
-    simplify_strided_copy,
-    touched_spans,
-)
 from forebay.backends.metal.commands import COMPUTE
 from forebay.backends.metal.kernels.library import Argument, dispatch
 from forebay.backends.metal.transfers import Transferring, region_of, work_on_host
 from forebay.spi import StridedCopy
+from forebay.vendor import SimplifiedCopy, copy_strided_now, simplify_strided_copy, touched_spans
 
 __all__ = ["launch_strided_copy"]
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from forebay.backends.nvidia.kernels.kernel_cache import KernelCache, cache_folder
 from forebay.errors import DeviceError, Unsupported
+from forebay.vendor import KernelCache
 
 __all__ = ["Image", "Program", "compile_program"]
 
@@ -83,7 +83,7 @@ def compile_program(program: Program, capability: tuple[int, int]) -> Image:
     version = _check(api.nvrtcVersion(), "nvrtcVersion")
     options = (f"--gpu-architecture={_architecture(api, capability)}", *program.options)
     key = _key(program, options, version)
-    stored = KernelCache(cache_folder())
+    stored = KernelCache()
     with _lock:
         if (content := stored.get(key)) is not None:
             symbols, _, code = content.partition(b"\n")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import struct
 
-from forebay.backends.common.draw_encoding import element_size, is_valid, pack_draw
 from forebay.backends.nvidia.kernels.launch import KernelQueue, launch_packed
 from forebay.backends.nvidia.kernels.sources import MAX_AXES, axes_class, own_program
 from forebay.spi import Draw
+from forebay.vendor import element_size, is_valid_draw, pack_draw
 
 __all__ = ["launch_draw"]
 
@@ -49,7 +49,7 @@ def launch_draw(queue: KernelQueue, draw: Draw, source: int = 0) -> None:
         draw's seed is not used then, and its offset is added to this one.
     """
     packed = pack_draw(draw)
-    if not is_valid(packed) or len(draw.axes) > MAX_AXES:
+    if not is_valid_draw(packed) or len(draw.axes) > MAX_AXES:
         raise ValueError(f"invalid draw: {draw}")
     contiguous = not draw.axes or (len(draw.axes) == 1 and draw.axes[0][1] == element_size(draw.element))
     axes = 0 if contiguous else axes_class(len(draw.axes))

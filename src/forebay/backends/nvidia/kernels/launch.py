@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from forebay.backends.common.cuda_errors import INVALID_VALUE
 from forebay.backends.nvidia.calls import check, driver_api
 from forebay.backends.nvidia.kernels.compiler import Program
 from forebay.backends.nvidia.kernels.modules import Context, Function, Modules
 from forebay.errors import DeviceError, WrongState
+from forebay.vendor import cuda_errors
 
 __all__ = ["Kernel", "KernelQueue", "KernelStream", "launch", "launch_packed", "load_kernel"]
 
@@ -223,7 +223,7 @@ def _check_shared(function: Function, shared: int) -> None:
             if shared <= function.shared:  # set by another thread
                 return
             result = context.invoke(driver_api().cuFuncSetAttribute, function.handle, attribute, min(shared, _INT_MAX))
-            if int(result[0]) != INVALID_VALUE:
+            if int(result[0]) != cuda_errors.INVALID_VALUE:
                 check(result, "cuFuncSetAttribute", context.name)
                 function.shared = shared
                 return
@@ -300,6 +300,6 @@ def _parameter_sizes(context: _ModuleContext, function: Function) -> list[int] |
         if isinstance(error, DeviceError):
             raise
         return None
-    if int(found[0]) != INVALID_VALUE:  # which is returned after the last parameter
+    if int(found[0]) != cuda_errors.INVALID_VALUE:  # which is returned after the last parameter
         check(found, "cuFuncGetParamInfo", context.name)
     return sizes

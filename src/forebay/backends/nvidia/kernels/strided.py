@@ -9,18 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from forebay.backends.common.strided_copy_encoding import (
-    SimplifiedCopy,
-    copy_strided_now,
-    simplify_strided_copy,
-    touched_spans,
-)
 from forebay.backends.nvidia._stream import ALL_DEVICES, NO_DEVICE
 from forebay.backends.nvidia.calls import check, driver_api
 from forebay.backends.nvidia.kernels.launch import KernelQueue, launch_packed
 from forebay.backends.nvidia.kernels.sources import axes_class, own_program
 from forebay.errors import DeviceError, Unsupported
 from forebay.spi import StridedCopy
+from forebay.vendor import SimplifiedCopy, copy_strided_now, simplify_strided_copy, touched_spans
 
 __all__ = ["CopyQueue", "launch_strided_copy"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.backends.nvidia.kernels.kernel_cache import KernelCache, cache_folder
+from forebay.backends.common.kernel_cache import KernelCache, cache_folder
 
 KEY, CONTENT = "ab" * 32, b"code\0of\nkernels" * 100
 
@@ -68,3 +68,13 @@ def test_folder_that_cannot_be_used_is_no_error(tmp_path):
 def test_folder_follows_the_xdg_specification(monkeypatch, value, expected):
     monkeypatch.setenv("XDG_CACHE_HOME", value)
     assert cache_folder() == Path(expected).expanduser() / "forebay/kernels"
+    assert KernelCache().folder == cache_folder()
+
+
+@pytest.mark.parametrize("key", ["", "../outside", "a/b", "a.b"])
+def test_key_that_leads_elsewhere_is_rejected(tmp_path, key):
+    cache = KernelCache(tmp_path / "kernels")
+    for access in (cache.get, lambda key: cache.put(key, CONTENT)):
+        with pytest.raises(ValueError, match="a key consists of letters and digits"):
+            access(key)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
