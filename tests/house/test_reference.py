@@ -1,4 +1,4 @@
-"""The reference documentation has every public name of the PyTorch-compatible modules."""
+"""The reference documentation has every public name of the PyTorch-compatible modules and of those for vendors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-MODULES = ("forebay.accelerator", "forebay.cuda", "forebay.mps", "forebay.mtia")
+MODULES = ("forebay.accelerator", "forebay.cuda", "forebay.mps", "forebay.mtia", "forebay.spi", "forebay.vendor")
 _NAMED = re.compile(r"^\.\. auto\w+:: ([\w.]+)(?:\n +(:members:)(.*))?|`{1,2}([\w.]+)`{1,2}", re.MULTILINE)
 
 
@@ -20,8 +20,13 @@ def documented_names(page: str) -> Iterator[str]:
     for documented, has_members, members, mentioned in _NAMED.findall(page):
         yield documented or mentioned
         module = sys.modules.get(documented)
-        for member in members.replace(",", " ").split() or (module.__all__ if has_members and module else ()):
+        for member in members.replace(",", " ").split() or (members_of(module) if has_members and module else ()):
             yield f"{documented}.{member}"
+
+
+def members_of(module: ModuleType) -> list[str]:
+    """Return the names that `:members:` documents: not constants, and not modules, which have pages of their own."""
+    return [name for name in module.__all__ if callable(getattr(module, name, None))]
 
 
 def undocumented(module: ModuleType, pages: str) -> list[str]:
@@ -31,6 +36,8 @@ def undocumented(module: ModuleType, pages: str) -> list[str]:
     submodules = [found for name in module.__all__ if isinstance(found := getattr(module, name, None), ModuleType)]
 
     def is_documented(name: str) -> bool:
+        if isinstance(found := getattr(module, name, None), ModuleType) and found.__name__ in known:
+            return True
         owners = [module, *(submodule for submodule in submodules if name in submodule.__all__)]
         return any(f"{owner.__name__}.{name}" in known for owner in owners)
 
@@ -61,3 +68,12 @@ def test_planted_gap_is_found():
     page = ".. autofunction:: module.f\n.. automodule:: module\n   :members: g\n"
     page += "and ``module.h``, ``module.sub.i``"
     assert undocumented(module, page) == ["j", "other"]
+
+
+def test_planted_constant_and_module_are_not_members(monkeypatch):
+    module, part = ModuleType("planted"), ModuleType("elsewhere.part")
+    module.__all__, module.f, module.LIMIT, module.part, part.__all__ = ["f", "LIMIT", "part"], print, 1, part, []
+    monkeypatch.setitem(sys.modules, "planted", module)
+    page = ".. automodule:: planted\n   :members:\n"
+    assert undocumented(module, page) == ["LIMIT", "part"]
+    assert undocumented(module, f"{page}.. automodule:: elsewhere.part\n and `planted.LIMIT`") == []

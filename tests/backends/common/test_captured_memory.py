@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.backends.common import cuda_errors
 from forebay.backends.common._releases import ReleaseLog, ReleaseWatch
 from forebay.backends.common.captured_memory import CapturedMemory
+from forebay.errors import DeviceError
 from forebay.spi import CapturedNode
 
 
@@ -55,6 +57,22 @@ def test_range_that_is_mapped_again_is_not_lost():
     assert memory.lost() == (2, 3)
     port.segments[0] = 10
     assert memory.lost() is None
+
+
+class FakeQueue:
+    def driver_error(self, code, call):
+        return DeviceError(f"failure of {call}", code=code, call=call)
+
+
+def test_check_reports_lost_memory_with_its_address():
+    port = FakePort({0x100: 16})
+    memory = CapturedMemory([port], [fill(0x104, 4)])
+    memory.check(FakeQueue())
+    port.release(0x100)
+    with pytest.raises(DeviceError, match="failure of launch") as caught:
+        memory.check(FakeQueue())
+    assert caught.value.code == cuda_errors.ILLEGAL_ADDRESS
+    assert "4 bytes at 0x104, but the device has released that memory" in caught.value.__notes__[0]
 
 
 def test_host_memory_is_ignored():

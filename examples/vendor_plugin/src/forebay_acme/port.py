@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import threading
 
-from forebay.errors import DeviceError, OutOfMemory, WrongState
+from forebay.errors import DeviceError, WrongState
 from forebay.spi import DeviceProps
-from forebay.vendor import integer_of, size_of
+from forebay.vendor import integer_of, out_of_memory_error, size_of
 from forebay_acme.card import Card, CardError
 from forebay_acme.queue import AcmeQueue
 
@@ -65,15 +65,14 @@ class AcmePort:
             return self._card.allocate(nbytes, on_host=on_host)
         except (CardError, OSError) as error:
             free, capacity = self.memory_info()
-            raise OutOfMemory(
-                f"{self.name}: {error}: requested {nbytes} bytes, {free} free",
-                wanted=nbytes,
+            raise out_of_memory_error(
+                self.name,
+                nbytes,
                 free=free,
-                reserved=self._card.used,
                 capacity=capacity,
+                reserved=self._card.used,
                 code=getattr(error, "code", errno.ENOMEM),
                 call=call,
-                device=self.name,
             ) from error
 
     def _free(self, address: int, call: str, *, on_host: bool = False) -> None:

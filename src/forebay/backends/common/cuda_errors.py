@@ -1,4 +1,8 @@
-"""CUDA error codes, which emulated devices use too, and the errors that PyTorch raises for them."""
+"""CUDA's error codes, and the errors that PyTorch raises for them.
+
+Backends of other devices use them where a rule of CUDA applies, as in captures. The constants are those that forebay
+raises or tests for; `text_of` returns the text of any code.
+"""
 
 from __future__ import annotations
 
@@ -36,30 +40,29 @@ __all__ = [
     "text_of",
 ]
 
-# Codes that forebay raises or tests for; `text_of` returns their texts.
-INVALID_VALUE = 1
-OUT_OF_MEMORY = 2
-NOT_INITIALIZED = 3
-DEINITIALIZED = 4
-NO_DEVICE = 100
-INVALID_DEVICE = 101
-INVALID_CONTEXT = 201
-INVALID_HANDLE = 400
-ILLEGAL_STATE = 401
-NOT_READY = 600
-ILLEGAL_ADDRESS = 700
-PEER_ACCESS_ENABLED = 704
-CONTEXT_IS_DESTROYED = 709
-REGISTERED_ALREADY = 712
-NOT_REGISTERED = 713
-CAPTURE_FORBIDS = 900
-CAPTURE_BROKEN = 901
-CAPTURE_MERGE = 902
-CAPTURE_UNMATCHED = 903
-CAPTURE_UNJOINED = 904
-CAPTURE_ISOLATED = 905
-CAPTURED_EVENT = 907
-CAPTURE_OF_ANOTHER_THREAD = 908
+INVALID_VALUE = 1  #: invalid argument
+OUT_OF_MEMORY = 2  #: out of memory
+NOT_INITIALIZED = 3  #: initialization error
+DEINITIALIZED = 4  #: driver shutting down
+NO_DEVICE = 100  #: no CUDA-capable device is detected
+INVALID_DEVICE = 101  #: invalid device ordinal
+INVALID_CONTEXT = 201  #: invalid device context
+INVALID_HANDLE = 400  #: invalid resource handle
+ILLEGAL_STATE = 401  #: the operation cannot be performed in the present state
+NOT_READY = 600  #: device not ready
+ILLEGAL_ADDRESS = 700  #: an illegal memory access was encountered
+PEER_ACCESS_ENABLED = 704  #: peer access is already enabled
+CONTEXT_IS_DESTROYED = 709  #: context is destroyed
+REGISTERED_ALREADY = 712  #: part or all of the requested memory range is already mapped
+NOT_REGISTERED = 713  #: pointer does not correspond to a registered memory region
+CAPTURE_FORBIDS = 900  #: operation not permitted when stream is capturing
+CAPTURE_BROKEN = 901  #: operation failed due to a previous error during capture
+CAPTURE_MERGE = 902  #: operation would result in a merge of separate capture sequences
+CAPTURE_UNMATCHED = 903  #: capture was not ended in the same stream as it began
+CAPTURE_UNJOINED = 904  #: capturing stream has unjoined work
+CAPTURE_ISOLATED = 905  #: dependency created on uncaptured work in another stream
+CAPTURED_EVENT = 907  #: operation not permitted on an event last recorded in a capturing stream
+CAPTURE_OF_ANOTHER_THREAD = 908  #: attempt to terminate a thread-local capture sequence from another thread
 
 _UNKNOWN = "unrecognized error code"  # CUDA's own text for an unknown code
 _HINTS = {INVALID_DEVICE: "GPU device may be out of range, do you have enough GPUs?"}
@@ -70,6 +73,13 @@ _MANUAL = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.ht
 def codes() -> Mapping[int, tuple[str, str]]:
     """Return the name and the text of each code.
 
+    Returns
+    -------
+    mapping of int to tuple of str
+        Names and texts by code.
+
+    Examples
+    --------
     >>> codes()[2]
     ('cudaErrorMemoryAllocation', 'out of memory')
     """
@@ -81,7 +91,18 @@ def codes() -> Mapping[int, tuple[str, str]]:
 
 
 def text_of(code: int) -> str:
-    """Return CUDA's text for a code (`cudaGetErrorString`)."""
+    """Return CUDA's text for a code (`cudaGetErrorString`).
+
+    Parameters
+    ----------
+    code : int
+        The code.
+
+    Returns
+    -------
+    str
+        The text.
+    """
     return codes().get(code, ("", _UNKNOWN))[1]
 
 

@@ -200,6 +200,15 @@ class SharedEvent(_Slot):
     The queues that record it or wait for it have `call_native(function, argument)`, as those with the ability
     `spi.Launches`. If these functions must not block, they also have `call_blocking(function, argument, owner)`, which
     lets later work wait for a function that does, and keeps `owner` alive.
+
+    Parameters
+    ----------
+    page : object
+        File of the event; `create` and `open` pass it.
+    offset : int
+        Offset of the event in the file.
+    own : bool
+        Whether this process has created the event.
     """
 
     ORPHANED: ClassVar[int] = ORPHANED
