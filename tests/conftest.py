@@ -20,7 +20,7 @@ import pytest
 
 import forebay
 from forebay import backends
-from forebay.backends.nvidia import nvml_ctypes
+from forebay.backends.nvidia import nvml
 from forebay.cuda._kind import CUDA
 from forebay.observe.telemetry import amdsmi
 from forebay.runtime.devices import current, open_device
@@ -251,7 +251,7 @@ def apple():
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
     """Hide all vendor libraries."""
-    monkeypatch.setattr(nvml_ctypes, "LIBRARY", str(tmp_path / "none.so"))
+    monkeypatch.setattr(nvml, "LIBRARY", str(tmp_path / "none.so"))
     for name in ("pynvml", "amdsmi", "psutil"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(amdsmi, "find_spec", sys.modules.get)

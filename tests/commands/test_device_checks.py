@@ -61,10 +61,12 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="the software driver 
 
 @linux
 @pytest.mark.slow
-def test_gpus_are_used_and_missing_kinds_have_a_reason(tmp_path):
+@pytest.mark.parametrize("has_nvidia_ml_py", [True, False])
+def test_gpus_are_used_and_what_is_missing_has_a_reason(tmp_path, has_nvidia_ml_py):
+    (tmp_path / "pynvml.py").write_text("nvmlInit = None" if has_nvidia_ml_py else "raise ModuleNotFoundError")
     status, found = doctor_on_gpus(tmp_path)
     assert status == 0
-    kinds = ("cpu", "cuda:0", "cuda:1", "mps", "mtia")
+    kinds = ("cpu", "cuda:0", "cuda:1", "mps", "mtia", *(() if has_nvidia_ml_py else ("sensors",)))
     assert [*found] == [*(check.name for check in CHECKS), *(f"device {name}" for name in kinds)]
     text = "Software device: 1.00 MiB copied there and back, an event reached, memory freed"
     for name in ("device cuda:0", "device cuda:1"):
@@ -72,6 +74,9 @@ def test_gpus_are_used_and_missing_kinds_have_a_reason(tmp_path):
     assert found["device cpu"]["passed"]
     assert found["device mtia"]["passed"] is None
     assert found["device mtia"]["message"].startswith("none: this version of forebay has no backend for mtia")
+    if not has_nvidia_ml_py:
+        assert found["device sensors"]["passed"] is None
+        assert found["device sensors"]["message"].startswith("none: nvidia-ml-py is not installed")
 
 
 @linux

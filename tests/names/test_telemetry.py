@@ -11,8 +11,6 @@ from support.vendor_libraries import NO_AMDSMI, NO_UUIDS, SENSORS, UUIDS, raisin
 
 import forebay
 from forebay import cuda
-from forebay.backends.nvidia import nvml_ctypes
-from forebay.names import telemetry
 from forebay.observe.telemetry import nvml
 from forebay.runtime.base import lazy_init
 
@@ -117,35 +115,20 @@ class TestNvml:
         monkeypatch.setitem(sys.modules, "pynvml", None)
 
 
-class FailingLibrary:
-    """Fake of NvmlLibrary in which one function fails."""
-
-    def __init__(self, failing_function):
-        self.failing_function = failing_function
-
-    def __getattr__(self, name):
-        def call(*_arguments):
-            if self.failing_function.startswith(name):
-                raise nvml_ctypes.NVMLError("Refused", code=3, call=self.failing_function)
-            return 1 if name == "nvmlDeviceGetCount" else "GPU-a"
-
-        return call
-
-
 class TestCounting:
-    """Counting always uses ctypes, as in PyTorch."""
+    """PyTorch calls NVIDIA's library directly; the answers and warnings are the same."""
 
     @pytest.mark.parametrize(
         ("function", "message"),
         [
-            ("nvmlInit_v2", "Can't initialize NVML"),
-            ("nvmlDeviceGetCount_v2", "Can't get nvml device count"),
-            ("nvmlDeviceGetHandleByIndex_v2", "Can't get device handle"),
+            ("nvmlInit", "Can't initialize NVML"),
+            ("nvmlDeviceGetCount", "Can't get nvml device count"),
+            ("nvmlDeviceGetHandleByIndex", "Can't get device handle"),
             ("nvmlDeviceGetUUID", "Can't get device UUID"),
         ],
     )
-    def test_failing_function_is_warned_about(self, monkeypatch, function, message):
-        monkeypatch.setattr(telemetry, "NvmlLibrary", lambda: FailingLibrary(function))
+    def test_failing_function_is_warned_about(self, pynvml, monkeypatch, function, message):
+        setattr(pynvml, function, raising(pynvml.NVMLError("Refused")))
         with pytest.warns(UserWarning, match=f"^{message}$"):
             assert cuda._raw_device_uuid_nvml() is None
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
@@ -157,9 +140,9 @@ class TestCounting:
         ):
             cuda._get_nvml_device_index(0)
 
-    @pytest.mark.parametrize("function", ["nvmlInit_v2", "nvmlDeviceGetCount_v2"])
-    def test_failing_count_returns_minus_1(self, monkeypatch, function):
-        monkeypatch.setattr(telemetry, "NvmlLibrary", lambda: FailingLibrary(function))
+    @pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetCount"])
+    def test_failing_count_returns_minus_1(self, pynvml, function):
+        setattr(pynvml, function, raising(pynvml.NVMLError("Refused")))
         with pytest.warns(UserWarning, match="NVML|nvml"):
             assert cuda._raw_device_count_nvml() == -1
 
@@ -177,27 +160,26 @@ class TestCounting:
             ("MIG-a", -1),
         ],
     )
-    def test_count_of_visible_devices(self, monkeypatch, text, count):
-        class TwoGpus(FailingLibrary):
-            def nvmlDeviceGetCount(self):  # noqa: N802 -- the library's name
-                return 2
-
-            def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802 -- the library's name
-                return index
-
-            def nvmlDeviceGetUUID(self, handle):  # noqa: N802 -- the library's name
-                return UUIDS[handle]
-
-        monkeypatch.setattr(telemetry, "NvmlLibrary", lambda: TwoGpus("nothing"))
+    def test_count_of_visible_devices(self, pynvml, monkeypatch, text, count):
         if text is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
         assert cuda._device_count_nvml() == count
 
-    def test_missing_library_raises(self):
-        with pytest.raises(OSError, match=r"none\.so"):
-            cuda._raw_device_count_nvml()
-        with pytest.raises(OSError, match=r"none\.so"):
-            cuda._raw_device_uuid_nvml()
+    def test_uuids_of_old_versions_are_text(self, pynvml):
+        pynvml.nvmlDeviceGetUUID = lambda handle: UUIDS[handle].encode()
+        assert cuda._raw_device_uuid_nvml() == UUIDS
+
+    def test_missing_library_raises(self, pynvml):
+        pynvml.nvmlInit = raising(pynvml.NVMLError_LibraryNotFound("NVML Shared Library Not Found"))
+        for count in (cuda._raw_device_count_nvml, cuda._raw_device_uuid_nvml):
+            with pytest.raises(OSError, match=r"libnvidia-ml|none\.so"):
+                count()
+        assert cuda._device_count_nvml() == -1
+
+    def test_missing_package_raises_as_a_missing_library(self):
+        for count in (cuda._raw_device_count_nvml, cuda._raw_device_uuid_nvml):
+            with pytest.raises(OSError, match="nvidia-ml-py is not installed"):
+                count()
         assert cuda._device_count_nvml() == -1
 
     @pytest.mark.parametrize(("value", "enabled"), [("1", True), ("0", False), ("true", False), (None, False)])

@@ -25,10 +25,14 @@ _OTHERWISE = (
 
 
 def print_devices() -> None:
-    """Print the devices that are not emulated, and the reasons for missing kinds, as JSON. Opens no device."""
+    """Print the devices that are not emulated, and the reasons for missing kinds and sensors, as JSON.
+
+    Opens no device.
+    """
     from forebay import backends
     from forebay._base.device_spec import Device, canonical
     from forebay.commands.info import missing
+    from forebay.observe.telemetry import nvml
     from forebay.spi import Emulates
 
     names = [
@@ -37,7 +41,8 @@ def print_devices() -> None:
         if not isinstance(driver, Emulates)
         for index in range(driver.count())
     ]
-    print(json.dumps({"devices": names, "missing": missing()}))
+    reasons = missing() | ({"sensors": reason} if (reason := nvml.why_not()) else {})
+    print(json.dumps({"devices": names, "missing": reasons}))
 
 
 def device_check(device: str) -> Check:

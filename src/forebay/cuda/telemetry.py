@@ -1,7 +1,7 @@
 """Sensors and visibility of CUDA devices, over `forebay.names.telemetry`.
 
 These functions do not initialise CUDA. An emulated device has its own sensors; a real one is read through NVML
-(nvidia-ml-py is optional) or AMD SMI.
+(nvidia-ml-py, of the extra "cuda") or AMD SMI.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from forebay import backends
 from forebay.backends.emulated.visible_devices import match_uuids, parse_visible_devices, visible_indices
-from forebay.backends.nvidia.nvml_ctypes import NVMLError, NvmlLibrary
+from forebay.backends.nvidia.nvml import LIBRARY, WITHOUT
 from forebay.errors import DeviceError
 from forebay.names.kind import DeviceKind
 from forebay.observe.telemetry import amdsmi, nvml
@@ -38,14 +38,6 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
-
-_UNINITIALISED = "Can't initialize NVML"
-_NVML_WARNINGS = {  # by the function that failed
-    "nvmlInit_v2": _UNINITIALISED,
-    "nvmlDeviceGetCount_v2": "Can't get nvml device count",
-    "nvmlDeviceGetHandleByIndex_v2": "Can't get device handle",
-    "nvmlDeviceGetUUID": "Can't get device UUID",
-}
 
 
 def uses_amdsmi(kind: DeviceKind) -> bool:
@@ -77,7 +69,7 @@ def nvidia_handle(kind: DeviceKind, device: object) -> object:
 
 
 def has_nvidia_sensors(kind: DeviceKind) -> bool:
-    """Return True if the kind's devices are emulated with sensors, or NVIDIA's library can be loaded."""
+    """Return True if the kind's devices are emulated with sensors, or nvidia-ml-py can be imported."""
     if _driver_telemetry(kind) is None:
         try:
             nvml.binding()
@@ -110,7 +102,7 @@ def machine_count_nvidia(kind: DeviceKind) -> int:
     """Return the number of devices, visible or not; -1, with a warning, if NVML fails. Raises OSError without it."""
     if (driver := _driver_telemetry(kind)) is not None:
         return driver.machine_count()
-    counts = _query_nvml(lambda library: [library.nvmlDeviceGetCount()])
+    counts = _query_nvml(lambda library: [_count(library)])
     return counts[0] if counts else -1
 
 
@@ -118,12 +110,7 @@ def uuids_nvidia(kind: DeviceKind) -> list[str] | None:
     """Return the UUIDs of all devices; None, with a warning, if NVML fails. Raises OSError without it."""
     if (driver := _driver_telemetry(kind)) is not None:
         return [driver.sensors(index).uuid() for index in range(driver.machine_count())]
-    return _query_nvml(
-        lambda library: [
-            library.nvmlDeviceGetUUID(library.nvmlDeviceGetHandleByIndex(index))
-            for index in range(library.nvmlDeviceGetCount())
-        ]
-    )
+    return _query_nvml(lambda library: [_uuid_at(library, index) for index in range(_count(library))])
 
 
 def machine_count_amd() -> int:
@@ -257,17 +244,44 @@ def _visible_count(
             known = uuids()
             return -1 if known is None else len(visible_indices(visible, len(known), lambda: known, amd=amd))
         total = count()
-    except (OSError, AttributeError):  # the library is missing or too old
+    except OSError:  # the library is missing
         return -1
     return total if total <= 0 else len(visible_indices(visible, total, list))
 
 
-def _query_nvml(query: Callable[[NvmlLibrary], list[_T]]) -> list[_T] | None:
+def _query_nvml(query: Callable[[Any], list[_T]]) -> list[_T] | None:
     """Return the result of the query, or None, with PyTorch's warning, if NVML fails."""
-    library = NvmlLibrary()
     try:
-        library.nvmlInit()
+        library = nvml.binding()
+    except ModuleNotFoundError as error:
+        raise OSError(WITHOUT) from error  # PyTorch's answer to a missing library
+    try:
+        _step(library, "Can't initialize NVML", library.nvmlInit)
         return query(library)
-    except NVMLError as error:
-        warnings.warn(_NVML_WARNINGS.get(error.call, _UNINITIALISED), stacklevel=4)
+    except _NvmlStepFailed as failure:
+        warnings.warn(str(failure), stacklevel=4)
         return None
+
+
+def _count(library: Any) -> int:
+    return int(_step(library, "Can't get nvml device count", library.nvmlDeviceGetCount))
+
+
+def _uuid_at(library: Any, index: int) -> str:
+    handle = _step(library, "Can't get device handle", library.nvmlDeviceGetHandleByIndex, index)
+    found = _step(library, "Can't get device UUID", library.nvmlDeviceGetUUID, handle)
+    return found.decode() if isinstance(found, bytes) else str(found)  # bytes in old versions
+
+
+class _NvmlStepFailed(Exception):
+    """A function of NVML has failed, with PyTorch's text for it."""
+
+
+def _step(library: Any, failure: str, function: Callable[..., Any], *arguments: object) -> Any:
+    """Call a function of NVML. Raises OSError if there is no NVML, as PyTorch does, and _NvmlStepFailed if it fails."""
+    try:
+        return function(*arguments)
+    except library.NVMLError_LibraryNotFound as error:
+        raise OSError(f"{LIBRARY} cannot be loaded: {error}") from error
+    except library.NVMLError as error:
+        raise _NvmlStepFailed(failure) from error

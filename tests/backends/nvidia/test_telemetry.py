@@ -25,7 +25,6 @@ def contexts():
     return ctypes.CDLL("libcuda.so.1").softcuda_live(b"contexts")
 """
 WITHOUT_PYNVML = "import sys; sys.modules['pynvml'] = None\n"
-BINDINGS = pytest.mark.parametrize("binding", ["", WITHOUT_PYNVML], ids=["nvidia-ml-py", "ctypes"])
 UUIDS = ["GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f"]
 
 
@@ -33,15 +32,14 @@ def output_of(program: str, **variables: str) -> list[str]:
     return lines_of(BEGIN + program, **{"SOFTCUDA_MACHINE": f"test-{os.getpid()}", **variables})
 
 
-@BINDINGS
-def test_every_sensor_is_read_without_a_context(binding):
+def test_every_sensor_is_read_without_a_context():
     program = """
 names = "device_memory_used memory_usage utilization temperature power_draw clock_rate".split()
 for index in range(2):
     print(*(getattr(cuda, name)(index) for name in names))
 print(cuda.list_gpu_processes(1), contexts(), cuda.is_initialized())
 """
-    assert output_of(binding + program) == [
+    assert output_of(program) == [
         "0 20 40 50 300000 1000",
         "0 21 41 51 300001 1001",
         "GPU:1",
@@ -62,22 +60,20 @@ print(cuda.list_gpu_processes(1), contexts(), cuda.is_initialized())
         ({"SOFTCUDA_MIG": "2", "CUDA_VISIBLE_DEVICES": "GPU-2"}, [2]),
     ],
 )
-@BINDINGS
-def test_device_is_found_by_its_uuid(binding, variables, expected):
+def test_device_is_found_by_its_uuid(variables, expected):
     program = """
 print([cuda._get_nvml_device_index(index) for index in range(cuda.device_count())], contexts())
 """
-    assert output_of(binding + program, SOFTCUDA_DEVICES="3", **variables) == [f"{expected} 0"]
+    assert output_of(program, SOFTCUDA_DEVICES="3", **variables) == [f"{expected} 0"]
 
 
-@BINDINGS
-def test_changed_environment_does_not_change_the_device(binding):
+def test_changed_environment_does_not_change_the_device():
     program = """
 print(cuda.device_count(), cuda._get_nvml_device_index(0))
 os.environ["CUDA_VISIBLE_DEVICES"] = "0"
 print(cuda.device_count(), cuda._get_nvml_device_index(0), cuda.temperature(0))
 """
-    assert output_of(binding + program, CUDA_VISIBLE_DEVICES="1") == ["1 1", "1 1 51"]
+    assert output_of(program, CUDA_VISIBLE_DEVICES="1") == ["1 1", "1 1 51"]
 
 
 def test_instance_of_a_gpu_has_its_own_memory():
@@ -87,7 +83,7 @@ print(cuda.device_memory_used() // MIB, cuda.get_device_properties(0).total_memo
 print(cuda.list_gpu_processes().splitlines()[0])
 try:
     cuda.utilization()
-except Exception as error:  # of pynvml, or without it of forebay
+except Exception as error:  # of pynvml
     print(error)
 """
     found = output_of(program, SOFTCUDA_MIG="1", CUDA_VISIBLE_DEVICES="MIG-a1")
@@ -123,8 +119,7 @@ port.commit(space, 2 * MIB)
 """
 
 
-@BINDINGS
-def test_port_reports_the_memory_of_each_process(binding):
+def test_port_reports_the_memory_of_each_process():
     program = (
         PROCESSES
         + """
@@ -137,7 +132,7 @@ other.wait(60)
 print(len(port.process_memory()))
 """
     )
-    found, empty, left = output_of(binding + program)
+    found, empty, left = output_of(program)
     assert found in ("True {'self': 6, True: 6}", "True {True: 6, 'self': 6}")
     assert (empty, left) == ("{}", "1")
 
@@ -147,19 +142,21 @@ print(len(port.process_memory()))
     [
         (
             "ctypes.CDLL('libnvidia-ml.so.1').softnvml_fail(b'nvmlDeviceGetComputeRunningProcesses', 3)",
-            "3 cuda:1: nvmlDeviceGetComputeRunningProcesses_v3 failed: Not Supported",
+            "3 cuda:1: the memory of other processes is unknown: NVML failed: Not Supported",
         ),
         (
             "ctypes.CDLL(None).setenv(b'SOFTCUDA_NVML_ERROR', b'18', 1)",
-            "18 cuda:1: nvmlInit_v2 failed: Driver/library version mismatch",
+            "18 cuda:1: the memory of other processes is unknown: NVML failed: ",
         ),
-        ("nvml_ctypes.LIBRARY = 'none.so'", "0 cuda:1: libnvidia-ml.so.1 cannot be used: none.so:"),
+        (
+            "sys.modules['pynvml'] = None",
+            "0 cuda:1: the memory of other processes is unknown: nvidia-ml-py is not installed, which reads NVML: pip",
+        ),
     ],
-    ids=["function", "driver", "library"],
+    ids=["function", "driver", "package"],
 )
 def test_failing_nvml_is_one_error_and_does_not_hide_another(failure, expected):
     program = f"""
-from forebay.backends.nvidia import nvml_ctypes
 port = CudaDriver().open(1)
 {failure}
 try:
@@ -172,8 +169,34 @@ except forebay.OutOfMemory as error:
     print("this process has" in str(error))
 """
     found, hidden = output_of(program)
-    assert found.replace("the memory of other processes is unknown, as NVML's ", "").startswith(expected)
+    assert found.startswith(expected)
     assert hidden == "False"
+
+
+def test_devices_are_counted_without_cuda():
+    program = """
+print(cuda._raw_device_count_nvml(), cuda._raw_device_uuid_nvml(), cuda._device_count_nvml(), contexts())
+"""
+    assert output_of(program) == [f"2 {UUIDS} 2 0"]
+    assert output_of(program, CUDA_VISIBLE_DEVICES=UUIDS[1][:8]) == [f"2 {UUIDS} 1 0"]
+
+
+def test_base_installation_counts_by_cuda_and_names_the_missing_package():
+    program = """
+print(cuda._HAS_PYNVML, cuda.device_count(), cuda.is_available(), cuda._device_count_nvml())
+for ask in (cuda.temperature, cuda._raw_device_count_nvml):
+    try:
+        ask()
+    except (ModuleNotFoundError, OSError) as error:
+        print(type(error).__name__, error)
+print(cuda.list_gpu_processes())
+"""
+    assert output_of(WITHOUT_PYNVML + program) == [
+        "False 2 True -1",
+        "ModuleNotFoundError nvidia-ml-py does not seem to be installed or it can't be imported.",
+        "OSError nvidia-ml-py is not installed, which reads NVML: pip install 'forebay[cuda]'",
+        "pynvml module not found, please install nvidia-ml-py",
+    ]
 
 
 def test_error_for_missing_memory_names_the_processes():

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forebay.backends.nvidia import nvml
 from forebay.backends.nvidia.calls import driver_api
-from forebay.backends.nvidia.nvml_ctypes import NVMLError, NvmlLibrary
 from forebay.vendor import cuda_errors, driver_timeout
 
 __all__ = ["Discovery", "discover"]
@@ -165,15 +165,18 @@ def _name(api: Any, code: int) -> tuple[str, str]:
 
 
 def _machine_count() -> int | None:
-    """Return how many GPUs the machine has, whether or not CUDA can see them; None if NVML is missing."""
+    """Return how many GPUs the machine has, whether or not CUDA can see them; None if that is unknown."""
     try:
-        library = NvmlLibrary()
+        library = nvml.imported()
+    except ImportError:
+        return None
+    try:
         library.nvmlInit()
         try:
-            return library.nvmlDeviceGetCount()
+            return int(library.nvmlDeviceGetCount())
         finally:
             library.nvmlShutdown()
-    except (OSError, AttributeError, NVMLError):
+    except library.NVMLError:
         return None
 
 

@@ -1,17 +1,13 @@
-"""Sensors of NVIDIA GPUs through nvidia-ml-py (module `pynvml`) if it is installed, else through ctypes.
-
-Both bindings have the same functions. Nothing is loaded before first use.
-"""
+"""Sensors of NVIDIA GPUs through nvidia-ml-py (module `pynvml`), which is imported on first use."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from forebay.backends.nvidia.nvml_ctypes import NvmlLibrary, handle_of
+from forebay.backends.nvidia.nvml import WITHOUT, handle_of, has_library, imported
 
-__all__ = ["MISSING", "NOT_LOADED", "Nvml", "NvmlSensors", "binding", "import_error", "installed"]
+__all__ = ["MISSING", "NOT_LOADED", "Nvml", "NvmlSensors", "binding", "import_error", "installed", "why_not"]
 
 MISSING = "nvidia-ml-py does not seem to be installed or it can't be imported."
 NOT_LOADED = "cuda driver can't be loaded, is cuda enabled?"
@@ -23,7 +19,7 @@ _SM_CLOCK = 1  # NVML_CLOCK_SM
 def import_error() -> ImportError | None:
     """Return the error that importing `pynvml` raises; None if it can be imported or is not installed."""
     try:
-        _imported()
+        imported()
     except ModuleNotFoundError:
         return None
     except ImportError as error:
@@ -33,22 +29,25 @@ def import_error() -> ImportError | None:
 
 def installed() -> bool:
     """Return True if the machine has NVIDIA's library. Loads the library, but does not initialize it."""
+    return has_library()
+
+
+def why_not() -> str:
+    """Return the reason why the GPUs of a machine with NVIDIA's library have no sensors, or ""."""
     try:
-        NvmlLibrary()
-    except OSError:
-        return False
-    return True
+        imported()
+    except ImportError as error:
+        reason = WITHOUT if isinstance(error, ModuleNotFoundError) else str(error)
+        return f"{reason}; until then GPUs are counted through CUDA alone" if installed() else ""
+    return ""
 
 
 def binding() -> Any:
-    """Return `pynvml` or its ctypes replacement. Raises ModuleNotFoundError if neither can be loaded."""
+    """Return `pynvml`. Raises ModuleNotFoundError, as PyTorch does, if it cannot be imported."""
     try:
-        return _imported()
+        return imported()
     except ImportError as error:
-        try:
-            return NvmlLibrary()
-        except OSError:
-            raise ModuleNotFoundError(MISSING) from error
+        raise ModuleNotFoundError(MISSING) from error
 
 
 def _initialized() -> Any:
@@ -118,15 +117,6 @@ class NvmlSensors:
     def processes(self) -> Mapping[int, int | None]:
         running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self.handle)
         return {process.pid: process.usedGpuMemory for process in running}
-
-
-def _imported() -> Any:
-    with warnings.catch_warnings():  # the deprecated package named pynvml warns on import
-        warnings.simplefilter("ignore", FutureWarning)
-        import pynvml
-    if not hasattr(pynvml, "nvmlInit"):
-        raise ImportError("the installed module pynvml is not nvidia-ml-py", name="pynvml")
-    return pynvml
 
 
 def _text(name: str | bytes) -> str:
