@@ -26,7 +26,8 @@ def documented_names(page: str) -> Iterator[str]:
 
 def members_of(module: ModuleType) -> list[str]:
     """Return the names that `:members:` documents: not constants, and not modules, which have pages of their own."""
-    return [name for name in module.__all__ if callable(getattr(module, name, None))]
+    values = vars(module)  # without names that are imported when they are used: these are functions and classes
+    return [name for name in module.__all__ if name not in values or callable(values[name])]
 
 
 def undocumented(module: ModuleType, pages: str) -> list[str]:
