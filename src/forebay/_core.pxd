@@ -17,7 +17,7 @@ from libcpp.vector cimport vector
 
 
 cdef extern from "pool/policy.hpp" namespace "forebay" nogil:
-    const uint64_t kMinBlockSize, kMaxRequest
+    const uint64_t kMinBlockSize, kMaxSmallSize, kMaxRequest
 
     cppclass Policy:
         Policy(const vector[uint64_t]& divisions, uint64_t max_split, uint64_t max_non_split_rounding,

@@ -7,6 +7,8 @@ from typing import Any, Final, Protocol, Self, TypedDict, final, type_check_only
 from typing_extensions import disjoint_base
 
 MIN_BLOCK_SIZE: Final[int]  # bytes; every block is a multiple of it
+MAX_SMALL_BYTES: Final[int]  # of the largest block of the small size class, 1 MiB
+MAX_REQUEST_BYTES: Final[int]  # requests of this size or more are refused without asking the device, 1 EiB
 METRICS: Final[tuple[str, ...]]  # PyTorch's names of the statistics, in the order of `Pool.counts`
 
 # Return a copy of the template for each row of the columns, whose values are stored under the keys. With `leaves`, the

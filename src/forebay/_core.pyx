@@ -10,7 +10,7 @@ cimport cython
 
 from forebay._late_errors cimport call_in_destructor, report
 
-MIN_BLOCK_SIZE = kMinBlockSize
+MIN_BLOCK_SIZE, MAX_SMALL_BYTES, MAX_REQUEST_BYTES = kMinBlockSize, kMaxSmallSize, kMaxRequest
 METRICS = tuple([name.decode() for name in metric_names()])
 
 

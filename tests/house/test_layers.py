@@ -68,7 +68,7 @@ TYPING_CYCLES = {
 # Snapshots open no device and are read where only these are installed.
 DEVICE_FREE = "snapshot"
 DEVICE_FREE_IMPORTS = {
-    *("snapshot", "records", "simulate", "errors", "_base", "spi"),
+    *("snapshot", "records", "simulate", "errors", "_base", "spi", "_core"),
     *("numpy", "rich"),
     *("compression", "zstandard", "pyarrow"),  # for compressed files (of Python 3.14, or an extra) and Parquet
 }

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from forebay._base import config
 from forebay._base.byte_sizes import format_bytes
+from forebay._core import MAX_SMALL_BYTES
 from forebay.errors import ForebayError
 from forebay.observe.tracing import profiler_session
 from forebay.observe.tracing.signposts import signposts
@@ -23,7 +24,6 @@ __all__ = ["AllocatorLog", "OperationLog", "follow"]
 _SUMMARY, _ALLOCATIONS, _FREES, _RESERVED, _LARGE_ONLY = 1, 2, 4, 8, 16  # of PYTORCH_DEBUG_MPS_ALLOCATOR
 _OPERATIONS, _COPIES, _ALL_TOTALS, _OPERATION_TOTALS, _COPY_TOTALS = 1, 2, 8, 16, 32  # of PYTORCH_MPS_LOG_PROFILE_INFO
 _EVENTS, _INTERVALS, _WAIT = 1 | 16, 2 | 32, 4  # of PYTORCH_MPS_TRACE_SIGNPOSTS
-_LARGE = 1 << 20  # bytes
 
 
 def follow(opened: OpenDevice) -> None:
@@ -106,7 +106,7 @@ class AllocatorLog(observers.Observer):
         self._reserved = reserved
 
     def _is_shown(self, nbytes: int) -> bool:
-        return not self._options & _LARGE_ONLY or nbytes > _LARGE
+        return not self._options & _LARGE_ONLY or nbytes > MAX_SMALL_BYTES
 
     def _print(self, text: str) -> None:
         allocator = self._opened.allocator

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from forebay._base.watermarks import Watermarks
-from forebay._core import Block
+from forebay._core import MAX_SMALL_BYTES, Block
 from forebay.errors import ForebayError, WrongState
 from forebay.runtime.allocator import oom_message
 from forebay.runtime.allocator.caching_allocator import UNORDERED, Allocator, IterationOrders
@@ -25,9 +25,9 @@ __all__ = ["HeapAllocator", "heap_size"]
 
 _MIB = 1 << 20
 _SCALAR = 8  # bytes; buffers up to this size are always shared if host and device share memory
-_SMALL = _MIB
 _DEDICATED = 512 * _MIB  # buffers of this size or more get a dedicated heap
-_TIERS = ((_SMALL, 8 * _MIB), (10 * _MIB - 1, 32 * _MIB), (_DEDICATED - 1, 1024 * _MIB))  # largest buffer, heap size
+# Largest buffer, and size of its heap.
+_TIERS = ((MAX_SMALL_BYTES, 8 * _MIB), (10 * _MIB - 1, 32 * _MIB), (_DEDICATED - 1, 1024 * _MIB))
 _DEDICATED_QUANTUM = 2 * _MIB  # sizes of dedicated heaps are multiples of it
 # Pool numbers: of the storage mode that is not the default, and of scalars.
 _OTHER_MODE, _SCALARS = (1 << 31) + 1, (1 << 31) + 2
@@ -148,8 +148,8 @@ class HeapAllocator(Allocator):
 
     def _partition_for(self, nbytes: int, usage: str) -> int:
         if usage == "scalar":
-            if nbytes > _SMALL:
-                raise ValueError(f"a scalar has at most {_SMALL} bytes, not {nbytes}")
+            if nbytes > MAX_SMALL_BYTES:
+                raise ValueError(f"a scalar has at most {MAX_SMALL_BYTES} bytes, not {nbytes}")
             return _SCALARS
         if usage not in ("shared", "private"):
             raise ValueError(f"usage must be 'shared', 'private' or 'scalar', not {usage!r}")
@@ -178,7 +178,9 @@ class HeapAllocator(Allocator):
         size = self.block_size(nbytes)
         self._device_error = None
         self.update_other_usage()
-        request = AllocRequest(nbytes, size, size, size <= _SMALL, queue, partition, self.caller_stack(frees=False))
+        request = AllocRequest(
+            nbytes, size, size, size <= MAX_SMALL_BYTES, queue, partition, self.caller_stack(frees=False)
+        )
         request.memory_pressure = not request.small and self._has_memory_pressure()
         steps = (
             self._use_or_release_oversize,

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ADVISERS",
     "DOCUMENTATION",
-    "MAX_REQUEST_BYTES",
     "heap_text",
     "invalid_buffer_size_error",
     "oom_error",
@@ -33,7 +32,6 @@ __all__ = [
 ]
 
 DOCUMENTATION = "https://forebay.readthedocs.io/en/stable/how-to/out-of-memory.html"
-MAX_REQUEST_BYTES = 1 << 60  # the bound of PyTorch and of the core; a request this large never reaches the device
 
 # Functions that suggest remedies, from the memory history and the request, as lines for the text.
 ADVISERS: list[Adviser] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from forebay._core import Block
+from forebay._core import MAX_REQUEST_BYTES, Block
 from forebay.errors import ended_error
 from forebay.runtime.allocator import garbage_collection, oom_message
 from forebay.runtime.allocator.caching_allocator import UNORDERED, Allocator, IterationOrders
@@ -105,7 +105,7 @@ class SegmentAllocator(Allocator):
         return self._reserve_new(nbytes, queue, self._route(queue) if self.routed else 0)
 
     def _refill(self, nbytes: int, queue: int, partition: int) -> Block:
-        if nbytes >= oom_message.MAX_REQUEST_BYTES:
+        if nbytes >= MAX_REQUEST_BYTES:
             raise self.too_large_error(nbytes)
         return self._reserve_new(nbytes, queue, partition)
 

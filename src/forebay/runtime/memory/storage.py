@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay._base.device_spec import CPU
-from forebay._core import Block
+from forebay._core import MAX_REQUEST_BYTES, Block
 from forebay.errors import ForebayError
-from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.allocator.pluggable_allocator import PluggableBlock
 from forebay.runtime.allocator.uncached import UncachedBlock
 from forebay.runtime.base import observers

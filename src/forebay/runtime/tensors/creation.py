@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from forebay._base.device_spec import CPU, Device, chosen_device
 from forebay._base.dtypes import DTypeLike, as_dtype
 from forebay._base.layouts import contiguous_format, layout, memory_format, preserve_format, strided
+from forebay._core import MAX_REQUEST_BYTES
 from forebay.errors import ForebayError
-from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import pinned_allocator
 from forebay.runtime.memory.storage import AnyBlock, Storage, allocate_block

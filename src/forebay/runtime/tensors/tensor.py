@@ -16,9 +16,8 @@ from forebay._base.device_spec import NO_ACCELERATOR, Device, default_device
 from forebay._base.dtypes import DType, DTypeLike, as_dtype
 from forebay._base.dtypes import of as dtype_of
 from forebay._base.layouts import Size, contiguous_format, layout, memory_format, preserve_format, size_of, strided
-from forebay._core import Exporter
+from forebay._core import MAX_REQUEST_BYTES, Exporter
 from forebay.errors import ForebayError, Unsupported
-from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.base.queue_capabilities import can_copy_strided, can_launch
 from forebay.runtime.base.torch_types import torch_name
 from forebay.runtime.devices import current

@@ -9,8 +9,8 @@ import numpy as np
 
 from forebay._base.device_spec import Device
 from forebay._base.dtypes import as_dtype
+from forebay._core import MAX_REQUEST_BYTES
 from forebay.errors import ForebayError
-from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.memory.storage import Storage
 from forebay.runtime.memory.untyped_storage import StorageBase
 from forebay.runtime.streams.stream import current_stream_for

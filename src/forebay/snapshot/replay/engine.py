@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay._core import MAX_REQUEST_BYTES
 from forebay.errors import Unsupported
 from forebay.records.model import ENTRY, Action, Snapshot, State
 from forebay.snapshot.replay.initial_state import reconstruct_initial_state
@@ -24,7 +25,6 @@ __all__ = ["BEFORE", "Check", "Difference", "History", "Outcome", "check", "what
 
 _CHUNK = 1 << 14
 _MIN_UNLIMITED, _MAX_UNLIMITED = 64 << 30, 4 << 40
-_MAX_BYTES = 1 << 60
 _GROW = (Action.RESERVE, Action.MAP)
 _SHRINK = (Action.RELEASE, Action.UNMAP)
 
@@ -203,7 +203,7 @@ class History:
         """Return the columns of the entries to replay: index, action, address, size, queue and private pool id."""
         trace = self._trace
         action, address = trace["action"], trace["address"]
-        possible = (trace["nbytes"] > 0) & (trace["nbytes"] < _MAX_BYTES)
+        possible = (trace["nbytes"] > 0) & (trace["nbytes"] < MAX_REQUEST_BYTES)
         requests = possible & np.isin(action, (Action.ALLOC, Action.OOM))
         free_requested, free_completed = action == Action.FREE_REQUESTED, action == Action.FREE_COMPLETED
         immediate = free_requested[:-1] & free_completed[1:] & (address[:-1] == address[1:])

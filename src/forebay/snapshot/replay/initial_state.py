@@ -13,13 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay._core import MAX_SMALL_BYTES
 from forebay.records.model import Action, Snapshot, State
 from forebay.snapshot.replay.address_space import Reservations, reconstruct_reservations
 from forebay.snapshot.replay.recorded_settings import RecordedSettings
 
-__all__ = ["MAX_EXTENSION", "InitialState", "LiveBlock", "reconstruct_initial_state"]
-
-MAX_EXTENSION = _SMALL = 1 << 20  # largest block of the small pool
+__all__ = ["InitialState", "LiveBlock", "reconstruct_initial_state"]
 
 
 class LiveBlock(NamedTuple):
@@ -30,7 +29,7 @@ class LiveBlock(NamedTuple):
     requested: int
     queue: int
     pool_id: int
-    extensible_until: int = 0  # the entry that frees it, if it may be larger than `nbytes` by up to MAX_EXTENSION
+    extensible_until: int = 0  # the entry that frees it, if it may be larger than `nbytes` by up to MAX_SMALL_BYTES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +115,7 @@ def _blocks(
         if area[0] in large and (freed := free_entry.get(row.address)) is not None:
             end = row.address + row.nbytes
             # The large pool has no blocks of at most 1 MiB: such a remainder belongs to this block.
-            unsplit = stop - end <= _SMALL or row.nbytes >= recorded.max_split
+            unsplit = stop - end <= MAX_SMALL_BYTES or row.nbytes >= recorded.max_split
             front = stop if unsplit else fronts.find(end, stop, freed)
             until = 0 if unsplit or front is not None else freed
             row = row._replace(nbytes=(front or end) - row.address, extensible_until=until)  # noqa: PLW2901 - same block
@@ -142,4 +141,4 @@ class _FreeBlockStarts:
             return None
         first = low + int(np.argmin(self._entries[low:high]))
         front = int(self._addresses[first])
-        return front if self._entries[first] < freed and front - end <= _SMALL else None
+        return front if self._entries[first] < freed and front - end <= MAX_SMALL_BYTES else None

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay._core import MAX_SMALL_BYTES
 from forebay.records.model import Action, Snapshot
 from forebay.simulate import Device
 from forebay.snapshot.formats.known_notes import settings_of
@@ -28,7 +29,6 @@ _CANDIDATES = (
     "expandable_segments:True,roundup_power2_divisions:8",
 )
 _SWITCHED_OFF = re.compile(r"(?:^|,)\s*expandable_segments\s*:\s*False\s*(?=,|$)")
-_SMALL = 1 << 20  # largest block of the small pool
 _MIB = 1 << 20
 _CAPACITY = 1 << 40  # of a device that is only used to query settings
 # Settings that PyTorch's snapshots contain only in the text.
@@ -107,7 +107,7 @@ class RecordedSettings:
         allocs = used[trace["action"][used] == Action.ALLOC]
         by_address = used[np.argsort(trace["address"][used], kind="stable")]
         addresses = trace["address"][by_address]
-        small = (self.rounded(trace["nbytes"][by_address]) <= _SMALL).tolist()
+        small = (self.rounded(trace["nbytes"][by_address]) <= MAX_SMALL_BYTES).tolist()
         newest = NewestInRange(by_address)
         flags: list[bool] = []
         reserved = FlaggedRanges()
@@ -119,7 +119,7 @@ class RecordedSettings:
             if action in growing and after < len(allocs):  # allocated for the next request
                 at, requested = (int(column[allocs[after]]) for column in columns)
                 if at < address + nbytes and at + max(requested, 1) > address:
-                    flags.append(self._pool.block_size(requested) <= _SMALL)
+                    flags.append(self._pool.block_size(requested) <= MAX_SMALL_BYTES)
                     reserved.set(address, address + (nbytes if action == Action.MAP else 1), flags[-1])
                     continue
             if action not in growing and (flag := reserved.get(address)) is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forebay._core import MAX_REQUEST_BYTES
 from forebay.records.model import Action, Snapshot
 from forebay.snapshot.analysis.timeline import reconstruct
 from forebay.snapshot.replay.engine import History, Outcome
@@ -15,7 +16,6 @@ from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
 __all__ = ["Fidelity", "Remedies", "Remedy", "available_memory", "find_remedies"]
 
 _WORTHWHILE = 0.01  # of the peak of reserved bytes, by which a setting must lower it
-_MAX_BYTES = 1 << 60
 _MAX_MEMORY = 1 << 52  # of a simulated device
 _SEGMENT_ACTIONS = (Action.RESERVE, Action.RELEASE, Action.MAP, Action.UNMAP)
 
@@ -128,7 +128,7 @@ def available_memory(snapshot: Snapshot) -> int | None:
         return min(snapshot.capacity, _MAX_MEMORY) or None
     entry = snapshot.trace[rows[-1]]
     reserved, free = int(reconstruct(snapshot).reserved[rows[-1]]), int(entry["address"])
-    nbytes = min(int(entry["nbytes"]), _MAX_BYTES)
+    nbytes = min(int(entry["nbytes"]), MAX_REQUEST_BYTES)
     limited = 0 < recorded_settings_of(snapshot).segment_size(nbytes) <= free
     return min(max(reserved if limited and reserved else reserved + free, 1), _MAX_MEMORY)
 

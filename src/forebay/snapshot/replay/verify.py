@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay._base.byte_sizes import format_bytes
+from forebay._core import MAX_REQUEST_BYTES, MAX_SMALL_BYTES
 from forebay.records.model import BLOCK, Action, Snapshot, State
 from forebay.simulate import Device
 from forebay.snapshot.replay.address_space import Reservation
-from forebay.snapshot.replay.initial_state import MAX_EXTENSION, InitialState, LiveBlock
+from forebay.snapshot.replay.initial_state import InitialState, LiveBlock
 from forebay.snapshot.replay.recorded_settings import RecordedSettings
 
 __all__ = ["Check", "Difference", "Progress", "verify"]
@@ -28,7 +29,6 @@ __all__ = ["Check", "Difference", "Progress", "verify"]
 Progress = Callable[[int, int], None]  # entries done, entries in total
 
 _CAPACITY = 1 << 40  # of the simulated device, whose memory is never requested
-_MAX_BYTES = 1 << 60
 _QUANTUM = 512  # block sizes are multiples of this
 _CHUNK = 1 << 14
 _MAX_PASSES = 20
@@ -188,7 +188,7 @@ class _Pass:
                     free(address, None)
                 elif action == 1:  # alloc
                     total += 1
-                    if not 0 < nbytes < _MAX_BYTES:
+                    if not 0 < nbytes < MAX_REQUEST_BYTES:
                         block = None
                     elif self._new_memory:
                         block = self._allocate_in_new_memory(nbytes)
@@ -287,7 +287,7 @@ class _Pass:
         """Move the block to its recorded address, if that is free, so that one difference does not cause others."""
         self._blocks.pop(address, None)
         self._corrections += 1
-        if self._corrections > _MAX_CORRECTIONS or not 0 < nbytes < _MAX_BYTES or not self._may_search():
+        if self._corrections > _MAX_CORRECTIONS or not 0 < nbytes < MAX_REQUEST_BYTES or not self._may_search():
             return
         table = self._table()
         recorded = _free_at(table, address)
@@ -310,7 +310,7 @@ class _Pass:
         if before is None or entry >= before.extensible_until:
             return
         end = where + size - self._pool.block_size(nbytes) + _QUANTUM
-        if end - before.address <= self._pool.block_size(before.requested) + MAX_EXTENSION:
+        if end - before.address <= self._pool.block_size(before.requested) + MAX_SMALL_BYTES:
             self._inferred.longer[before.address] = end - before.address
             self.has_new_facts = True
 

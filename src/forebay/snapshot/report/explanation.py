@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from forebay._core import MAX_REQUEST_BYTES, MAX_SMALL_BYTES
 from forebay.records.model import Snapshot
 from forebay.snapshot.analysis.growth import Growth, growth
 from forebay.snapshot.analysis.summary import Oom, SiteUse, ooms, sites, summary
@@ -18,8 +19,6 @@ from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
 from forebay.snapshot.replay.remedies import Remedies, available_memory, find_remedies
 
 __all__ = ["Cause", "Explanation", "OomRequest", "Use", "explanation"]
-
-_SMALL = 1 << 20  # bytes: larger blocks have segments of their own
 
 
 class Cause(StrEnum):
@@ -263,7 +262,7 @@ def explanation(
     request = None
     cause = Cause.PEAK if len(snapshot.trace) else Cause.FINAL
     if errors:
-        request = _request(snapshot, state, event, recorded.segment_size(min(event.wanted, 1 << 60)))
+        request = _request(snapshot, state, event, recorded.segment_size(min(event.wanted, MAX_REQUEST_BYTES)))
         cause = _cause(state, request)
     return Explanation(
         device=snapshot.device,
@@ -303,7 +302,7 @@ def _use(state: MemoryState) -> Use:
 def _request(snapshot: Snapshot, state: MemoryState, event: Oom, segment: int) -> OomRequest:
     entry = snapshot.trace[event.at - 1]
     queue, home = int(entry["queue"]), int(entry["home"])
-    largest = state.largest_free(queue, home, event.wanted <= _SMALL)
+    largest = state.largest_free(queue, home, event.wanted <= MAX_SMALL_BYTES)
     return OomRequest(event, event.at - 1, queue, home, segment, largest)
 
 
