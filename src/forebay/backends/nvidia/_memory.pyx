@@ -7,7 +7,7 @@ from forebay.backends.nvidia._stream cimport Current, set_functions
 
 from forebay.backends.nvidia.calls import FATAL as _FATAL, error_of, known_losses as _known_losses, unknown_address
 from forebay.errors import DeviceError, WrongState
-from forebay.spi import SEGMENT_ALIGNMENT
+from forebay.spi import SEGMENT_ALIGNMENT as _SEGMENT_ALIGNMENT
 from forebay.vendor import ReleaseLog, address_of, cuda_errors, integer_of, size_of
 
 ctypedef int (*Release)(uint64_t) noexcept nogil
@@ -36,7 +36,7 @@ FUNCTIONS = (
     "cuGraphExecDestroy", "cuIpcCloseMemHandle",
 )
 cdef Functions driver
-cdef uint64_t ALIGNMENT = SEGMENT_ALIGNMENT
+cdef uint64_t ALIGNMENT = _SEGMENT_ALIGNMENT
 cdef int OUT_OF_MEMORY = cuda_errors.OUT_OF_MEMORY
 
 
