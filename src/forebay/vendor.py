@@ -13,7 +13,7 @@ A backend imports nothing else of forebay. The parts are:
 * graphs: `CaptureMixin`, `CaptureRecorder`, `CapturedMark`, `wait_in_capture`; the nodes: `recorded_work`,
   `launch_parts`, `executed_nodes`, `reseeded_draw`; the memory that they use: `ReleaseLog`, `MemorySource`,
   `CapturedMemory`
-* events that processes share: `SharedEvent`
+* events that processes share: `SharedEvent`; destructors that no interrupt splits: `Disposable`
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 from forebay._base.address_allocator import AddressAllocator
 from forebay._base.signal_mask import signals_blocked
 from forebay.backends.common import cuda_errors, recorded_work
+from forebay.backends.common._disposal import Disposable
 from forebay.backends.common._releases import ReleaseLog
 from forebay.backends.common.arguments import address_of, byte_of, index_of, integer_of, size_of
 from forebay.backends.common.capture_recorder import CapturedMark, CaptureMixin, CaptureRecorder, wait_in_capture
@@ -47,6 +48,7 @@ __all__ = [
     "CaptureRecorder",
     "CapturedMark",
     "CapturedMemory",
+    "Disposable",
     "KernelCache",
     "MemorySource",
     "PageLedger",

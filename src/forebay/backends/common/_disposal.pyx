@@ -15,6 +15,12 @@ cdef extern from *:
 
 
 cdef class Disposable:  # without fields, so that any other class can be a second base
+    """Base class of objects with a destructor, which calls `_dispose`.
+
+    `_dispose` is called again after an interrupt, and once more after a fault, until it returns: it must be repeatable,
+    and expect attributes that an interrupted `__init__` has not set. It is not called while the interpreter exits.
+    """
+
     def __del__(self):
         if not is_finalizing():  # the names of modules may be gone then
             call_in_destructor(self._dispose)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from forebay.backends.common._disposal import Disposable
 from forebay.backends.nvidia._memory import destroy_last, obtain
 from forebay.backends.nvidia._stream import HostCall, NativeHostCall, Stream
 from forebay.backends.nvidia.calls import check
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.errors import ForebayError
+from forebay.vendor import Disposable
 
 if TYPE_CHECKING:
     from forebay.backends.nvidia.queue import CudaQueue

@@ -7,13 +7,13 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from forebay.backends.common._disposal import Disposable
 from forebay.backends.nvidia._memory import obtain
 from forebay.backends.nvidia._stream import Stream
 from forebay.backends.nvidia.calls import check
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.graph_executables import HeldHandles, Launch
 from forebay.errors import Unsupported
+from forebay.vendor import Disposable
 
 if TYPE_CHECKING:
     from forebay.backends.nvidia.queue import CudaQueue

@@ -14,7 +14,7 @@ from forebay.backends.nvidia.kernels.condition import launch_set_condition
 from forebay.backends.nvidia.queue import CudaQueue
 from forebay.errors import DeviceError, ForebayError, warn_unraisable
 from forebay.spi import Queue
-from forebay.vendor import cuda_errors
+from forebay.vendor import Disposable, cuda_errors
 
 if TYPE_CHECKING:
     from forebay.backends.nvidia.capture import CudaCapturedGraph
