@@ -16,7 +16,7 @@ from forebay.runtime.allocator.private_pools import PoolId
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.runtime.allocator.torch_iteration_order import pool_set, stream_set
 from forebay.runtime.history import recording, torch_schema
-from forebay.runtime.settings import allocator_settings
+from forebay.runtime.settings import configuration
 from forebay.simulate.clock import Streams, World
 from forebay.simulate.port import SimulatedPort
 from forebay.spi import Heaps
@@ -85,7 +85,7 @@ class Device(Streams):
     def _create_allocator(self, settings: str, heaps: Heaps | None) -> Allocator:
         index, orders = self.index, (lambda: stream_set(self.index), pool_set)
         if heaps is None:
-            parsed = allocator_settings.parse_initial(settings)
+            parsed = configuration.parse_initial(settings)
             return SegmentAllocator(f"cuda:{index}", self._port, self._queues, parsed, orders)
         marks = Watermarks.from_text(heaps, settings)
         return HeapAllocator(f"mps:{index}", self._port, heaps, self._queues, orders=orders, watermarks=marks)
@@ -206,7 +206,7 @@ class Device(Streams):
         if self._port.props.heaps is not None and isinstance(self._allocator, HeapAllocator):
             self._allocator.set_watermarks(Watermarks.from_text(self._port.props.heaps, settings))
             return
-        allocator_settings.change(settings, self._allocator.settings, self._allocator.apply_settings)
+        configuration.change(settings, self._allocator.settings, self._allocator.apply_settings)
 
     def reset_peak_stats(self) -> None:
         """Reset the peaks to the current values."""

@@ -10,7 +10,8 @@ from forebay.backends.common.arguments import index_of
 from forebay.errors import DeviceError, ForebayError
 from forebay.runtime.history import recording
 from forebay.runtime.pinned.pinned_allocator import PinnedAllocator, PinnedBlock
-from forebay.runtime.settings import allocator_settings
+from forebay.runtime.settings import configuration
+from forebay.runtime.settings.allocator_settings import AllocatorSettings
 from forebay.simulate.clock import Streams, World
 
 __all__ = ["Pinned"]
@@ -49,7 +50,7 @@ class Pinned(Streams):
 
     def __init__(self, settings: str = "", *, world: World | None = None) -> None:
         super().__init__(world or World())
-        self._settings = allocator_settings.parse_initial(settings)
+        self._settings = configuration.parse_initial(settings)
         self._port = _Port()
         self._allocator = _Allocator("pinned memory", self._port, lambda: self._settings, lambda: 0)
         self._live: dict[int, PinnedBlock] = {}
@@ -137,7 +138,7 @@ class Pinned(Streams):
         -----
         As in PyTorch, the size of the reserved segment is fixed by the first allocation.
         """
-        allocator_settings.change(settings, self._settings, self._set)
+        configuration.change(settings, self._settings, self._set)
 
     def reset_peak_stats(self) -> None:
         """Reset the peaks to the current values."""
@@ -218,7 +219,7 @@ class Pinned(Streams):
         """
         return self._allocator.check_invariants()
 
-    def _set(self, settings: allocator_settings.AllocatorSettings) -> None:
+    def _set(self, settings: AllocatorSettings) -> None:
         self._settings = settings
 
     def _on_progress(self) -> None:

@@ -20,7 +20,7 @@ from forebay.backends.host.driver import HostPort
 from forebay.records.model import SEGMENT
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.runtime.allocator.statistics import flat_stats
-from forebay.runtime.settings.allocator_settings import parse
+from forebay.runtime.settings.configuration import parse
 from forebay.spi import DeviceProps
 from forebay.testing.conformance.helpers import Gate, run_in_child
 from forebay.testing.fake import FakePort

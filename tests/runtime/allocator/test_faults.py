@@ -23,7 +23,7 @@ from forebay.runtime.allocator.heap_allocator import HeapAllocator
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.runtime.allocator.statistics import flat_stats
 from forebay.runtime.allocator.torch_iteration_order import pool_set, stream_set
-from forebay.runtime.settings.allocator_settings import parse
+from forebay.runtime.settings.configuration import parse
 from forebay.spi import Heaps
 from forebay.testing.fake import FakePort
 

@@ -6,7 +6,7 @@ import pytest
 
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.runtime.allocator.statistics import flat_stats
-from forebay.runtime.settings.allocator_settings import parse
+from forebay.runtime.settings.configuration import parse
 from forebay.spi import DeviceProps
 from forebay.testing.fake import FakePort
 

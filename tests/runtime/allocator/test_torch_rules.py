@@ -8,7 +8,7 @@ import pytest
 
 from forebay import OutOfMemory
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
-from forebay.runtime.settings.allocator_settings import parse
+from forebay.runtime.settings.configuration import parse
 from forebay.simulate import Device
 from forebay.testing.conformance.helpers import run_in_child
 from forebay.testing.fake import FakePort

@@ -20,7 +20,8 @@ import pytest
 from forebay.errors import DeviceError, ForebayWarning, Forked, WrongState
 from forebay.runtime.pinned import pinned_allocator
 from forebay.runtime.pinned.pinned_allocator import PinnedAllocator, PinnedBlock
-from forebay.runtime.settings.allocator_settings import DEFAULT, parse
+from forebay.runtime.settings.allocator_settings import DEFAULT
+from forebay.runtime.settings.configuration import parse
 from forebay.testing.fake import FakePort
 
 KIB, MIB = 1 << 10, 1 << 20

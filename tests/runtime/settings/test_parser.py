@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from forebay._base import config
 from forebay.errors import ForebayWarning
-from forebay.runtime.settings import allocator_settings as module
-from forebay.runtime.settings.allocator_settings import DEFAULT, UNLIMITED, AllocatorSettings, SettingsError
+from forebay.runtime.settings import configuration as module
+from forebay.runtime.settings.allocator_settings import DEFAULT, UNLIMITED, AllocatorSettings
 from forebay.runtime.settings.keys import KEYS
+from forebay.runtime.settings.parser import SettingsError
 from forebay.simulate import Device
 
 TABLE = json.loads(lzma.decompress((Path(__file__).parents[2] / "data/allocator_settings.json.xz").read_bytes()))

@@ -8,31 +8,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 from forebay.errors import ForebayWarning
-from forebay.runtime.settings.parser import UNLIMITED, SettingsError, SettingsRuntimeError, Tokens, positive
+from forebay.runtime.settings.allocator_settings import UNLIMITED, AllocatorSettings, Reserve
+from forebay.runtime.settings.parser import SettingsError, SettingsRuntimeError, Tokens, positive
 
-if TYPE_CHECKING:
-    from forebay.runtime.settings.allocator_settings import AllocatorSettings
-
-__all__ = ["BACKENDS", "KEYS", "Reserve", "SettingsReader"]
+__all__ = ["BACKENDS", "KEYS", "SettingsReader"]
 
 _MIB = 1 << 20
 BACKENDS = ("native", "cudaMallocAsync")
-
-
-@dataclass(frozen=True, slots=True)
-class Reserve:
-    """Address space reserved by an expandable segment: a share of the device's memory, or a number of GiB."""
-
-    value: float
-    is_share: bool
-
-    def nbytes(self, total_memory: int) -> int:
-        nbytes = self.value * float(total_memory if self.is_share else 1 << 30)
-        return int(nbytes) if nbytes < float(1 << 64) else UNLIMITED
 
 
 class SettingsReader:

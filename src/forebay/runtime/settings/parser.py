@@ -9,14 +9,10 @@ from __future__ import annotations
 import math
 import re
 import sys
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from forebay.runtime.settings.allocator_settings import AllocatorSettings
+from forebay.runtime.settings.allocator_settings import UNLIMITED, AllocatorSettings
 
-__all__ = ["UNLIMITED", "SettingsError", "SettingsIndexError", "SettingsRuntimeError", "Tokens", "positive"]
-
-UNLIMITED = (1 << 64) - 1
+__all__ = ["SettingsError", "SettingsIndexError", "SettingsRuntimeError", "Tokens", "positive"]
 
 _SPACES = dict.fromkeys(map(ord, " \t\n\v\f\r"))
 _TOKEN = re.compile(r"[,:\[\]]|[^,:\[\]]+")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import TYPE_CHECKING
+from typing import Protocol
 from weakref import WeakSet
 
 from forebay.errors import ForebayWarning
-from forebay.runtime.settings import allocator_settings
-from forebay.runtime.settings.allocator_settings import DEFAULT, AllocatorSettings, SettingsError
-
-if TYPE_CHECKING:
-    from forebay.runtime.allocator.caching_allocator import Allocator
+from forebay.runtime.settings import configuration
+from forebay.runtime.settings.allocator_settings import DEFAULT, AllocatorSettings
+from forebay.runtime.settings.parser import SettingsError
 
 __all__ = [
     "apply",
@@ -25,7 +23,14 @@ __all__ = [
     "subscribe",
 ]
 
-_followers: WeakSet[Allocator] = WeakSet()
+
+class _Follower(Protocol):
+    """An allocator, or another object that follows the settings."""
+
+    def apply_settings(self, settings: AllocatorSettings) -> None: ...
+
+
+_followers: WeakSet[_Follower] = WeakSet()
 _current: AllocatorSettings | None = None
 _at_first_use: dict[str, AllocatorSettings] = {}  # by kind
 _NO_CACHE = ("FOREBAY_NO_MEMORY_CACHING", "PYTORCH_NO_CUDA_MEMORY_CACHING")
@@ -39,7 +44,7 @@ def current(*, common_first: bool = False) -> AllocatorSettings:
     """
     global _current  # noqa: PLW0603 -- one set of settings per process, as PyTorch
     if _current is None:
-        _current = allocator_settings.from_environment(common_first=common_first)
+        _current = configuration.from_environment(common_first=common_first)
         _check_backend(_current)
     return _current
 
@@ -69,7 +74,7 @@ def apply(text: str) -> None:
 
     Keys before an error take effect, as in PyTorch.
     """
-    allocator_settings.change(text, current(common_first=True), _set)
+    configuration.change(text, current(common_first=True), _set)
 
 
 def at_first_use(kind: str) -> AllocatorSettings:
@@ -82,7 +87,7 @@ def keep_for_kind(kind: str) -> None:
     _at_first_use[kind] = for_devices()
 
 
-def subscribe(allocator: Allocator) -> None:
+def subscribe(allocator: _Follower) -> None:
     """Apply each later change of the settings to the allocator as well."""
     _followers.add(allocator)
 
