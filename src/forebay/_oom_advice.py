@@ -9,18 +9,18 @@ from dataclasses import replace
 from threading import local
 from typing import TYPE_CHECKING
 
-from forebay.runtime.allocator.statistics import RESERVED_BYTES
+from forebay.runtime.allocator.metrics import RESERVED_BYTES
 from forebay.spi import Growable
 
 if TYPE_CHECKING:
     from forebay.records.model import Snapshot
-    from forebay.runtime.allocator.caching_allocator import Allocator
     from forebay.runtime.allocator.request import AllocRequest
+    from forebay.runtime.history.recorded_pool import RecordedPool
 
 _thread = local()  # guards against recursion: the arrays made here may be allocated from the exhausted pool
 
 
-def advise(snapshot: Snapshot, allocator: Allocator, request: AllocRequest) -> list[str]:
+def advise(snapshot: Snapshot, pool: RecordedPool, request: AllocRequest) -> list[str]:
     """Return lines for the error text; none if no setting is known to help. Never raises an exception."""
     if getattr(_thread, "advising", False) or request.partition != 0:  # a private pool's use is up to the program
         return []
@@ -28,13 +28,13 @@ def advise(snapshot: Snapshot, allocator: Allocator, request: AllocRequest) -> l
     try:
         from forebay.snapshot.replay.advice import suggest_settings
 
-        free, total = allocator.port.memory_info()
+        free, total = pool.port.memory_info()
         return suggest_settings(
-            replace(snapshot, notes=allocator.snapshot_notes()),
+            replace(snapshot, notes=pool.snapshot_notes()),
             capacity=total,
-            other_used=max(total - free - allocator.current(RESERVED_BYTES), 0),
-            limit=None if allocator.port.props.heaps else allocator.limit,  # for heaps the limit is a setting
-            growable=isinstance(allocator.port, Growable),
+            other_used=max(total - free - pool.current(RESERVED_BYTES), 0),
+            limit=None if pool.port.props.heaps else pool.limit,  # for heaps the limit is a setting
+            growable=isinstance(pool.port, Growable),
         )
     except Exception:  # noqa: BLE001 -- nothing may hide the OutOfMemory that is being reported
         return []

@@ -16,6 +16,7 @@ from forebay.records.model import Snapshot
 from forebay.runtime.allocator import statistics
 from forebay.runtime.allocator.caching_allocator import OutOfMemoryObserver
 from forebay.runtime.allocator.displayed import Statistics, SummaryText
+from forebay.runtime.allocator.metrics import ALLOCATED_BYTES, RESERVED_BYTES
 from forebay.runtime.allocator.summary import memory_summary as summary_of
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.history import annotations as history_annotations
@@ -91,7 +92,7 @@ def memory_allocated(device: DeviceLike | None = None) -> int:
     >>> forebay.memory.memory_allocated("cpu") >= 0
     True
     """
-    return opened_for(device).allocator.current(statistics.ALLOCATED_BYTES)
+    return opened_for(device).allocator.current(ALLOCATED_BYTES)
 
 
 def max_memory_allocated(device: DeviceLike | None = None) -> int:
@@ -111,7 +112,7 @@ def max_memory_allocated(device: DeviceLike | None = None) -> int:
     -----
     As `torch.cuda.max_memory_allocated`. Opens the device.
     """
-    return opened_for(device).allocator.peak(statistics.ALLOCATED_BYTES)
+    return opened_for(device).allocator.peak(ALLOCATED_BYTES)
 
 
 def memory_reserved(device: DeviceLike | None = None) -> int:
@@ -131,7 +132,7 @@ def memory_reserved(device: DeviceLike | None = None) -> int:
     -----
     As `torch.cuda.memory_reserved`. Opens the device.
     """
-    return opened_for(device).allocator.current(statistics.RESERVED_BYTES)
+    return opened_for(device).allocator.current(RESERVED_BYTES)
 
 
 def max_memory_reserved(device: DeviceLike | None = None) -> int:
@@ -151,7 +152,7 @@ def max_memory_reserved(device: DeviceLike | None = None) -> int:
     -----
     As `torch.cuda.max_memory_reserved`. Opens the device.
     """
-    return opened_for(device).allocator.peak(statistics.RESERVED_BYTES)
+    return opened_for(device).allocator.peak(RESERVED_BYTES)
 
 
 def memory_stats(device: DeviceLike | None = None) -> dict[str, int]:
@@ -579,8 +580,8 @@ def memory_snapshot(device: DeviceLike | None = None) -> dict[str, Any]:
     As `torch.cuda.memory._snapshot`. Opens the device.
     """
     opened = opened_for(device)
-    pinned = opened.pinned if isinstance(opened.port, PinnedHost) else None
-    return torch_schema.snapshot_allocators([opened.allocator], opened.allocator.settings, pinned)
+    host = opened.pinned.snapshot() if isinstance(opened.port, PinnedHost) else {}
+    return torch_schema.snapshot_allocators([opened.allocator], opened.allocator.settings, host)
 
 
 def annotate_tensor(tensor: Tensor, said: str) -> None:

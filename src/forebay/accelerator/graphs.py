@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from forebay.accelerator._kind import accelerator
 from forebay.names.graphs import free_cached_memory
-from forebay.runtime.allocator.private_pools import PoolId
+from forebay.runtime.base.pool_ids import PoolId
 from forebay.runtime.devices import current
 from forebay.runtime.graphs import graph
 

@@ -36,8 +36,7 @@ def start(memory: int | None, entries: int | None) -> None:
     for kind in EMULATED:
         recording.set_default(
             kind,
-            lambda allocator: recording.start(allocator, context="alloc", stacks="python", max_entries=entries),
-            None,
+            lambda pool: recording.start(pool, context="alloc", stacks="python", max_entries=entries),
         )
 
 

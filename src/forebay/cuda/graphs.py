@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from forebay.cuda import streams
 from forebay.cuda._kind import CUDA
 from forebay.names.graphs import GraphContext, capture_callables, is_capturing
-from forebay.runtime.allocator.private_pools import PoolId
+from forebay.runtime.base.pool_ids import PoolId
 from forebay.runtime.graphs import finalization, graph_hooks
 from forebay.runtime.graphs.graph import Graph, capturing_graph
 from forebay.runtime.graphs.removable_hooks import RemovableHandle

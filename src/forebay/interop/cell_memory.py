@@ -18,6 +18,7 @@ from forebay.errors import WrongState, without_frames
 from forebay.interop import numpy
 from forebay.records.model import Snapshot
 from forebay.runtime.allocator import statistics
+from forebay.runtime.allocator.metrics import RESERVED_BYTES
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.history.recording import recording_of
 from forebay.runtime.memory.device_snapshot import take_snapshot
@@ -108,7 +109,7 @@ def _without_default_limit(opened: OpenDevice) -> Iterator[None]:
         yield
     finally:
         if opened.port.memory_info()[1] == UNLIMITED:
-            if opened.allocator.current(statistics.RESERVED_BYTES) > capacity:
+            if opened.allocator.current(RESERVED_BYTES) > capacity:
                 opened.allocator.empty()
             with suppress(WrongState):  # what remains allocated is more than the limit
                 opened.set_capacity(capacity)

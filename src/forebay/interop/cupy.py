@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from forebay.errors import OutOfMemory, WrongState
 from forebay.interop.stream_blocks import allocate_on, current_gpu, gpu, record_use_on, stream_with_handle
-from forebay.runtime.allocator import statistics
+from forebay.runtime.allocator.metrics import ALLOCATED_BYTES
 from forebay.runtime.memory.storage import AnyBlock
 from forebay.runtime.pinned.pinned_allocator import PinnedBlock
 from forebay.runtime.streams.stream import Stream
@@ -210,7 +210,7 @@ def _allocate(nbytes: int) -> Any:
     try:
         block = allocate_on(opened, nbytes, _handle_of(None))
     except OutOfMemory as error:
-        held = opened.allocator.current(statistics.ALLOCATED_BYTES)
+        held = opened.allocator.current(ALLOCATED_BYTES)
         raise memory.OutOfMemoryError(nbytes, held, opened.allocator.limit or 0) from error
     return memory.MemoryPointer(memory.UnownedMemory(block.address, nbytes, block, index), 0)
 

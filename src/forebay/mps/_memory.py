@@ -10,7 +10,7 @@ from forebay import backends
 from forebay.errors import ForebayError, Unsupported
 from forebay.mps._kind import MPS, check_available, get_open_device, open_device, require_backend
 from forebay.names.memory_statistics import MemoryStatistics
-from forebay.runtime.allocator.statistics import ALLOCATED_BYTES
+from forebay.runtime.allocator.metrics import ALLOCATED_BYTES
 from forebay.runtime.memory.storage import array_at
 from forebay.runtime.tensors.creation import from_numpy
 from forebay.runtime.tensors.tensor import Tensor

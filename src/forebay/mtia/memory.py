@@ -14,7 +14,7 @@ from forebay.mtia._kind import MTIA
 from forebay.names import oom_observers
 from forebay.names.memory_history import MemoryHistory
 from forebay.names.memory_statistics import MemoryStatistics
-from forebay.runtime.allocator.statistics import ALLOCATED_BYTES, RESERVED_BYTES
+from forebay.runtime.allocator.metrics import ALLOCATED_BYTES, RESERVED_BYTES
 from forebay.runtime.history.recording import UNLIMITED
 
 __all__ = [

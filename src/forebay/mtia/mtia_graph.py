@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from forebay.mtia import streams
 from forebay.mtia._kind import MTIA
 from forebay.names.graphs import CaptureContext, is_capturing
-from forebay.runtime.allocator.private_pools import PoolId
+from forebay.runtime.base.pool_ids import PoolId
 from forebay.runtime.graphs.graph import Graph
 from forebay.runtime.memory.mem_pool import new_id
 

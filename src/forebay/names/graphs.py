@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 from forebay.names.kind import DeviceKind
-from forebay.runtime.allocator.private_pools import PoolId
 from forebay.runtime.base import capture_state
+from forebay.runtime.base.pool_ids import PoolId
 from forebay.runtime.devices import current, open_device
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.graphs.graph import Graph, pool_id

@@ -17,13 +17,14 @@ from forebay.names.kind import DeviceKind
 from forebay.names.memory_statistics import require_native_allocator
 from forebay.names.pybind_arguments import BOOL, INT64, SIZE, STR, STR_OR_NONE, STRINGS, Signature
 from forebay.runtime.allocator import pluggable_allocator
-from forebay.runtime.allocator.caching_allocator import Allocator
-from forebay.runtime.allocator.private_pools import DEFAULT_POOL
 from forebay.runtime.allocator.uncached import UncachedBlock
+from forebay.runtime.base.pool_ids import DEFAULT_POOL
 from forebay.runtime.devices import open_device
 from forebay.runtime.history import annotations as history_annotations
 from forebay.runtime.history import recording, torch_schema
+from forebay.runtime.history.recorded_pool import RecordedPool
 from forebay.runtime.history.recording import UNLIMITED
+from forebay.runtime.pinned import history as pinned_history
 from forebay.runtime.pinned.history import PinnedHistory
 from forebay.runtime.settings import process_settings
 from forebay.runtime.tensors.tensor import Tensor
@@ -125,9 +126,9 @@ class MemoryHistory:
         recording.check_actions(skip_actions)
         require_native_allocator(self._kind, "recordHistory")
 
-        def begin(allocator: Allocator) -> None:
+        def begin(pool: RecordedPool) -> None:
             recording.start(
-                allocator,
+                pool,
                 enabled,
                 context,
                 stacks,
@@ -143,11 +144,8 @@ class MemoryHistory:
             history.start(mode, context, max_entries, clear_history=clear_history, stacks=stacks)
 
         unchanged = recording.get_default(self._kind.name)
-        recording.set_default(
-            self._kind.name,
-            unchanged if not record_cuda else begin if enabled else None,
-            begin_pinned if record_pinned_host_memory else None,
-        )
+        recording.set_default(self._kind.name, unchanged if not record_cuda else begin if enabled else None)
+        pinned_history.set_default(self._kind.name, begin_pinned if record_pinned_host_memory else None)
         for opened in open_device.open_devices(self._kind.name).devices if record_cuda else ():
             begin(opened.allocator)
         if (pinned := open_device.get_pinned_allocator(self._kind.name)) is not None:
@@ -241,7 +239,8 @@ class MemoryHistory:
         require_native_allocator(self._kind, "snapshot")
         name, settings = self._kind.name, process_settings.current(common_first=True)
         allocators = [opened.allocator for opened in open_device.open_devices(name).devices]
-        found = torch_schema.snapshot_allocators(allocators, settings, open_device.get_pinned_allocator(name))
+        pinned = open_device.get_pinned_allocator(name)
+        found = torch_schema.snapshot_allocators(allocators, settings, {} if pinned is None else pinned.snapshot())
         count = self._kind.count() if self._kind.initialisation.prepared else 0
         found["device_traces"] += [[] for _ in range(count - len(found["device_traces"]))]
         return found

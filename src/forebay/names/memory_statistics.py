@@ -16,6 +16,7 @@ from forebay.names.kind import DeviceKind
 from forebay.names.pybind_arguments import STR, Signature
 from forebay.runtime.allocator import pluggable_allocator, statistics
 from forebay.runtime.allocator.displayed import OrderedStatistics
+from forebay.runtime.allocator.metrics import ALLOCATED_BYTES, RESERVED_BYTES
 from forebay.runtime.allocator.summary import memory_summary
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices.current import current_index
@@ -147,7 +148,7 @@ class MemoryStatistics:
             If the kind uses a pluggable allocator.
         """
         opened = self.find_device(device)
-        return 0 if opened is None else opened.allocator.current(statistics.ALLOCATED_BYTES)
+        return 0 if opened is None else opened.allocator.current(ALLOCATED_BYTES)
 
     def max_memory_allocated(self, device: DeviceLike | None = None) -> int:
         """Return the peak of `memory_allocated` since the start or the last `reset_peak_memory_stats`.
@@ -170,7 +171,7 @@ class MemoryStatistics:
             If the kind uses a pluggable allocator.
         """
         opened = self.find_device(device)
-        return 0 if opened is None else opened.allocator.peak(statistics.ALLOCATED_BYTES)
+        return 0 if opened is None else opened.allocator.peak(ALLOCATED_BYTES)
 
     def memory_reserved(self, device: DeviceLike | None = None) -> int:
         """Return the bytes of segments reserved from the device, whether in use or cached.
@@ -193,7 +194,7 @@ class MemoryStatistics:
             If the kind uses a pluggable allocator.
         """
         opened = self.find_device(device)
-        return 0 if opened is None else opened.allocator.current(statistics.RESERVED_BYTES)
+        return 0 if opened is None else opened.allocator.current(RESERVED_BYTES)
 
     def max_memory_reserved(self, device: DeviceLike | None = None) -> int:
         """Return the peak of `memory_reserved` since the start or the last `reset_peak_memory_stats`.
@@ -216,7 +217,7 @@ class MemoryStatistics:
             If the kind uses a pluggable allocator.
         """
         opened = self.find_device(device)
-        return 0 if opened is None else opened.allocator.peak(statistics.RESERVED_BYTES)
+        return 0 if opened is None else opened.allocator.peak(RESERVED_BYTES)
 
     def memory_cached(self, device: DeviceLike | None = None) -> int:
         """Return `memory_reserved(device)`; the deprecated name.

@@ -9,7 +9,8 @@ from typing import Any
 from forebay.errors import ForebayError
 from forebay.names.kind import DeviceKind
 from forebay.names.memory_statistics import find_open_device
-from forebay.runtime.allocator.private_pools import PoolId, RoutePredicate
+from forebay.runtime.allocator.private_pools import RoutePredicate
+from forebay.runtime.base.pool_ids import PoolId
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory import pool_checkpoint
 from forebay.runtime.memory.pool_checkpoint import PoolCheckpoint

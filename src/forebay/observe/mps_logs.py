@@ -13,7 +13,7 @@ from forebay._core import MAX_SMALL_BYTES
 from forebay.errors import ForebayError
 from forebay.observe.tracing import profiler_session
 from forebay.observe.tracing.signposts import signposts
-from forebay.runtime.allocator.statistics import ALLOCATED_BYTES, RESERVED_BYTES
+from forebay.runtime.allocator.metrics import ALLOCATED_BYTES, RESERVED_BYTES
 from forebay.runtime.base import observers
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.storage import Storage

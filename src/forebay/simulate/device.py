@@ -12,9 +12,10 @@ from forebay.errors import ForebayError, WrongState
 from forebay.runtime.allocator import statistics
 from forebay.runtime.allocator.caching_allocator import Allocator, OutOfMemoryObserver
 from forebay.runtime.allocator.heap_allocator import HeapAllocator
-from forebay.runtime.allocator.private_pools import PoolId
+from forebay.runtime.allocator.metrics import METRIC
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.runtime.allocator.torch_iteration_order import pool_set, stream_set
+from forebay.runtime.base.pool_ids import PoolId
 from forebay.runtime.history import recording, torch_schema
 from forebay.runtime.settings import configuration
 from forebay.simulate.clock import Streams, World
@@ -432,7 +433,7 @@ class Device(Streams):
         int
             The value.
         """
-        return self._allocator.current(statistics.METRIC[metric])
+        return self._allocator.current(METRIC[metric])
 
     def peak(self, metric: str) -> int:
         """Return the peak value of one statistic.
@@ -447,7 +448,7 @@ class Device(Streams):
         int
             The value.
         """
-        return self._allocator.peak(statistics.METRIC[metric])
+        return self._allocator.peak(METRIC[metric])
 
     def snapshot(self) -> dict[str, Any]:
         """Return the segments, blocks and recorded history.

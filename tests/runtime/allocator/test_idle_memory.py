@@ -8,8 +8,8 @@ import pytest
 
 from forebay.errors import DeviceError
 from forebay.runtime.allocator.idle_memory import KEPT
+from forebay.runtime.allocator.metrics import RESERVED_BYTES
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
-from forebay.runtime.allocator.statistics import RESERVED_BYTES
 from forebay.testing.fake import FakePort
 
 MIB = 1 << 20

@@ -681,13 +681,14 @@ def test_poller_warns_and_continues_after_error(polled, monkeypatch):
 def test_stop_does_not_wait_for_a_poller_that_a_queue_blocks(polled, monkeypatch):
     monkeypatch.setattr("forebay.runtime.pinned.poller._STOP_TIMEOUT", 0.01)
     entered, gate = threading.Event(), threading.Event()
-    process = polled.allocator.process_pending_frees
+    complete = polled.allocator._complete_reached_frees
 
-    def blocked():
+    def blocked(frames):
         entered.set()
-        return gate.wait(30) and process()
+        assert gate.wait(30)
+        complete(frames)
 
-    monkeypatch.setattr(polled.allocator, "process_pending_frees", blocked)
+    monkeypatch.setattr(polled.allocator, "_complete_reached_frees", blocked)
     polled.allocate(KIB, 0).free()
     poller = polled.allocator._poller
     assert entered.wait(30)

@@ -18,7 +18,7 @@ from forebay.backends.common._disposal import Disposable
 from forebay.errors import ForebayError, OutOfMemory, Unsupported, WrongState, warn_unraisable
 from forebay.interop._torch_callbacks import CapturedStreams, connect, set_out_of_memory_class
 from forebay.interop.stream_blocks import allocate_on, gpu, record_use_on
-from forebay.runtime.allocator.private_pools import PoolId
+from forebay.runtime.base.pool_ids import PoolId
 from forebay.runtime.devices.open_device import OpenDevice, open_devices
 from forebay.runtime.history.torch_schema import snapshot_pool
 from forebay.runtime.memory.storage import AnyBlock

@@ -111,9 +111,7 @@ def _options(folder: str) -> Mapping[str, Any]:
 def _record_history() -> None:
     from forebay.runtime.history import recording
 
-    recording.set_default(
-        "cuda", lambda allocator: recording.start(allocator, context=None, max_entries=_ENTRIES), None
-    )
+    recording.set_default("cuda", lambda pool: recording.start(pool, context=None, max_entries=_ENTRIES))
 
 
 def _details(session: TorchSession, capacity: int | None) -> list[dict[str, Any]]:

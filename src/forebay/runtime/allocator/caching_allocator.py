@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import threading
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from forebay._core import Block, Pool
+from forebay._core import Block
 from forebay.errors import (
     DeviceError,
     ForebayError,
@@ -31,11 +31,12 @@ from forebay.runtime.allocator._reservations import PoolUser, call_entry, free_i
 from forebay.runtime.allocator.captured_frees import CapturedFrees
 from forebay.runtime.allocator.idle_memory import IdleMemory
 from forebay.runtime.allocator.pending_releases import PendingReleases
-from forebay.runtime.allocator.private_pools import PoolId, PrivatePools
+from forebay.runtime.allocator.private_pools import PrivatePools
 from forebay.runtime.allocator.request import AllocRequest
 from forebay.runtime.allocator.segment_sources import SegmentSources
 from forebay.runtime.base.deferred_frees import DeferredFrees, OrderedSet
-from forebay.runtime.history.annotations import Labels
+from forebay.runtime.base.pool_ids import PoolId
+from forebay.runtime.history.recorded_pool import RecordedPool
 from forebay.runtime.settings.allocator_settings import DEFAULT, AllocatorSettings
 from forebay.spi import ExternalQueues, Port, Queue
 
@@ -52,7 +53,7 @@ IterationOrders = tuple[Callable[[], OrderedSet[int]], Callable[[], OrderedSet[P
 UNORDERED: IterationOrders = (set[int], set[PoolId])
 
 
-class Allocator(Pool, ABC):
+class Allocator(RecordedPool):
     """A caching allocator over one port. `allocate(nbytes, queue)` returns a Block; dropping the Block frees it.
 
     The free of a block that other queues use (`Block.record_stream`) is pending until they have completed the work
@@ -68,26 +69,23 @@ class Allocator(Pool, ABC):
         settings: AllocatorSettings = DEFAULT,
         orders: IterationOrders = UNORDERED,
     ) -> None:
-        self.name = name
-        self.port = port
+        super().__init__(name, port)
         self.failures: dict[int, DeviceError] = {}  # of queued work, by queue; the next synchronize raises them
         self.settings: AllocatorSettings = settings
         self.shown_max_split: int = settings.max_split_size  # PyTorch's statistics keep reporting the initial value
-        self.limit: int | None = None  # of reserved bytes
         self.idle: IdleMemory | None = None  # if reserving memory is cheap
         self.private: PrivatePools = PrivatePools(self, orders[1])
         self.explains_oom = True  # False: OutOfMemory carries PyTorch's text only
         self.oom_observers: list[OutOfMemoryObserver] = []  # called before each OutOfMemory is raised
         self.free_memory_callbacks: list[Callable[[], bool]] = []  # may free memory; True: search the pool again
         self._threads_in_callbacks: set[int] = set()
-        self.labels: Labels = Labels()  # of the memory history, if it is recorded
         self.capturing: ChainMap[int, int] = ChainMap[int, int]()  # queues under graph capture; see `begin_capture`
         self._queues = queues
         self.external_queues: Mapping[int, Queue] = {}  # that their creators may destroy
         self._queue_order = orders[0]
         self._deferred_frees = DeferredFrees[int](orders[0])  # tokens of freed blocks
         self._captured_frees = CapturedFrees()  # of blocks freed while a graph is captured
-        self.sources: SegmentSources = SegmentSources(self)
+        self.sources: SegmentSources = SegmentSources(port, self.private.source_of)
         self.pending_releases: PendingReleases = PendingReleases(self.evict, self.sources.release_of)
         self._uncached_releases: list[Callable[[], object]] = []
         self._device_error: OutOfMemory | None = None  # raised by the port for the current request
@@ -117,14 +115,13 @@ class Allocator(Pool, ABC):
     def _push_policy(self) -> None:
         """Pass the policy to the native pool."""
 
-    @abstractmethod
-    def snapshot_notes(self) -> dict[str, Any]:
-        """Return the policy as a snapshot stores it for replay."""
-
     @property
     def uses_expandable_segments(self) -> bool:
         """True if new memory is committed as pages of expandable segments."""
         return False
+
+    def id_of(self, partition: int) -> PoolId:
+        return self.private.id_of(partition)
 
     def reset_accumulated(self) -> None:
         super().reset_accumulated()
@@ -150,9 +147,6 @@ class Allocator(Pool, ABC):
 
     def _route(self, queue: int) -> int:
         return self.private.pool_of_allocation(queue)
-
-    def _annotation_id(self) -> int:
-        return self.labels.current_number()
 
     def allocate_oversize(self, nbytes: int, queue: int) -> Block:  # noqa: ARG002 -- for subclasses
         """Allocate at least `MAX_REQUEST_BYTES`, which fails after the same recovery steps as a smaller request."""
@@ -286,7 +280,9 @@ class Allocator(Pool, ABC):
         free, total = self.port.memory_info()
         self.record_oom(request.size, request.queue, free, request.partition)
         self.num_ooms += 1
-        error = oom_message.oom_error(self, request, self._oom_text(request, free, total), free, total)
+        error = oom_message.oom_error(
+            self, request, self._oom_text(request, free, total), free, total, explain=self.explains_oom
+        )
         if self._device_error is not None and self._device_error.code:  # a system error, not exhausted capacity
             error.code, error.call = self._device_error.code, self._device_error.call
             error.__cause__ = self._device_error

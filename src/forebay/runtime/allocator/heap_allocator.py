@@ -16,8 +16,8 @@ from forebay._core import MAX_SMALL_BYTES, Block
 from forebay.errors import ForebayError, WrongState
 from forebay.runtime.allocator import oom_message
 from forebay.runtime.allocator.caching_allocator import UNORDERED, Allocator, IterationOrders
+from forebay.runtime.allocator.metrics import RESERVED_BYTES
 from forebay.runtime.allocator.request import AllocRequest
-from forebay.runtime.allocator.statistics import RESERVED_BYTES
 from forebay.runtime.settings.allocator_settings import DEFAULT, UNLIMITED, AllocatorSettings
 from forebay.spi import Heaps, Port, Queue, StorageModes
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from forebay.errors import DeviceError
-from forebay.runtime.allocator.statistics import METRIC, RESERVED_BYTES
+from forebay.runtime.allocator.metrics import METRIC, RESERVED_BYTES
 
 if TYPE_CHECKING:
     from forebay._core import Pool

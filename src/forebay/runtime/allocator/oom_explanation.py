@@ -13,21 +13,21 @@ from forebay.records.sites import find_sites, label_of
 from forebay.runtime.history import memory_snapshot
 
 if TYPE_CHECKING:
-    from forebay.runtime.allocator.caching_allocator import Allocator
     from forebay.runtime.allocator.request import AllocRequest
+    from forebay.runtime.history.recorded_pool import RecordedPool
 
-    Adviser = Callable[[Snapshot, Allocator, AllocRequest], list[str]]  # returns remedies, as lines for the text
+    Adviser = Callable[[Snapshot, RecordedPool, AllocRequest], list[str]]  # returns remedies, as lines for the text
 
 __all__ = ["explain", "largest_holders"]
 
 _MAX_SITES = 3  # named in the text
 
 
-def explain(allocator: Allocator, request: AllocRequest, capacity: int, advisers: list[Adviser]) -> list[str]:
+def explain(pool: RecordedPool, request: AllocRequest, capacity: int, advisers: list[Adviser]) -> list[str]:
     """Return the lines for a request that no recovery step could serve. Raises MemoryError if NumPy finds no memory."""
-    snapshot = memory_snapshot.snapshot(allocator, allocator.name, capacity, trace=bool(advisers))
+    snapshot = memory_snapshot.snapshot(pool, pool.name, capacity, trace=bool(advisers))
     lines = _free_blocks(snapshot, request)
-    if not allocator.recording:
+    if not pool.recording:
         return [
             *lines,
             "  To see which call sites hold it, call forebay.memory.record_history() before allocating.",
@@ -35,7 +35,7 @@ def explain(allocator: Allocator, request: AllocRequest, capacity: int, advisers
     lines += largest_holders(snapshot)
     lines += _fragmentation(snapshot, request)
     for adviser in advisers:
-        lines += adviser(snapshot, allocator, request)
+        lines += adviser(snapshot, pool, request)
     return lines
 
 

@@ -12,13 +12,13 @@ from forebay._base.byte_sizes import format_bytes
 from forebay._base.config import HIGH_WATERMARK, UNLIMITED
 from forebay.errors import DeviceError, ForebayError, OutOfMemory
 from forebay.runtime.allocator import oom_explanation
-from forebay.runtime.allocator.statistics import ALLOCATED_BYTES, RESERVED_BYTES
+from forebay.runtime.allocator.metrics import ALLOCATED_BYTES, RESERVED_BYTES
 from forebay.spi import ProcessUsage
 
 if TYPE_CHECKING:
-    from forebay.runtime.allocator.caching_allocator import Allocator
     from forebay.runtime.allocator.oom_explanation import Adviser
     from forebay.runtime.allocator.request import AllocRequest
+    from forebay.runtime.history.recorded_pool import RecordedPool
 
 __all__ = [
     "ADVISERS",
@@ -52,26 +52,29 @@ def rejected_error(name: str, request: AllocRequest) -> OutOfMemory:
     return OutOfMemory(message, wanted=request.nbytes, device=name)
 
 
-def oom_error(allocator: Allocator, request: AllocRequest, text: str, free: int, capacity: int) -> OutOfMemory:
+def oom_error(
+    pool: RecordedPool, request: AllocRequest, text: str, free: int, capacity: int, *, explain: bool
+) -> OutOfMemory:
     """Return the error for a request that no recovery step could serve.
 
-    While the memory history is recorded, the text names the call sites that hold the most memory.
+    With `explain`, lines follow PyTorch's text. While the memory history is recorded, they name the call sites that
+    hold the most memory.
     """
     lines = [text]
-    if allocator.explains_oom:
+    if explain:
         lines += _request_lines(request, capacity)
         try:
-            lines += oom_explanation.explain(allocator, request, capacity, ADVISERS)
+            lines += oom_explanation.explain(pool, request, capacity, ADVISERS)
         except MemoryError:  # NumPy may allocate from this pool
             lines.append("  There was too little memory to find the call sites that hold it.")
     return OutOfMemory(
         "\n".join(lines),
         wanted=request.nbytes,
         free=free,
-        reserved=allocator.current(RESERVED_BYTES),
+        reserved=pool.current(RESERVED_BYTES),
         capacity=capacity,
         call="reserve",
-        device=allocator.name,
+        device=pool.name,
     )
 
 
@@ -83,31 +86,32 @@ def _request_lines(request: AllocRequest, capacity: int) -> Iterator[str]:
         yield "  The device has no limit: the system refused the memory."
 
 
-def segment_text(allocator: Allocator, request: AllocRequest, free: int, capacity: int) -> str:
-    """Return PyTorch's text for a CUDA device, verbatim."""
-    reserved, allocated = allocator.current(RESERVED_BYTES), allocator.current(ALLOCATED_BYTES)
-    private = _free_in_private_pools(allocator)
-    text = f"{_kind(allocator.name)} out of memory. Tried to allocate {_size(request.segment)}. "
-    text += f"{_device(allocator)} has a total capacity of {_size(capacity)} of which {_size(free)} is free. "
-    if isinstance(allocator.port, ProcessUsage):
-        text += "".join(_occupants(_process_memory(allocator.port)))
-    if allocator.limit is not None:
-        text += f"{_size(allocator.limit)} allowed; "
+def segment_text(
+    pool: RecordedPool, request: AllocRequest, free: int, capacity: int, private: int, reserve: int | None
+) -> str:
+    """Return PyTorch's text for a CUDA device, verbatim.
+
+    `private` is the free bytes of private pools, `reserve` the address space of an expandable segment, None without.
+    """
+    reserved, allocated = pool.current(RESERVED_BYTES), pool.current(ALLOCATED_BYTES)
+    text = f"{_kind(pool.name)} out of memory. Tried to allocate {_size(request.segment)}. "
+    text += f"{_device(pool)} has a total capacity of {_size(capacity)} of which {_size(free)} is free. "
+    if isinstance(pool.port, ProcessUsage):
+        text += "".join(_occupants(_process_memory(pool.port)))
+    if pool.limit is not None:
+        text += f"{_size(pool.limit)} allowed; "
     text += f"Of the allocated memory {_size(allocated + private)} is allocated by forebay, "
     if private:
         text += f"with {_size(private)} allocated in private pools (e.g., CUDA Graphs), "
     text += f"and {_size(reserved - allocated - private)} is reserved by forebay but unallocated."
-    if (
-        allocator.uses_expandable_segments
-        and (reserve := allocator.settings.expandable_reserve(capacity)) < request.segment <= capacity
-    ):
+    if reserve is not None and reserve < request.segment <= capacity:
         return text + (
             f" This allocation exceeds the expandable-segment reserve of {_size(reserve)} for this stream, and a single"
             " allocation cannot span expandable segments. Raise FOREBAY_ALLOC_CONF expandable_segments_reserve or"
             " expandable_segments_reserve_by_class (or unset it) so that a segment is at least"
             f" {_size(request.segment)}."
         )
-    if allocator.uses_expandable_segments:
+    if reserve is not None:
         return text + (
             " expandable_segments is enabled. If instead the process is running out of virtual address space (VSZ),"
             " expandable segments may be over-reserving VA (each segment reserves ~9/8 of device memory, times the"
@@ -120,18 +124,18 @@ def segment_text(allocator: Allocator, request: AllocRequest, free: int, capacit
     )
 
 
-def heap_text(allocator: Allocator, request: AllocRequest, other: int, pool: str) -> str:
+def heap_text(pool: RecordedPool, request: AllocRequest, other: int, mode: str) -> str:
     """Return PyTorch's text for an MPS device, verbatim.
 
-    `other` is the bytes allocated outside the allocator; `pool` is the storage mode of the buffer pool.
+    `other` is the bytes allocated outside the allocator; `mode` is the storage mode of the buffer pool.
     """
-    kind = _kind(allocator.name)
+    kind = _kind(pool.name)
     text = f"{kind} backend out of memory ({kind} allocated: "
-    text += f"{_metal_size(allocator.current(RESERVED_BYTES))}, other allocations: {_metal_size(other)}"
-    if allocator.limit is not None:
-        text += f", max allowed: {_metal_size(allocator.limit)}"
-    text += f"). Tried to allocate {_metal_size(request.size)} on {pool} pool."
-    if allocator.limit is None:
+    text += f"{_metal_size(pool.current(RESERVED_BYTES))}, other allocations: {_metal_size(other)}"
+    if pool.limit is not None:
+        text += f", max allowed: {_metal_size(pool.limit)}"
+    text += f"). Tried to allocate {_metal_size(request.size)} on {mode} pool."
+    if pool.limit is None:
         return text
     return text + (
         f" Use {HIGH_WATERMARK.name}=0.0 to disable upper limit for memory allocations (may cause system failure)."
@@ -162,18 +166,14 @@ def _occupants(holding: Mapping[int, int]) -> Iterator[str]:
             yield f"Process {pid} has {_size(nbytes)} memory in use. "
 
 
-def _free_in_private_pools(allocator: Allocator) -> int:
-    return sum(allocator.free_bytes(pool.partition) for pool in allocator.private)
-
-
 def _kind(name: str) -> str:
     kind = name.partition(":")[0]
     return kind.upper() if kind in ("cuda", "mps", "mtia") else kind
 
 
-def _device(allocator: Allocator) -> str:
-    props = allocator.port.props
-    return f"GPU {props.index}" if props.kind == "cuda" else allocator.name
+def _device(pool: RecordedPool) -> str:
+    props = pool.port.props
+    return f"GPU {props.index}" if props.kind == "cuda" else pool.name
 
 
 def _size(nbytes: float, units: tuple[str, str, str] = ("KiB", "MiB", "GiB")) -> str:

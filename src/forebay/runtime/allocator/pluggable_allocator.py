@@ -17,7 +17,7 @@ from forebay.runtime.allocator.uncached import UncachedBlock
 from forebay.runtime.base import lazy_init
 
 if TYPE_CHECKING:
-    from forebay.runtime.devices.open_device import OpenDevice
+    from forebay.runtime.allocator.caching_allocator import Allocator
 
 __all__ = ["AllocatorFunctions", "PluggableBlock", "current", "reset_kind", "set_current"]
 
@@ -145,9 +145,9 @@ class PluggableBlock(UncachedBlock):
 
     __slots__ = ("_source",)
 
-    def __init__(self, source: AllocatorFunctions, opened: OpenDevice, nbytes: int, queue: int) -> None:
+    def __init__(self, source: AllocatorFunctions, allocator: Allocator, nbytes: int, queue: int) -> None:
         self._source = source
-        super().__init__(opened.allocator, nbytes, queue)
+        super().__init__(allocator, nbytes, queue)
 
     @property
     def _reserve(self) -> Callable[[int], int]:

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING
 
 from forebay.errors import ForebayError
 from forebay.runtime.allocator._reservations import PoolUser
+from forebay.runtime.base.pool_ids import DEFAULT_POOL, PoolId
 
 if TYPE_CHECKING:
     from forebay._core import Pool
     from forebay.runtime.allocator.segment_sources import MemoryResource
     from forebay.runtime.base.deferred_frees import OrderedSet
 
-__all__ = ["DEFAULT_POOL", "PoolId", "PrivatePool", "PrivatePools", "RoutePredicate"]
+__all__ = ["PrivatePool", "PrivatePools", "RoutePredicate"]
 
-PoolId = tuple[int, int]  # (0, n) of a user's MemPool, (n, 0) of a graph
 RoutePredicate = Callable[[int], bool]  # True if an allocation for this queue, made now, is routed to the pool
-DEFAULT_POOL: PoolId = (0, 0)
 
 
 @dataclass(slots=True)

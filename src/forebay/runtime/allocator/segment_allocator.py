@@ -14,8 +14,8 @@ from forebay.runtime.allocator import garbage_collection, oom_message
 from forebay.runtime.allocator.caching_allocator import UNORDERED, Allocator, IterationOrders
 from forebay.runtime.allocator.expandable_segments import ExpandableSegments
 from forebay.runtime.allocator.idle_memory import IdleMemory
+from forebay.runtime.allocator.metrics import RESERVED_BYTES
 from forebay.runtime.allocator.request import AllocRequest
-from forebay.runtime.allocator.statistics import RESERVED_BYTES
 from forebay.runtime.settings.allocator_settings import DEFAULT, UNLIMITED, AllocatorSettings
 from forebay.spi import Growable, Port, Queue
 
@@ -216,7 +216,9 @@ class SegmentAllocator(Allocator):
         return block
 
     def _oom_text(self, request: AllocRequest, free: int, capacity: int) -> str:
-        return oom_message.segment_text(self, request, free, capacity)
+        private = sum(self.free_bytes(pool.partition) for pool in self.private)
+        reserve = self.settings.expandable_reserve(capacity) if self.uses_expandable_segments else None
+        return oom_message.segment_text(self, request, free, capacity, private, reserve)
 
     # Releasing cached memory
 

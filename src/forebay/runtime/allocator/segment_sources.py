@@ -9,8 +9,8 @@ from forebay._base.byte_sizes import format_bytes
 from forebay.errors import DeviceError, ForebayError, OutOfMemory
 
 if TYPE_CHECKING:
-    from forebay.runtime.allocator.caching_allocator import Allocator
     from forebay.runtime.allocator.request import AllocRequest
+    from forebay.spi import Port
 
 __all__ = ["MemoryResource", "SegmentSources", "reserve_from"]
 
@@ -44,16 +44,16 @@ def reserve_from(source: MemoryResource, nbytes: int, device: int, queue: int, a
 class SegmentSources:
     """Segment sources of one allocator. Every segment is released to the source that reserved it."""
 
-    def __init__(self, allocator: Allocator) -> None:
-        self._allocator = allocator
+    def __init__(self, port: Port, source_of: Callable[[int], MemoryResource | None]) -> None:
+        self._port = port
+        self._source_of = source_of  # returns the source of a pool, or None for the port
         self._external: dict[int, _Reservation] = {}  # by address: segments that are not the port's
 
     def reserve(self, request: AllocRequest) -> int:
-        allocator = self._allocator
-        source = allocator.private.source_of(request.partition)
+        source = self._source_of(request.partition)
         if source is None:
-            return allocator.port.reserve(request.segment)
-        device, nbytes = allocator.port.props.index, request.segment
+            return self._port.reserve(request.segment)
+        device, nbytes = self._port.props.index, request.segment
         address = reserve_from(source, nbytes, device, request.queue, _ALIGNMENT)
         if any(address < at + other.nbytes and at < address + nbytes for at, other in tuple(self._external.items())):
             raise ForebayError(f"{source} returned memory at {address:#x} that is still in use")
@@ -62,14 +62,13 @@ class SegmentSources:
 
     def release_of(self, address: int) -> Callable[[int], object]:
         """Return the function that releases a segment, the port's own if possible: it can be one uninterrupted step."""
-        return self.release if address in self._external else self._allocator.port.release
+        return self.release if address in self._external else self._port.release
 
     def release(self, address: int) -> None:
         """Release a segment that is not the port's. After DeviceError the segment is still reserved."""
-        allocator = self._allocator
         external = self._external.pop(address)
         try:
-            external.source.release(address, external.nbytes, allocator.port.props.index, external.queue)
+            external.source.release(address, external.nbytes, self._port.props.index, external.queue)
         except DeviceError:
             self._external[address] = external
             raise

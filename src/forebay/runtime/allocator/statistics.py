@@ -12,17 +12,7 @@ if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator
     from forebay.runtime.settings.allocator_settings import AllocatorSettings
 
-__all__ = [
-    "ALLOCATED_BYTES",
-    "COUNTERS",
-    "FIELDS",
-    "KINDS",
-    "METRIC",
-    "RESERVED_BYTES",
-    "flat_stats",
-    "nested_stats",
-    "zero_stats",
-]
+__all__ = ["COUNTERS", "FIELDS", "KINDS", "flat_stats", "nested_stats", "zero_stats"]
 
 KINDS = ("all", "small_pool", "large_pool")
 FIELDS = ("current", "peak", "allocated", "freed")
@@ -34,10 +24,6 @@ COUNTERS = (
     "num_ooms",
     "num_sync_all_streams",
 )
-
-ALLOCATED_BYTES = METRICS.index("allocated_bytes")
-RESERVED_BYTES = METRICS.index("reserved_bytes")
-METRIC = {name: number for number, name in enumerate(METRICS)}
 
 _ROWS = (
     *(f"{metric}.{kind}.{field}" for metric in METRICS for kind in KINDS for field in FIELDS),

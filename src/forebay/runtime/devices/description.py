@@ -6,7 +6,7 @@ from forebay import backends
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.config import UNLIMITED
 from forebay._base.device_spec import Device, canonical
-from forebay.runtime.allocator import statistics
+from forebay.runtime.allocator.metrics import ALLOCATED_BYTES, RESERVED_BYTES
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices.current import current_index
 from forebay.spi import Describes
@@ -35,5 +35,5 @@ def describe(device: Device) -> list[tuple[str, str]]:
         return [*found, ("state", "not open")]
     if opened.pluggable is not None:
         return [*found, ("state", f"uses {opened.pluggable}")]
-    used = (format_bytes(opened.allocator.current(n)) for n in (statistics.ALLOCATED_BYTES, statistics.RESERVED_BYTES))
+    used = (format_bytes(opened.allocator.current(n)) for n in (ALLOCATED_BYTES, RESERVED_BYTES))
     return [*found, *zip(("allocated", "reserved"), used, strict=True)]

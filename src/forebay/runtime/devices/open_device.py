@@ -20,9 +20,10 @@ from forebay.backends.common._disposal import move_all
 from forebay.backends.common.cuda_errors import INVALID_DEVICE, accelerator_error
 from forebay.backends.plugins.close_with_timeout import close_on_error
 from forebay.errors import DeviceError, ForebayError, Forked, Unsupported, ended_error, warn_unraisable
-from forebay.runtime.allocator import oom_observers, pluggable_allocator, statistics
+from forebay.runtime.allocator import oom_observers, pluggable_allocator
 from forebay.runtime.allocator.caching_allocator import UNORDERED, Allocator, IterationOrders
 from forebay.runtime.allocator.heap_allocator import HeapAllocator
+from forebay.runtime.allocator.metrics import RESERVED_BYTES
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.runtime.allocator.torch_iteration_order import pool_set, stream_set
 from forebay.runtime.allocator.uncached import UncachedBlock
@@ -32,6 +33,7 @@ from forebay.runtime.devices import retired_devices
 from forebay.runtime.devices.idle_release import IdleRelease
 from forebay.runtime.devices.stream_pool import StreamPool
 from forebay.runtime.history import recording
+from forebay.runtime.pinned import history as pinned_history
 from forebay.runtime.pinned import registered_memory
 from forebay.runtime.pinned.pinned_allocator import PinnedAllocator
 from forebay.runtime.settings import process_settings
@@ -136,7 +138,7 @@ class OpenDevice:
 
     def has_memory_in_use(self) -> bool:
         """Return True if memory of the port is reserved for the device, or is pinned memory in use."""
-        if self.allocator.current(statistics.RESERVED_BYTES):
+        if self.allocator.current(RESERVED_BYTES):
             return True
         return self.own_pinned is not None and self.own_pinned.in_use()
 
@@ -285,7 +287,7 @@ def _make_pinned(device: Device, port: Port) -> tuple[PinnedAllocator, bool]:
     made = PinnedAllocator(str(device), port, partial(process_settings.current, common_first=True))
     found = _pinned.setdefault(device.kind, made)
     if found is made:
-        recording.start_default_pinned(device.kind, made.history)
+        pinned_history.start_default(device.kind, made.history)
     return found, found is made
 
 

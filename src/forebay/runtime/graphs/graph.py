@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from forebay.backends.common._disposal import Disposable
 from forebay.backends.common.cuda_errors import ILLEGAL_STATE
 from forebay.errors import DeviceError, ForebayError, Unsupported, WrongState
-from forebay.runtime.allocator.private_pools import PoolId
 from forebay.runtime.base import capture_state, observers
 from forebay.runtime.base.capture_state import Capture
+from forebay.runtime.base.pool_ids import PoolId
 from forebay.runtime.base.queue_capabilities import can_capture
 from forebay.runtime.devices import current
 from forebay.runtime.graphs import annotations as graphs_annotations

@@ -9,10 +9,10 @@ from weakref import ref
 import numpy as np
 
 from forebay.records.model import SEGMENT
-from forebay.runtime.allocator.private_pools import DEFAULT_POOL
+from forebay.runtime.base.pool_ids import DEFAULT_POOL
 
 if TYPE_CHECKING:
-    from forebay.runtime.allocator.private_pools import PoolId
+    from forebay.runtime.base.pool_ids import PoolId
     from forebay.runtime.memory.storage import Storage
 
 __all__ = ["InputLiveness"]

@@ -5,20 +5,17 @@ Metadata and compile context are per thread; each history entry has the values a
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
-if TYPE_CHECKING:
-    from forebay.runtime.allocator.caching_allocator import Allocator
+from forebay.runtime.history.labels import thread_state
+from forebay.runtime.history.recorded_pool import RecordedPool
 
 __all__ = [
-    "Labels",
     "add_annotation",
     "annotate",
     "compile_context",
@@ -29,44 +26,14 @@ __all__ = [
 ]
 
 
-class _ThreadState(threading.local):
-    metadata = ""
-    contexts: tuple[str, ...] = ()
-
-
-_thread_state = _ThreadState()
-_allocators: WeakSet[Allocator] = WeakSet()  # that record, or have recorded
+_recorded: WeakSet[RecordedPool] = WeakSet()  # that record, or have recorded
 _annotated = False  # whether the program has ever set metadata or a context
 
 
-class Labels:
-    """Labels of one recording: pairs of compile context and metadata by number, and the list of span annotations."""
-
-    def __init__(self, *, contexts: bool = False, annotations: bool = False, most: int = 0) -> None:
-        self.starts = 0  # how often the recording was started or changed
-        self._contexts = contexts
-        self._table: list[tuple[str, str]] = [("", "")]
-        self._numbers = {("", ""): 0}
-        self.annotations: deque[dict[str, Any]] | None = deque(maxlen=most) if annotations else None
-
-    def current_number(self) -> int:
-        """Return the number of this thread's current label, adding it to the table if it is new."""
-        context = _thread_state.contexts[-1] if self._contexts and _thread_state.contexts else ""
-        label = (context, _thread_state.metadata)
-        if (known := self._numbers.get(label)) is not None:
-            return known
-        end = len(self._table)
-        self._table.append(label)  # at index `end`, or later if another thread appends at the same time
-        return self._numbers.setdefault(label, self._table.index(label, end))
-
-    def table(self) -> tuple[tuple[str, str], ...]:
-        return tuple(self._table[1:])
-
-
-def register(allocator: Allocator) -> None:
-    """Register an allocator that starts recording for annotations."""
-    _allocators.add(allocator)
-    allocator.annotating = _annotated
+def register(pool: RecordedPool) -> None:
+    """Register a pool that starts recording for annotations."""
+    _recorded.add(pool)
+    pool.annotating = _annotated
 
 
 def set_metadata(said: str | Mapping[str, Any]) -> None:
@@ -93,7 +60,7 @@ def set_metadata(said: str | Mapping[str, Any]) -> None:
         import json
 
         said = json.dumps(said, separators=(",", ":"))
-    _thread_state.metadata = said
+    thread_state.metadata = said
     _enable_labels()
 
 
@@ -109,18 +76,18 @@ def metadata() -> str:
     -----
     As `torch.cuda.memory._get_memory_metadata`.
     """
-    return _thread_state.metadata
+    return thread_state.metadata
 
 
 @contextmanager
 def temporary_metadata(metadata: str) -> Iterator[None]:
     """Set this thread's metadata inside the `with` block."""
-    before = _thread_state.metadata
+    before = thread_state.metadata
     set_metadata(metadata)
     try:
         yield
     finally:
-        _thread_state.metadata = before
+        thread_state.metadata = before
 
 
 @contextmanager
@@ -140,13 +107,13 @@ def compile_context(name: str) -> Iterator[None]:
     -----
     Applies to recordings started with `compile_context=True`.
     """
-    before = _thread_state.contexts
-    _thread_state.contexts = (*before, name)
+    before = thread_state.contexts
+    thread_state.contexts = (*before, name)
     _enable_labels()
     try:
         yield
     finally:
-        _thread_state.contexts = before
+        thread_state.contexts = before
 
 
 @contextmanager
@@ -178,16 +145,16 @@ def annotate(name: str, **details: str) -> Iterator[None]:
 
 def add_annotation(name: str, stage: str, details: Mapping[str, str] = MappingProxyType({})) -> None:
     """Record one end of a span; `stage` is "START" or "END"."""
-    if not _allocators:
+    if not _recorded:
         return
     entry = {**details, "stage": stage, "name": name, "time_us": time.time_ns() // 1000}
-    for allocator in tuple(_allocators):
-        if (annotations := allocator.labels.annotations) is not None:
-            annotations.append({**entry, "device": allocator.port.props.index})
+    for pool in tuple(_recorded):
+        if (annotations := pool.labels.annotations) is not None:
+            annotations.append({**entry, "device": pool.port.props.index})
 
 
 def _enable_labels() -> None:
     global _annotated  # noqa: PLW0603 -- entries look up their label only once a program has set one
     _annotated = True
-    for allocator in tuple(_allocators):
-        allocator.annotating = True
+    for pool in tuple(_recorded):
+        pool.annotating = True

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from forebay.errors import ForebayError
-from forebay.runtime.history import annotations as history_annotations
+from forebay.runtime.history.annotations import register
+from forebay.runtime.history.labels import Labels
+from forebay.runtime.history.recorded_pool import RecordedPool
 from forebay.runtime.history.torch_schema import ACTIONS
-
-if TYPE_CHECKING:
-    from forebay.runtime.allocator.caching_allocator import Allocator
-    from forebay.runtime.pinned.history import PinnedHistory
 
 __all__ = [
     "UNLIMITED",
@@ -22,20 +19,16 @@ __all__ = [
     "first_frames_outside",
     "get_default",
     "recording_of",
-    "reset_kind",
     "set_default",
     "start",
     "start_default",
-    "start_default_pinned",
 ]
 
 UNLIMITED = (1 << 63) - 1
 _DEPTH = 256  # frames of a stack
 _BY_NAME = {name: int(action) for action, name in ACTIONS.items()}
 
-# By kind: starts the recording of each device opened from now on, and of its pinned memory.
-_devices: dict[str, Callable[[Allocator], object]] = {}
-_pinned: dict[str, Callable[[PinnedHistory], object]] = {}
+_defaults: dict[str, Callable[[RecordedPool], object]] = {}  # by kind: starts the recording of a device just opened
 
 
 def check(enabled: str | None, context: str | None, stacks: str, max_entries: int) -> None:
@@ -70,7 +63,7 @@ def first_frames_outside(stacks: str) -> str | None:
 
 
 def start(
-    allocator: Allocator,
+    pool: RecordedPool,
     enabled: str | None = "all",
     context: str | None = "all",
     stacks: str = "all",
@@ -91,16 +84,16 @@ def start(
     check(enabled, context, stacks, max_entries)
     check_actions(skip_actions)
     if enabled is None:
-        allocator.record_history(0)
-        allocator.labels = history_annotations.Labels()
+        pool.record_history(0)
+        pool.labels = Labels()
         return
     capacity = max(max_entries, 1) if enabled == "all" else 1
-    if clear_history or not allocator.recording:
-        allocator.labels = history_annotations.Labels(
+    if clear_history or not pool.recording:
+        pool.labels = Labels(
             contexts=compile_context, annotations=global_record_annotations, most=min(capacity, 1 << 20)
         )
-    allocator.labels.starts += 1
-    allocator.record_history(
+    pool.labels.starts += 1
+    pool.record_history(
         capacity,
         0 if context is None else depth,
         stacks=context in ("alloc", "all"),
@@ -109,56 +102,42 @@ def start(
         keep=not clear_history,
         outside=first_frames_outside(stacks),
     )
-    history_annotations.register(allocator)
+    register(pool)
 
 
 @contextmanager
-def recording_of(allocator: Allocator, max_entries: int) -> Iterator[None]:
+def recording_of(pool: RecordedPool, max_entries: int) -> Iterator[None]:
     """Record the history inside the context, with the stacks of allocations.
 
     A recording that was running before continues with its own arguments, and one that the program starts or changes
     inside the context continues after it.
     """
-    if allocator.recording:
+    if pool.recording:
         yield
         return
-    start(allocator, context="alloc", stacks="python", max_entries=max_entries, clear_history=True)
-    ours = allocator.labels
+    start(pool, context="alloc", stacks="python", max_entries=max_entries, clear_history=True)
+    ours = pool.labels
     try:
         yield
     finally:
-        if allocator.labels is ours and ours.starts == 1:
-            start(allocator, None)
+        if pool.labels is ours and ours.starts == 1:
+            start(pool, None)
 
 
-def set_default(
-    kind: str, device: Callable[[Allocator], object] | None, pinned: Callable[[PinnedHistory], object] | None
-) -> None:
-    """Set how devices of the kind that are opened later, and its pinned memory, start to record; None: not at all."""
-    for table, start_recording in ((_devices, device), (_pinned, pinned)):
-        if start_recording is None:
-            table.pop(kind, None)
-        else:
-            table[kind] = start_recording  # type: ignore[assignment]  # the tables differ in type
+def set_default(kind: str, start_recording: Callable[[RecordedPool], object] | None) -> None:
+    """Set how devices of the kind that are opened later start to record; None: not at all."""
+    if start_recording is None:
+        _defaults.pop(kind, None)
+    else:
+        _defaults[kind] = start_recording
 
 
-def get_default(kind: str) -> Callable[[Allocator], object] | None:
+def get_default(kind: str) -> Callable[[RecordedPool], object] | None:
     """Return the function that `set_default` set for devices of the kind."""
-    return _devices.get(kind)
+    return _defaults.get(kind)
 
 
-def start_default(kind: str, allocator: Allocator) -> None:
+def start_default(kind: str, pool: RecordedPool) -> None:
     """Start recording on a device that was just opened, if set for its kind."""
-    if (start_recording := _devices.get(kind)) is not None:
-        start_recording(allocator)
-
-
-def start_default_pinned(kind: str, history: PinnedHistory) -> None:
-    """Start recording pinned memory whose allocator was just made, if set for its kind."""
-    if (start_recording := _pinned.get(kind)) is not None:
-        start_recording(history)
-
-
-def reset_kind(kind: str) -> None:
-    """Discard the kind's settings when its emulation ends."""
-    set_default(kind, None, None)
+    if (start_recording := _defaults.get(kind)) is not None:
+        start_recording(pool)

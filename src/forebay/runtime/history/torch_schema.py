@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +14,8 @@ from forebay.records.model import HEAP_NOTES, Action, Snapshot, State
 from forebay.runtime.history import memory_snapshot
 
 if TYPE_CHECKING:
-    from forebay.runtime.allocator.caching_allocator import Allocator
-    from forebay.runtime.allocator.private_pools import PoolId
-    from forebay.runtime.pinned.pinned_allocator import PinnedAllocator
+    from forebay.runtime.base.pool_ids import PoolId
+    from forebay.runtime.history.recorded_pool import RecordedPool
     from forebay.runtime.settings.allocator_settings import AllocatorSettings
 
 __all__ = ["ACTIONS", "allocation_frames", "segments", "snapshot_allocators", "snapshot_pool", "trace"]
@@ -43,9 +43,12 @@ _ACTION_NAMES, _STATE_NAMES = _name_array(ACTIONS), _name_array(_STATES)
 
 
 def snapshot_allocators(
-    allocators: Sequence[Allocator], settings: AllocatorSettings, pinned: PinnedAllocator | None = None
+    allocators: Sequence[RecordedPool], settings: AllocatorSettings, host: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Return the snapshot of devices of one kind; each history gets a "snapshot" entry after it was read."""
+    """Return the snapshot of devices of one kind; each history gets a "snapshot" entry after it was read.
+
+    `host` has the parts of pinned host memory (`PinnedAllocator.snapshot`).
+    """
     rows: list[dict[str, Any]] = []
     traces: list[list[dict[str, Any]]] = []
     annotations: list[dict[str, Any]] = []
@@ -53,7 +56,7 @@ def snapshot_allocators(
         props = allocator.port.props
         taken = memory_snapshot.snapshot(allocator, allocator.name, props.total_bytes, labels=allocator.labels.table)
         allocator.record_snapshot_event()
-        pool_of = allocator.private.id_of
+        pool_of = allocator.id_of
         rows += segments(taken, props.index, pool_of)
         traces += [[] for _ in range(props.index + 1 - len(traces))]
         traces[props.index] = trace(taken, pool_of)
@@ -64,20 +67,21 @@ def snapshot_allocators(
         "device_traces": traces,
         "allocator_settings": settings.as_snapshot() | {key: rules[key] for key in HEAP_NOTES if key in rules},
         "external_annotations": annotations,
-        "host_segments": [] if pinned is None else pinned.segments(),
-        "host_traces": [] if pinned is None else pinned.history.traces(),
+        "host_segments": [],
+        "host_traces": [],
+        **host,
     }
 
 
-def snapshot_pool(allocator: Allocator, pool: PoolId | None = None) -> list[dict[str, Any]]:
+def snapshot_pool(allocator: RecordedPool, pool: PoolId | None = None) -> list[dict[str, Any]]:
     """Return the segments of one pool, or of all, without adding a history entry."""
     props = allocator.port.props
     taken = memory_snapshot.snapshot(allocator, allocator.name, props.total_bytes, trace=False)
-    rows = segments(taken, props.index, allocator.private.id_of)
+    rows = segments(taken, props.index, allocator.id_of)
     return rows if pool is None else [row for row in rows if row["segment_pool_id"] == pool]
 
 
-def allocation_frames(allocator: Allocator, address: int) -> list[dict[str, Any]] | None:
+def allocation_frames(allocator: RecordedPool, address: int) -> list[dict[str, Any]] | None:
     """Return the stack that allocated the live block at exactly `address`; None if unknown."""
     taken = memory_snapshot.snapshot(allocator, allocator.name, allocator.port.props.total_bytes, trace=False)
     blocks = taken.blocks

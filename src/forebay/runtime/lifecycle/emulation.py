@@ -16,6 +16,7 @@ from forebay.runtime.base import lazy_init
 from forebay.runtime.devices import current, open_device, retired_devices
 from forebay.runtime.history import recording
 from forebay.runtime.memory import ipc_memory
+from forebay.runtime.pinned import history as pinned_history
 from forebay.runtime.random import generator
 from forebay.spi import Driver
 
@@ -150,7 +151,8 @@ def reset_kind(kind: str) -> None:
         steps.callback(generator.reset_kind, kind)
         steps.callback(current.reset_kind, kind)
         steps.callback(pluggable_allocator.reset_kind, kind)
-        steps.callback(recording.reset_kind, kind)
+        steps.callback(recording.set_default, kind, None)
+        steps.callback(pinned_history.set_default, kind, None)
         steps.callback(oom_observers.reset_kind, kind)
         steps.callback(open_device.retire_kind, kind)
         steps.callback(ipc_memory.reset_kind, kind)  # runs first

@@ -17,8 +17,8 @@ from forebay.runtime.history import torch_schema
 if TYPE_CHECKING:
     from forebay._base.device_spec import Device
     from forebay.runtime.allocator._reservations import PoolUser
-    from forebay.runtime.allocator.private_pools import PoolId
     from forebay.runtime.allocator.segment_sources import MemoryResource
+    from forebay.runtime.base.pool_ids import PoolId
     from forebay.runtime.devices.open_device import OpenDevice
 
 __all__ = ["MemPool", "new_id", "use_mem_pool"]

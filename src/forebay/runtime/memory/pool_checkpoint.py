@@ -14,7 +14,8 @@ from forebay.errors import ForebayError
 
 if TYPE_CHECKING:
     from forebay._core import SavedBlock
-    from forebay.runtime.allocator.private_pools import PoolId, PrivatePool
+    from forebay.runtime.allocator.private_pools import PrivatePool
+    from forebay.runtime.base.pool_ids import PoolId
     from forebay.runtime.devices.open_device import OpenDevice
     from forebay.runtime.memory.untyped_storage import StorageBase
 

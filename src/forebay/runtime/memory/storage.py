@@ -41,7 +41,7 @@ AnyBlock = Block | UncachedBlock
 def allocate_block(opened: OpenDevice, nbytes: int, queue: int) -> AnyBlock:
     """Allocate less than `MAX_REQUEST_BYTES`."""
     if opened.pluggable is not None:
-        return PluggableBlock(opened.pluggable, opened, nbytes, queue)
+        return PluggableBlock(opened.pluggable, opened.allocator, nbytes, queue)
     if process_settings.caching:
         return opened.allocator.allocate(nbytes, queue)
     return UncachedBlock(opened.allocator, nbytes, queue)

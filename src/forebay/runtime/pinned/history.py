@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +14,7 @@ from forebay.runtime.history import recording
 if TYPE_CHECKING:
     from forebay.runtime.pinned._cache import HostBlock
 
-__all__ = ["ALL", "STATE", "Frames", "PinnedHistory", "segment_dict"]
+__all__ = ["ALL", "STATE", "Frames", "PinnedHistory", "segment_dict", "set_default", "start_default"]
 
 Frames = tuple[tuple[CodeType, int], ...]  # code and line, innermost first
 
@@ -103,6 +103,23 @@ class PinnedHistory:
             | ({} if entry.frames is None else {"frames": _frame_dicts(entry.frames)})
             for entry in self._entries.copy()
         ]
+
+
+_defaults: dict[str, Callable[[PinnedHistory], object]] = {}  # by kind: starts the recording of a new allocator
+
+
+def set_default(kind: str, start_recording: Callable[[PinnedHistory], object] | None) -> None:
+    """Set how the kind's pinned memory starts to record if its allocator is made later; None: not at all."""
+    if start_recording is None:
+        _defaults.pop(kind, None)
+    else:
+        _defaults[kind] = start_recording
+
+
+def start_default(kind: str, history: PinnedHistory) -> None:
+    """Start recording pinned memory whose allocator was just made, if set for its kind."""
+    if (start_recording := _defaults.get(kind)) is not None:
+        start_recording(history)
 
 
 def segment_dict(block: HostBlock, *, allocated: bool, active: bool) -> dict[str, Any]:

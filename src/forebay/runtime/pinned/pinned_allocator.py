@@ -98,7 +98,7 @@ class PinnedAllocator:
         self._deferred_frees = DeferredFrees[PinnedLease](one_fifo=True)
         self._closed = False
         self._poller_failed = False  # the settings ask for a thread, but the system cannot create one
-        self._poller = Poller(self)
+        self._poller = Poller(self.process_pending_frees)
 
     # Allocating and freeing
 
@@ -277,6 +277,10 @@ class PinnedAllocator:
         inactive = [segment_dict(block, allocated=False, active=False) for block in self._cache.inactive()]
         active = [segment_dict(block, allocated=not lease.freed, active=True) for lease, block in self._active()]
         return sorted([*inactive, *active], key=lambda row: row["address"])
+
+    def snapshot(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the parts of PyTorch's snapshots that are about pinned host memory."""
+        return {"host_segments": self.segments(), "host_traces": self.history.traces()}
 
     def _active(self) -> list[tuple[PinnedLease, HostBlock]]:
         leases = [lease() for lease in self._leases.copy().values()]  # garbage collection may remove leases meanwhile

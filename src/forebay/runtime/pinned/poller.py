@@ -6,14 +6,11 @@ import _thread
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
 
 from forebay._base.signal_mask import signals_blocked
 from forebay.errors import warn_unraisable
-
-if TYPE_CHECKING:
-    from forebay.runtime.pinned.pinned_allocator import PinnedAllocator
 
 __all__ = ["Poller"]
 
@@ -28,12 +25,13 @@ class Poller:
     threading.Thread.
     """
 
-    def __init__(self, allocator: PinnedAllocator) -> None:
+    def __init__(self, process_pending_frees: Callable[[], bool]) -> None:
         requests: SimpleQueue[bool] = SimpleQueue()
         self._requests = requests  # True: poll, False: stop
         self._ended: SimpleQueue[None] = SimpleQueue()
         self._claims: dict[str, object] = {}  # the caller whose claim is stored starts the thread
-        self._allocator = weakref.ref(allocator, lambda _: requests.put(False))
+        # A method of the allocator, which would not end while this object or the thread refers to it.
+        self._process = weakref.WeakMethod(process_pending_frees, lambda _: requests.put(False))
         self.running: bool = False
 
     def start(self) -> bool:
@@ -41,7 +39,7 @@ class Poller:
         if self.running or sys.is_finalizing():
             return bool(self._claims)
         claim, started = object(), list[int]()
-        arguments = self._allocator, self._requests, self._ended
+        arguments = self._process, self._requests, self._ended
         try:
             if self._claims.setdefault("thread", claim) is claim:
                 with signals_blocked():  # `started` is changed in one step: an interrupt comes before or after
@@ -72,10 +70,12 @@ class Poller:
             self.running = False
 
     @staticmethod  # a bound method would keep the poller, and with it the allocator, alive
-    def _run(allocator: weakref.ref[PinnedAllocator], requests: SimpleQueue[bool], ended: SimpleQueue[None]) -> None:
+    def _run(
+        process: weakref.WeakMethod[Callable[[], bool]], requests: SimpleQueue[bool], ended: SimpleQueue[None]
+    ) -> None:
         try:
             while requests.get():
-                while _process(allocator()):
+                while _process(process()):
                     if not requests.empty() and not requests.get():
                         return
                     time.sleep(_PERIOD)
@@ -83,10 +83,10 @@ class Poller:
             ended.put(None)
 
 
-def _process(allocator: PinnedAllocator | None) -> bool:
+def _process(process_pending_frees: Callable[[], bool] | None) -> bool:
     """Complete the frees that are due. Return True if any are still pending."""
     try:
-        return allocator is not None and allocator.process_pending_frees()
+        return process_pending_frees is not None and process_pending_frees()
     except Exception as error:  # noqa: BLE001 -- no caller to raise to, and the thread must continue
         warn_unraisable(f"pinned memory could not be freed: {error}")
         return True

@@ -20,7 +20,7 @@ from forebay.interop.torch.devices._storage_owners import EmulatedMemory
 from forebay.interop.torch.devices.emulated_memory import memory_of, set_observer
 from forebay.interop.torch.processes import recorder
 from forebay.runtime.allocator import oom_observers
-from forebay.runtime.allocator.statistics import ALLOCATED_BYTES, RESERVED_BYTES
+from forebay.runtime.allocator.metrics import ALLOCATED_BYTES, RESERVED_BYTES
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices.open_device import OpenDevice
 

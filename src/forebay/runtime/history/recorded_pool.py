@@ -1,0 +1,34 @@
+"""Base class of the allocators: a native pool, with what its history, snapshots and error texts tell of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from forebay._core import Pool
+from forebay.runtime.base.pool_ids import PoolId
+from forebay.runtime.history.labels import Labels
+from forebay.spi import Port
+
+__all__ = ["RecordedPool"]
+
+
+class RecordedPool(Pool, ABC):
+    """The native pool of one device, whose history can be recorded."""
+
+    def __init__(self, name: str, port: Port) -> None:
+        self.name = name
+        self.port = port
+        self.limit: int | None = None  # of reserved bytes
+        self.labels: Labels = Labels()  # of the history, if it is recorded
+
+    @abstractmethod
+    def id_of(self, partition: int) -> PoolId:
+        """Return the id of the pool with this number in the native pool."""
+
+    @abstractmethod
+    def snapshot_notes(self) -> dict[str, Any]:
+        """Return the policy as a snapshot stores it for replay."""
+
+    def _annotation_id(self) -> int:  # called by the native pool
+        return self.labels.current_number()
