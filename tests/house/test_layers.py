@@ -53,8 +53,6 @@ TYPING_CYCLES = {
     "backends.host": "a port and its parts",
     "backends.nvidia": "a queue and its captures",
     "backends.metal": "a port and its parts, a queue and its captures",
-    "runtime.devices": "an open device and its parts",
-    "runtime.graphs": "a graph and its parts",
     "runtime.streams": "streams and events",
     "runtime.tensors": "a tensor, its storages and its text",
 }

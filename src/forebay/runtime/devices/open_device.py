@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,7 +29,6 @@ from forebay.runtime.allocator.torch_iteration_order import pool_set, stream_set
 from forebay.runtime.allocator.uncached import UncachedBlock
 from forebay.runtime.base import capture_state, lazy_init, observers
 from forebay.runtime.base.deferred_frees import DeferredFrees, KeepAlive
-from forebay.runtime.devices import retired_devices
 from forebay.runtime.devices.idle_release import IdleRelease
 from forebay.runtime.devices.stream_pool import StreamPool
 from forebay.runtime.history import recording
@@ -61,7 +60,7 @@ __all__ = [
     "open_devices",
     "pinned_allocator",
     "pinned_allocators",
-    "retire_kind",
+    "remove_kind",
 ]
 
 BEFORE_OPENING: list[Callable[[], object]] = []  # called before each device is opened
@@ -449,10 +448,9 @@ def get_pinned_allocator(kind: str) -> PinnedAllocator | None:
     return _pinned.get(kind)
 
 
-def retire_kind(kind: str) -> None:
-    """Retire all open devices of the kind: they become unusable, and the kind has no open device afterwards."""
+def remove_kind(kind: str) -> tuple[list[OpenDevice], PinnedAllocator | None]:
+    """Remove the open devices of the kind and its pinned allocator from the tables, and return them."""
     global _listed  # noqa: PLW0603 -- as above
-    capture_state.abandon_kind(kind)
     with _opening:
         try:
             for device in [device for device in _early_ports if device.kind == kind]:
@@ -464,14 +462,7 @@ def retire_kind(kind: str) -> None:
         finally:  # also on KeyboardInterrupt
             _listed = {}
             named_devices(kind).clear()
-        pinned = _pinned.pop(kind, None)
-    registered_memory.unregister_kind(kind)
-    with ExitStack() as steps:  # runs every step, even if the wait in one is interrupted
-        steps.callback(retired_devices.close_unused)  # again: pinned memory of one device may be in use by the others
-        if pinned is not None:
-            steps.callback(pinned.retire)
-        for opened in reversed(ended):
-            steps.callback(retired_devices.retire, opened)
+        return ended, _pinned.pop(kind, None)
 
 
 def before_fork(seconds: float) -> None:
@@ -492,7 +483,6 @@ def after_fork_in_child() -> None:
     _pinned.clear()
     _early_ports.clear()
     registered_memory.after_fork_in_child()
-    retired_devices.after_fork_in_child()
     observers.after_fork_in_child()
     _listed = {}
     for opened in _opened.values():

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, suppress
 
 from forebay.errors import DeviceError, warn_unraisable
+from forebay.runtime.base import capture_state
+from forebay.runtime.devices import open_device
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.pinned import registered_memory
 
-if TYPE_CHECKING:
-    from forebay.runtime.devices.open_device import OpenDevice
-
-__all__ = ["after_fork_in_child", "close_unused", "remaining", "retire"]
+__all__ = ["after_fork_in_child", "close_unused", "remaining", "retire_kind"]
 
 _retired: list[OpenDevice] = []
 
 
-def retire(opened: OpenDevice) -> None:
+def retire_kind(kind: str) -> None:
+    """Retire all open devices of the kind: they become unusable, and the kind has no open device afterwards."""
+    capture_state.abandon_kind(kind)
+    ended, pinned = open_device.remove_kind(kind)
+    registered_memory.unregister_kind(kind)
+    with ExitStack() as steps:  # runs every step, even if the wait in one is interrupted
+        steps.callback(close_unused)  # again: pinned memory of one device may be in use by the others
+        if pinned is not None:
+            steps.callback(pinned.retire)
+        for opened in reversed(ended):
+            steps.callback(_retire, opened)
+
+
+def _retire(opened: OpenDevice) -> None:
     """Wait for the device's work and make the device unusable. Close it now if none of its memory is in use."""
     if opened.unusable:  # in a forked child: its memory belongs to the parent
         opened.mark_unusable("ended")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from forebay.runtime.graphs import graph_export
 
 if TYPE_CHECKING:
-    from forebay.runtime.graphs.graph import Graph
     from forebay.runtime.streams.stream import Stream
+    from forebay.spi import CapturedNode
 
 __all__ = ["clear", "discard", "dump_stacks", "mark", "publish", "recorded", "stacks"]
 
@@ -43,14 +43,18 @@ def mark(stream: Stream, annotation: str | dict[str, Any]) -> Iterator[None]:
             annotations[number] = {**fields, **annotations.get(number, {})}
 
 
-def publish(graph: Graph, annotations: Mapping[int, dict[str, Any]]) -> None:
-    """Store the annotations under the node numbers of the graph's newest executable, replacing older ones."""
-    discard(graph.ids)
-    name = graph.raw_cuda_graph_exec()
-    graph.ids.add(name)
-    for at, number in enumerate(graph_export.top_level(graph.work)):
+def publish(
+    ids: set[int], newest: int, work: Sequence[CapturedNode], annotations: Mapping[int, dict[str, Any]]
+) -> None:
+    """Store the annotations of a graph's work under the node numbers of its newest executable, replacing older ones.
+
+    `ids` are those of all its executables, to which the newest is added.
+    """
+    discard(ids)
+    ids.add(newest)
+    for at, number in enumerate(graph_export.top_level(work)):
         if number in annotations:
-            _recorded[name << 32 | at] = [dict(annotations[number])]
+            _recorded[newest << 32 | at] = [dict(annotations[number])]
 
 
 def discard(graphs: set[int]) -> None:

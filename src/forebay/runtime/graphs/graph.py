@@ -320,7 +320,7 @@ class Graph(GraphHooks, ConditionalNodes, Disposable):
         self._exec = next(_executables)
         self._title = f"{self.name} {self._exec}"  # in traces
         if self._annotations is not None:
-            graphs_annotations.publish(self, self._annotations)
+            graphs_annotations.publish(self.ids, self._exec, self.work, self._annotations)
         if instantiated:
             instantiated.notify(self)
         self._instantiate_hooks.call(self)

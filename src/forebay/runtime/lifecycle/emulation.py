@@ -13,7 +13,7 @@ from forebay._base.byte_sizes import parse_bytes
 from forebay.errors import WrongState
 from forebay.runtime.allocator import oom_observers, pluggable_allocator
 from forebay.runtime.base import lazy_init
-from forebay.runtime.devices import current, open_device, retired_devices
+from forebay.runtime.devices import current, retired_devices
 from forebay.runtime.history import recording
 from forebay.runtime.memory import ipc_memory
 from forebay.runtime.pinned import history as pinned_history
@@ -154,5 +154,5 @@ def reset_kind(kind: str) -> None:
         steps.callback(recording.set_default, kind, None)
         steps.callback(pinned_history.set_default, kind, None)
         steps.callback(oom_observers.reset_kind, kind)
-        steps.callback(open_device.retire_kind, kind)
+        steps.callback(retired_devices.retire_kind, kind)
         steps.callback(ipc_memory.reset_kind, kind)  # runs first

@@ -89,6 +89,7 @@ def before_fork() -> None:
 def after_fork_in_child() -> None:
     """Make the parent's devices unusable in the child."""
     open_device.after_fork_in_child()
+    retired_devices.after_fork_in_child()
     current.after_fork_in_child()
     generator.after_fork_in_child()
     ipc_memory.after_fork_in_child()

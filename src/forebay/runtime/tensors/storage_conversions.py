@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from forebay._base.dtypes import as_dtype
+
 if TYPE_CHECKING:
-    from forebay.runtime.tensors.typed_storage import TypedStorage
+    from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["StorageConversions"]
 
@@ -15,7 +16,7 @@ __all__ = ["StorageConversions"]
 def _converter(name: str, element: str) -> Callable[..., Any]:
     """Return the method that copies a storage with elements of another type."""
 
-    def convert(self: StorageConversions) -> TypedStorage:
+    def convert(self: StorageConversions) -> Any:
         return self._converted(element)
 
     convert.__name__ = convert.__qualname__ = name
@@ -31,9 +32,14 @@ class StorageConversions:
 
     __slots__ = ()
 
-    @abstractmethod
-    def _converted(self, element: str) -> TypedStorage:
-        """Return a copy with elements of the named type."""
+    if TYPE_CHECKING:  # supplied by the storage class
+
+        @property
+        def elements(self) -> Tensor: ...
+
+    def _converted(self, element: str) -> Any:
+        """Return a copy with elements of the named type, a TypedStorage."""
+        return self.elements.to(dtype=as_dtype(element), copy=True)._typed_storage()  # noqa: SLF001 -- PyTorch's name
 
     double: Final = _converter("double", "float64")
     float: Final = _converter("float", "float32")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from forebay._base.device_spec import Device, DeviceLike
-from forebay._base.dtypes import DType, as_dtype
+from forebay._base.dtypes import DType
 from forebay.errors import ForebayError
 from forebay.runtime.tensors.storage_conversions import StorageConversions
 from forebay.runtime.tensors.untyped_storage import UntypedStorage, check_host_memory
@@ -165,7 +165,7 @@ class TypedStorage(StorageConversions):
         TypeError
             If the storage is not on the CPU.
         """
-        check_host_memory(self)
+        check_host_memory(self.device)
         return self._over(self.elements.pin_memory(device))
 
     def is_shared(self) -> bool:
@@ -318,9 +318,6 @@ class TypedStorage(StorageConversions):
             return self
         same_kind = moved.device.kind == self.device.kind  # subclasses are of one kind
         return self.from_tensor(moved) if same_kind else TypedStorage(moved)
-
-    def _converted(self, element: str) -> TypedStorage:
-        return TypedStorage(self.elements.to(dtype=as_dtype(element), copy=True))
 
 
 TypedStorage.__module__ = "forebay.storage"

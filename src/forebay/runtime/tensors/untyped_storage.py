@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar, overload
 import numpy as np
 
 from forebay._base.device_spec import Device
-from forebay._base.dtypes import as_dtype
 from forebay._core import MAX_REQUEST_BYTES
 from forebay.errors import ForebayError
 from forebay.runtime.memory.storage import Storage
@@ -18,7 +17,6 @@ from forebay.runtime.tensors.storage_conversions import StorageConversions
 
 if TYPE_CHECKING:
     from forebay.runtime.tensors.tensor import Tensor
-    from forebay.runtime.tensors.typed_storage import TypedStorage
 
 __all__ = ["UntypedStorage", "check_host_memory"]
 
@@ -101,7 +99,7 @@ class UntypedStorage(StorageConversions, StorageBase):
         -----
         As `torch.UntypedStorage.pin_memory`.
         """
-        check_host_memory(self)
+        check_host_memory(self.device)
         return self.elements.pin_memory(device).untyped_storage()
 
     def is_shared(self) -> bool:
@@ -285,13 +283,10 @@ class UntypedStorage(StorageConversions, StorageBase):
         """Return `"forebay.storage.UntypedStorage"`."""
         return "forebay.storage.UntypedStorage"
 
-    def _converted(self, element: str) -> TypedStorage:
-        return self.elements.to(dtype=as_dtype(element), copy=True)._typed_storage()  # noqa: SLF001 -- PyTorch's name
 
-
-def check_host_memory(storage: UntypedStorage | TypedStorage) -> None:
-    """Raise TypeError, with PyTorch's text, unless the storage is on the CPU: other memory cannot be pinned."""
-    if storage.device.kind != "cpu":
+def check_host_memory(device: Device) -> None:
+    """Raise TypeError, with PyTorch's text, unless the device is the CPU: memory of others cannot be pinned."""
+    if device.kind != "cpu":
         raise TypeError("cannot pin 'forebay.storage.UntypedStorage' only CPU memory can be pinned")
 
 
