@@ -24,8 +24,9 @@ from forebay.backends.common import cuda_errors, recorded_work
 from forebay.backends.common._disposal import Disposable
 from forebay.backends.common._releases import ReleaseLog
 from forebay.backends.common.arguments import address_of, byte_of, index_of, integer_of, size_of
-from forebay.backends.common.capture_recorder import CapturedMark, CaptureMixin, CaptureRecorder, wait_in_capture
+from forebay.backends.common.capture_recorder import CapturedMark, CaptureRecorder, wait_in_capture
 from forebay.backends.common.captured_memory import CapturedMemory, MemorySource
+from forebay.backends.common.capturing_queue import CaptureMixin
 from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.backends.common.draw_encoding import draw_now, element_size, is_valid_draw, pack_draw, written_range
 from forebay.backends.common.failures import driver_timeout, out_of_memory_error

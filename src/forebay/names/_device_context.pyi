@@ -5,7 +5,6 @@ from typing import Any, ClassVar, Literal
 
 from typing_extensions import disjoint_base
 
-from forebay.names.kind import DeviceKind
 from forebay.runtime.base.lazy_init import LazyInit
 from forebay.runtime.devices.open_device import OpenDevice
 
@@ -54,7 +53,7 @@ class DeviceContext:
     Entering initialises the kind but does not open a device.
     """
 
-    kind: ClassVar[DeviceKind]  # set by subclasses
+    kind: ClassVar[DeviceArguments]  # set by subclasses
     idx: int | None
     prev_idx: int | None
     def __init__(self, device: Any) -> None: ...

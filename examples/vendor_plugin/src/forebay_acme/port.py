@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import MutableMapping
 
 from forebay.errors import DeviceError, WrongState
 from forebay.spi import DeviceProps
 from forebay.vendor import integer_of, out_of_memory_error, size_of
 from forebay_acme.card import Card, CardError
 from forebay_acme.queue import AcmeQueue
+from forebay_acme.recording import AcmeCapturedGraph
 
 __all__ = ["AcmePort"]
 
@@ -39,8 +41,11 @@ class AcmePort:
         integer_of(priority, "priority")  # ignored: this card has no priorities
         with self._lock:
             self._check_open()
-            self._queues.append(AcmeQueue(self.name, len(self._queues)))
+            self._queues.append(AcmeQueue(self, len(self._queues)))
             return self._queues[-1]
+
+    def new_graph(self, first: AcmeQueue, mode: str, queues: MutableMapping[int, int]) -> AcmeCapturedGraph:
+        return AcmeCapturedGraph(first, mode, queues)
 
     def close(self) -> None:
         with self._lock:

@@ -6,13 +6,13 @@ import ctypes
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from forebay.errors import DeviceError, WrongState, warn_unraisable
 from forebay.spi import Draw, Mark, StridedCopy
 from forebay.vendor import (
-    CapturedMark,
     CaptureMixin,
+    CaptureRecorder,
     accelerator_error,
     copy_strided_now,
     draw_now,
@@ -22,20 +22,29 @@ from forebay.vendor import (
     wait_in_capture,
 )
 from forebay_acme.card import Engine
-from forebay_acme.recording import AcmeCapturedGraph
 
-__all__ = ["AcmeMark", "AcmeQueue"]
+__all__ = ["AcmeMark", "AcmeQueue", "Owner"]
 
 _native_type = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
-class AcmeQueue(CaptureMixin[AcmeCapturedGraph]):
-    """A queue that submits work to an engine, or captures it into a graph."""
+class Owner(Protocol):
+    """The part of a port that its queues use."""
 
-    def __init__(self, device: str, handle: int) -> None:
+    name: str
+
+    def new_graph(
+        self, first: AcmeQueue, mode: str, queues: MutableMapping[int, int]
+    ) -> CaptureRecorder[AcmeQueue]: ...
+
+
+class AcmeQueue(CaptureMixin[CaptureRecorder["AcmeQueue"]]):
+    """A queue that submits work to an engine. During a capture, it has a class of forebay that records the work."""
+
+    def __init__(self, owner: Owner, handle: int) -> None:
+        self.owner = owner
         self.handle = handle
-        self.recording: AcmeCapturedGraph | None = None
-        self._device = device
+        self._device = owner.name
         self._engine = Engine()
 
     # Work
@@ -68,16 +77,11 @@ class AcmeQueue(CaptureMixin[AcmeCapturedGraph]):
         self._engine.submit(function)
 
     def _enqueue(self, what: str, details: Mapping[str, Any]) -> None:
-        if self.recording is not None:
-            self.recording.add(self, what, **details)
-        else:
-            self.submit(partial(self.execute, what, details))
+        self.submit(partial(self.execute, what, details))
 
     # Ticks
 
     def signal(self) -> int:
-        if self.recording is not None:
-            return self.recording.signal(self)
         self.check_usable()
         return self._engine.fence()
 
@@ -85,8 +89,6 @@ class AcmeQueue(CaptureMixin[AcmeCapturedGraph]):
         return self._engine.passed
 
     def idle(self) -> bool:
-        if self.recording is not None:
-            raise self.recording.forbidden(self, "idle")
         return self._engine.idle()
 
     def wait(self, tick: int) -> None:
@@ -98,14 +100,12 @@ class AcmeQueue(CaptureMixin[AcmeCapturedGraph]):
             raise self._work_error(failure) from failure
 
     def wait_for(self, other: object, tick: int) -> None:
-        if not isinstance(other, AcmeQueue):
-            raise TypeError(f"an Acme queue cannot wait for a {type(other).__name__}")
-        if not wait_in_capture(self, other, integer_of(tick, "tick")):
-            other._check_signalled(tick)
-            self.submit(partial(other._wait_on_engine, tick))
+        queue = self.same_kind(other)
+        if not wait_in_capture(self, queue, integer_of(tick, "tick")):  # False unless the tick is of a capture
+            queue._check_signalled(tick)
+            self.submit(partial(queue._wait_on_engine, tick))
 
     def close(self, timeout: float | None = None) -> bool:
-        self.abandon_capture()
         done = self._engine.stop(timeout)
         if (failure := self._engine.take_failure()) is not None:
             warn_unraisable(f"{self._work_error(failure)}; no wait reported it before the queue was closed")
@@ -131,8 +131,6 @@ class AcmeQueue(CaptureMixin[AcmeCapturedGraph]):
     # Timing
 
     def mark(self) -> Mark:
-        if self.recording is not None:
-            return CapturedMark(self.recording.signal(self))
         mark = AcmeMark()
         self.submit(mark.stamp)
         mark.tick = self.signal()
@@ -164,12 +162,10 @@ class AcmeQueue(CaptureMixin[AcmeCapturedGraph]):
 
     # Captures: `CaptureMixin` implements its methods
 
-    @property
-    def capture(self) -> AcmeCapturedGraph | None:
-        return self.recording
-
-    def new_graph(self, mode: str, queues: MutableMapping[int, int]) -> AcmeCapturedGraph:
-        return AcmeCapturedGraph(self, mode, queues)
+    def same_kind(self, other: object) -> AcmeQueue:
+        if not isinstance(other, AcmeQueue):
+            raise TypeError(f"an Acme queue cannot wait for a {type(other).__name__}")
+        return other
 
     def driver_error(self, code: int, call: str) -> DeviceError:
         return accelerator_error(code, kind="mtia", call=call, device=self._device)

@@ -5,31 +5,20 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from forebay.spi import Queue
 from forebay.vendor import CaptureRecorder, executed_nodes, launch_parts, reseeded_draw
-
-if TYPE_CHECKING:
-    from forebay_acme.queue import AcmeQueue
+from forebay_acme.queue import AcmeQueue
 
 __all__ = ["AcmeCapturedGraph"]
 
 
-class AcmeCapturedGraph(CaptureRecorder["AcmeQueue"]):
+class AcmeCapturedGraph(CaptureRecorder[AcmeQueue]):
     """A captured graph, launched as one piece of work between each two events that executes its nodes in order."""
 
     _last: tuple[AcmeQueue, int] | None = None  # queue and tick of the last launch
 
-    def attach(self, queue: AcmeQueue) -> None:
-        queue.recording = self
-
-    def detach(self, queue: AcmeQueue) -> None:
-        queue.recording = None
-
     def launch(self, queue: Queue, sources: Sequence[tuple[int, int]] = ()) -> None:
-        from forebay_acme.queue import AcmeQueue
-
         if not isinstance(queue, AcmeQueue):
             raise TypeError(f"the graph is launched on an Acme queue, not on a {type(queue).__name__}")
         if self.add_to_capture(queue, sources):

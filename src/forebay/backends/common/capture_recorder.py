@@ -1,16 +1,16 @@
 """Graph capture for the ability `Captures`: dependencies, membership of queues, conditions and CUDA's rules.
 
-A backend derives from `CaptureRecorder` and adds how its queues enter and exit capture mode and how a graph is
-launched. Over 400 lines because vendors use it, so every method documents its parameters.
+A backend derives from `CaptureRecorder` and adds how a graph is launched; `capturing_queue` has the part of its queues.
+Over 400 lines because vendors use it, so every method documents its parameters.
 """
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from forebay.backends.common._releases import ReleaseWatch
 from forebay.backends.common.arguments import address_of
@@ -23,12 +23,11 @@ from forebay.backends.common.cuda_errors import (
     CAPTURE_UNJOINED,
     CAPTURE_UNMATCHED,
     CAPTURED_EVENT,
-    ILLEGAL_STATE,
 )
 from forebay.errors import DeviceError, Unsupported, WrongState
 from forebay.spi import CapturedNode, Queue
 
-__all__ = ["CaptureMixin", "CaptureRecorder", "CapturedMark", "wait_in_capture"]
+__all__ = ["CaptureRecorder", "CapturedMark", "wait_in_capture"]
 
 _Frontier = frozenset[int]  # the nodes on which the next node of a queue depends
 _ticks = count(-1, -1)  # ticks of all captures; negative, as ticks of queues are positive
@@ -53,6 +52,8 @@ class _Member(Queue, Protocol):
     def capture(self) -> Any: ...  # the CaptureRecorder that the queue takes part in, or None
     def check_usable(self) -> None: ...  # raises Forked, or WrongState if the queue was closed
     def driver_error(self, code: int, call: str) -> DeviceError: ...  # the error for CUDA's error code
+    def enter_capture(self, recording: Any) -> None: ...  # see `capturing_queue.CaptureMixin`
+    def exit_capture(self) -> None: ...
 
 
 _Q = TypeVar("_Q", bound=_Member)
@@ -61,8 +62,8 @@ _Q = TypeVar("_Q", bound=_Member)
 class CaptureRecorder(ABC, Generic[_Q]):
     """A captured graph, during and after its capture; implements `spi.CapturedGraph` except for `launch`.
 
-    A subclass implements `attach`, `detach` and `launch`, which first calls `add_to_capture`. It may override
-    `finished` to prepare the launch.
+    A subclass implements `launch`, which first calls `add_to_capture`. It may override `finished` to prepare the
+    launch, and `attach`, `detach` and `record` to have the driver capture the work, too.
 
     Parameters
     ----------
@@ -95,7 +96,6 @@ class CaptureRecorder(ABC, Generic[_Q]):
             self.watch.stop()
             raise
 
-    @abstractmethod
     def attach(self, queue: _Q) -> None:
         """Set the queue's `capture` to this graph.
 
@@ -104,8 +104,8 @@ class CaptureRecorder(ABC, Generic[_Q]):
         queue : Queue
             A queue that joins the capture.
         """
+        queue.enter_capture(self)
 
-    @abstractmethod
     def detach(self, queue: _Q) -> None:
         """Set the queue's `capture` to None.
 
@@ -114,6 +114,21 @@ class CaptureRecorder(ABC, Generic[_Q]):
         queue : Queue
             A member of the capture.
         """
+        queue.exit_capture()
+
+    def record(self, queue: _Q, op: str, details: Mapping[str, Any]) -> None:
+        """Capture the work of one call of a queue.
+
+        Parameters
+        ----------
+        queue : Queue
+            A member of the capture.
+        op : str
+            The operation: "copy", "fill", "draw", "strided", "call" or "native".
+        details : mapping
+            Its details (see `recorded_work`).
+        """
+        self.add(queue, op, **details)
 
     def finished(self) -> None:
         """Prepare the launch. Called once, when the capture is complete; an exception invalidates it."""
@@ -555,96 +570,6 @@ class CaptureRecorder(ABC, Generic[_Q]):
             if leaves:
                 self._frontiers[queue.handle] = frozenset(start + number for number in leaves)
             self.retain(other)
-
-
-_R = TypeVar("_R", bound=CaptureRecorder[Any])
-
-
-class CaptureMixin(Generic[_R]):
-    """Mixin that gives a queue the methods of `Captures`.
-
-    The queue class supplies `capture`, `new_graph(mode, queues)`, which makes a graph of the backend's class, and
-    `driver_error(code, call)`, which makes the error for CUDA's error code in this kind's words.
-    """
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:  # supplied by the queue class
-
-        @property
-        def capture(self) -> _R | None: ...
-        def new_graph(self, mode: str, queues: MutableMapping[int, int]) -> _R: ...
-        def driver_error(self, code: int, call: str) -> DeviceError: ...
-
-    def check_not_captured(self, tick: int) -> None:
-        """Check that a tick is not one of a capture, for which the host cannot wait; `wait` calls this.
-
-        Parameters
-        ----------
-        tick : int
-            The tick.
-
-        Raises
-        ------
-        DeviceError
-            If the tick belongs to a capture: code 900 if the queue is capturing, else 907.
-        """
-        if tick < 0:
-            recording = self.capture
-            raise self.driver_error(CAPTURED_EVENT, "wait") if recording is None else recording.forbidden(self, "wait")
-
-    def begin_capture(self, mode: str = "global", queues: MutableMapping[int, int] | None = None) -> _R:
-        """Begin to capture; see `spi.Captures.begin_capture`.
-
-        Parameters
-        ----------
-        mode : str, default "global"
-            "global", "thread_local" or "relaxed".
-        queues : mutable mapping of int to int, optional
-            Mapping to use as the `queues` of the graph.
-
-        Returns
-        -------
-        CaptureRecorder
-            The graph.
-
-        Raises
-        ------
-        DeviceError
-            If the queue is capturing already: code 401.
-        """
-        if self.capture is not None:
-            raise self.driver_error(ILLEGAL_STATE, "begin_capture")
-        return self.new_graph(mode, {} if queues is None else queues)
-
-    def end_capture(self) -> _R:
-        """End the capture; see `spi.Captures.end_capture`.
-
-        Returns
-        -------
-        CaptureRecorder
-            The graph.
-
-        Raises
-        ------
-        DeviceError
-            If the queue is not capturing, code 401, or the capture is invalid.
-        """
-        if (recording := self.capture) is None:
-            raise self.driver_error(ILLEGAL_STATE, "end_capture")
-        recording.end(self)
-        return recording
-
-    def break_capture(self) -> None:
-        """Invalidate the capture, if any."""
-        if (recording := self.capture) is not None:
-            recording.invalidate()
-
-    def abandon_capture(self) -> None:
-        """Discard the capture, if any."""
-        if (recording := self.capture) is not None:
-            recording.invalidate()
-            recording.detach_all()
 
 
 def wait_in_capture(queue: _Member, other: _Member, tick: int) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from forebay.backends.common.arguments import address_of, byte_of, index_of, size_of
+from forebay.backends.common.draw_encoding import pack_draw
 from forebay.backends.common.strided_copy_encoding import pack_strided_copy
 from forebay.spi import CapturedNode, Draw, Queue, StridedCopy
 
@@ -126,12 +127,13 @@ def draw(draw: Draw) -> dict[str, Any]:
     Returns
     -------
     dict
-        The details. In a capture "source" is the number of the source of random numbers and "offset" is relative to it
-        (see `spi.Captures`); otherwise they are the draw's seed and offset.
+        The details; "packed" is the draw without seed and offset, as bytes for forebay's own queues. In a capture
+        "source" is the number of the source of random numbers and "offset" is relative to it (see `spi.Captures`);
+        otherwise they are the draw's seed and offset.
     """
     return {
         "law": draw.distribution, "to": draw.address, "elements": draw.elements, "element": draw.element,
-        "source": draw.seed, "offset": draw.offset, "draw": draw,
+        "source": draw.seed, "offset": draw.offset, "draw": draw, "packed": pack_draw(draw._replace(seed=0, offset=0)),
     }  # fmt: skip
 
 

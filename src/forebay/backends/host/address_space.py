@@ -17,7 +17,7 @@ from forebay.backends.common.mmap import commit_pages, decommit_pages, reserve_p
 from forebay.backends.common.page_ledger import AddressSpace, PageLedger, check_space_arguments
 
 if TYPE_CHECKING:
-    from forebay.backends.host.port import BaseHostPort
+    from forebay.backends.host.memory_owner import MemoryOwner
 
 __all__ = ["HostAddressSpaces"]
 
@@ -25,7 +25,7 @@ __all__ = ["HostAddressSpaces"]
 class HostAddressSpaces:
     """The address space of a port; implements `spi.Growable`."""
 
-    def __init__(self, port: BaseHostPort) -> None:
+    def __init__(self, port: MemoryOwner) -> None:
         self._port = port
         self._spaces = PageLedger(port.name)
         # Held during system calls: otherwise address space could be released and mapped anew by others before the call.

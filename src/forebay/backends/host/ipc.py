@@ -21,7 +21,7 @@ from forebay.backends.common.shared_slots import SLICE, SharedEvent
 from forebay.errors import DeviceError, Unsupported, warn_unraisable
 
 if TYPE_CHECKING:
-    from forebay.backends.host.port import BaseHostPort
+    from forebay.backends.host.memory_owner import MemoryOwner
     from forebay.backends.host.queue import HostQueue
 
 __all__ = ["IpcMemory"]
@@ -32,7 +32,7 @@ _PURPOSE = b"psMm"
 class IpcMemory:
     """The shared memory of a port; implements `spi.Shares`."""
 
-    def __init__(self, port: BaseHostPort) -> None:
+    def __init__(self, port: MemoryOwner) -> None:
         self._port = port
         self._files: dict[int, SharedFile] = {}  # of own segments, by address
         self._opened: dict[int, SharedFile] = {}  # of other processes, by address

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager, suppress
 from weakref import WeakValueDictionary
 
@@ -16,8 +16,8 @@ from forebay.backends.common._segments import HostSegments
 from forebay.backends.common.arguments import address_of, integer_of, size_of
 from forebay.backends.common.mmap import lock_memory, map_memory, unlock_memory, unmap_memory
 from forebay.backends.common.shared_slots import SharedEvent
-from forebay.backends.host import capture  # noqa: F401 - registers the class of recordings
 from forebay.backends.host.address_space import HostAddressSpaces
+from forebay.backends.host.capture import HostCapturedGraph
 from forebay.backends.host.ipc import IpcMemory
 from forebay.backends.host.queue import HostQueue
 from forebay.errors import DeviceError, Forked, OutOfMemory, WrongState
@@ -182,6 +182,10 @@ class BaseHostPort(HostSegments):
     def peers(self) -> list[BaseHostPort]:
         """Return all ports over this machine's memory that the process has opened."""
         return [port for ref in _ports.valuerefs() if (port := ref()) is not None]
+
+    def new_graph(self, first: HostQueue, mode: str, queues: MutableMapping[int, int]) -> HostCapturedGraph:
+        """Return a graph that begins to capture the work of a queue."""
+        return HostCapturedGraph(first, mode, queues)
 
     def _new_handle(self) -> int:
         return self._queues_made

@@ -6,12 +6,13 @@ import ctypes
 from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import suppress
 from operator import index
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+from typing import Protocol, Self
 
 from forebay import _core
 from forebay.backends.common._releases import ReleaseLog
 from forebay.backends.common.arguments import address_of, byte_of, index_of, size_of
-from forebay.backends.common.capture_recorder import CaptureMixin, wait_in_capture
+from forebay.backends.common.capture_recorder import CaptureRecorder, wait_in_capture
+from forebay.backends.common.capturing_queue import CaptureMixin
 from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.backends.common.draw_encoding import pack_draw
 from forebay.backends.common.shared_slots import ORPHANED, SLICE
@@ -19,9 +20,6 @@ from forebay.backends.common.strided_copy_encoding import pack_strided_copy
 from forebay.backends.host.queue_log import HostLog
 from forebay.errors import DeviceError, ForebayError, Forked, WrongState, warn_unraisable
 from forebay.spi import Draw, Mark, StridedCopy
-
-if TYPE_CHECKING:
-    from forebay.backends.host.capture import HostCapturedGraph
 
 __all__ = ["HostQueue", "Owner"]
 
@@ -47,9 +45,12 @@ class Owner(Protocol):
     def peers(self) -> Iterable[Owner]: ...  # all owners of the process, with this one
     @property
     def visitors(self) -> set[HostQueue]: ...  # of other owners, whose work uses the memory
+    def new_graph(
+        self, first: HostQueue, mode: str, queues: MutableMapping[int, int]
+    ) -> CaptureRecorder[HostQueue]: ...
 
 
-class HostQueue(_core.Queue, CaptureMixin["HostCapturedGraph"]):
+class HostQueue(_core.Queue, CaptureMixin[CaptureRecorder["HostQueue"]]):
     """An in-order queue on a native thread, which starts with the first work.
 
     Closing the queue emits a warning if queued work has failed since the last wait.
@@ -58,8 +59,6 @@ class HostQueue(_core.Queue, CaptureMixin["HostCapturedGraph"]):
     __slots__ = ("owner", "recording")
 
     owner: Owner
-    _recording_class: ClassVar[type[HostCapturedGraph]]  # set by the module of that class, which imports this one
-    recording: HostCapturedGraph  # set only during a capture, when the class is CapturingQueue
 
     def __new__(cls, owner: Owner, handle: int, priority: int, checks: int = 0) -> Self:
         self = super().__new__(cls, handle, priority, checks)
@@ -173,20 +172,17 @@ class HostQueue(_core.Queue, CaptureMixin["HostCapturedGraph"]):
         try:
             _native.wait_for(self, other, tick)  # type: ignore[arg-type]  # checked there
         except _NATIVE_ERRORS as error:
-            if not isinstance(other, _core.Queue):
-                name = type(other).__name__
-                raise TypeError(f"a host queue can wait only for host queues, not for a {name}") from None
-            if index(tick) < 0 and isinstance(other, HostQueue):
-                wait_in_capture(self, other, index(tick))
-                return
-            raise self._error(error) from None
+            if isinstance(other, _core.Queue) and index(tick) >= 0:
+                raise self._error(error) from None
+        else:
+            return
+        wait_in_capture(self, self.same_kind(other), index(tick))
 
-    @property
-    def capture(self) -> HostCapturedGraph | None:
-        return None
-
-    def new_graph(self, mode: str, queues: MutableMapping[int, int]) -> HostCapturedGraph:
-        return self._recording_class(self, mode, queues)
+    def same_kind(self, other: object) -> HostQueue:
+        """Return another host queue. Raises TypeError if it is none."""
+        if not isinstance(other, HostQueue):
+            raise TypeError(f"a host queue can wait only for host queues, not for a {type(other).__name__}")
+        return other
 
     def check_usable(self) -> None:
         """Raise Forked or WrongState if the queue accepts no work."""

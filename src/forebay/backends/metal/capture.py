@@ -8,25 +8,16 @@ graph on a queue of its own, and reads them.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from functools import partial
+from typing import Any
 
 from forebay.backends.metal.queue import MetalQueue
 from forebay.errors import Unsupported
-from forebay.spi import CapturedNode, Draw, Queue, StridedCopy
-from forebay.vendor import (
-    CapturedMark,
-    CapturedMemory,
-    CaptureRecorder,
-    MemorySource,
-    integer_of,
-    is_valid_draw,
-    pack_draw,
-    recorded_work,
-    wait_in_capture,
-)
+from forebay.spi import CapturedNode, Queue
+from forebay.vendor import CapturedMemory, CaptureRecorder, MemorySource, is_valid_draw, recorded_work
 
-__all__ = ["CapturingQueue", "MetalCapturedGraph"]
+__all__ = ["MetalCapturedGraph"]
 
 _CONDITIONAL = {"if", "while", "set", "again"}
 
@@ -35,21 +26,19 @@ class MetalCapturedGraph(CaptureRecorder[MetalQueue]):
     """A captured graph of Metal queues."""
 
     def __init__(self, first: MetalQueue, mode: str, queues: MutableMapping[int, int]) -> None:
-        self._classes: dict[int, type[MetalQueue]] = {}  # of the queues when they are not captured, by handle
         self._last: MetalQueue | None = None  # the queue of the last launch
         self.ports: set[MemorySource] = set()  # of the captured queues
         self._inner: list[CapturedMemory[MemorySource]] = []  # of the graphs that are parts of this one
         super().__init__(first, mode, queues)
 
     def attach(self, queue: MetalQueue) -> None:
-        queue.recording = self
         self.ports.add(queue.owner)
-        self._classes[queue.handle] = queue.__class__
-        queue.__class__ = CapturingQueue  # so that a queue outside a capture need not test for one
+        super().attach(queue)
 
-    def detach(self, queue: MetalQueue) -> None:
-        queue.__class__ = self._classes[queue.handle]
-        del queue.recording
+    def record(self, queue: MetalQueue, op: str, details: Mapping[str, Any]) -> None:
+        if op == "draw" and not is_valid_draw(details["packed"]):
+            raise ValueError(f"invalid draw: {details['draw']}")
+        super().record(queue, op, details)
 
     def add_child_graph(
         self, queue: MetalQueue, other: CaptureRecorder[MetalQueue], sources: Sequence[tuple[int, int]]
@@ -123,56 +112,3 @@ def _byte(queue: MetalQueue, address: int) -> int:
     queue.copy(ctypes.addressof(target), address, 1)
     queue.wait(queue.signal())
     return target.raw[0]
-
-
-class CapturingQueue(MetalQueue):
-    """Class of a Metal queue during a capture. Ticks from before the capture can still be queried and waited for."""
-
-    @property
-    def capture(self) -> MetalCapturedGraph | None:
-        return self.recording
-
-    def copy(self, dst: int, src: int, nbytes: int) -> None:
-        self.recording.add(self, "copy", **recorded_work.copy(dst, src, nbytes))
-
-    def fill(self, dst: int, byte: int, nbytes: int) -> None:
-        self.recording.add(self, "fill", **recorded_work.fill(dst, byte, nbytes))
-
-    def draw(self, draw: Draw) -> None:
-        if not is_valid_draw(pack_draw(draw._replace(seed=0, offset=0))):
-            raise ValueError(f"invalid draw: {draw}")
-        self.recording.add(self, "draw", **recorded_work.draw(draw))
-
-    def copy_strided(self, copy: StridedCopy) -> None:
-        self.recording.add(self, "strided", **recorded_work.copy_strided(copy))
-
-    def call(self, function: Callable[[], object]) -> None:
-        self.recording.add(self, "call", **recorded_work.call(function))
-
-    def call_native(self, function: int, argument: int) -> None:
-        self.recording.add(self, "native", **recorded_work.native(function, argument))
-
-    def signal(self) -> int:
-        return self.recording.signal(self)
-
-    def mark(self) -> CapturedMark:  # type: ignore[override]  # another implementation of `spi.Mark`
-        return CapturedMark(self.recording.signal(self))
-
-    def idle(self) -> bool:
-        raise self.recording.forbidden(self, "idle")
-
-    def wait(self, tick: int) -> None:
-        self.check_not_captured(integer_of(tick, "tick"))
-        super().wait(tick)
-
-    def wait_for(self, other: object, tick: int) -> None:
-        if not isinstance(other, MetalQueue):
-            raise TypeError(f"a Metal queue can wait only for Metal queues, not for a {type(other).__name__}")
-        wait_in_capture(self, other, integer_of(tick, "tick"))
-
-    def close(self, timeout: float | None = None) -> bool:
-        self.abandon_capture()
-        return self.close(timeout)  # abandon_capture() has restored the class
-
-
-MetalQueue._recording_class = MetalCapturedGraph  # noqa: SLF001 - queues create recordings, whose module imports theirs

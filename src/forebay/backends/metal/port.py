@@ -5,17 +5,16 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from collections.abc import MutableMapping
 from contextlib import ExitStack
 from itertools import count
 from typing import Any
 from weakref import WeakSet
 
-from forebay.backends.metal import (
-    capture,  # noqa: F401 - registers the class of captured graphs
-    tool_trace,
-)
+from forebay.backends.metal import tool_trace
 from forebay.backends.metal.busy_times import BusyTimes
 from forebay.backends.metal.calls import autorelease_pool, invoke
+from forebay.backends.metal.capture import MetalCapturedGraph
 from forebay.backends.metal.kernels.library import Kernels
 from forebay.backends.metal.kernels.shaders import ShaderLibrary, compile_shader, load_library
 from forebay.backends.metal.memory import Region, Regions, new_heap_buffer, new_shared_buffer
@@ -153,6 +152,10 @@ class MetalPort:
             new = self._queues[handle] = MetalQueue(self, handle)
         return new
 
+    def new_graph(self, first: MetalQueue, mode: str, queues: MutableMapping[int, int]) -> MetalCapturedGraph:
+        """Return a graph that begins to capture the work of a queue."""
+        return MetalCapturedGraph(first, mode, queues)
+
     def settled(self) -> bool:
         return all(queue.settled() for queue in tuple(self._queues.values()) if not queue.closed)
 
@@ -162,11 +165,11 @@ class MetalPort:
 
     def compile_shader(self, source: str, *, fast_math: bool = False) -> ShaderLibrary:
         self._check_open()
-        return compile_shader(self, source, fast_math=fast_math)
+        return compile_shader(self.kernels, source, fast_math=fast_math)
 
     def load_shader_library(self, content: bytes) -> ShaderLibrary:
         self._check_open()
-        return load_library(self, content)
+        return load_library(self.kernels, content)
 
     def tool_trace_enabled(self) -> bool:
         self._check_open()

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, MutableMapping
 from functools import partial
 from operator import index
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, Protocol
 from weakref import WeakSet
 
 from forebay.backends.metal import transfers
@@ -34,6 +34,7 @@ from forebay.spi import Draw, StridedCopy
 from forebay.spi import Mark as AnyMark
 from forebay.vendor import (
     CaptureMixin,
+    CaptureRecorder,
     MemorySource,
     accelerator_error,
     address_of,
@@ -42,9 +43,6 @@ from forebay.vendor import (
     size_of,
     wait_in_capture,
 )
-
-if TYPE_CHECKING:
-    from forebay.backends.metal.capture import MetalCapturedGraph
 
 __all__ = ["MOST_IN_FLIGHT", "MetalQueue", "Owner"]
 
@@ -65,15 +63,16 @@ class Owner(MemorySource, Protocol):
     def forked(self) -> bool: ...
     def scratch(self, nbytes: int) -> Region: ...
     def note_busy(self, begin: float, end: float) -> None: ...
+    def new_graph(
+        self, first: MetalQueue, mode: str, queues: MutableMapping[int, int]
+    ) -> CaptureRecorder[MetalQueue]: ...
 
 
-class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
+class MetalQueue(CaptureMixin[CaptureRecorder["MetalQueue"]]):
     """An in-order queue: a command queue of the device and, for host functions, a thread."""
 
-    _recording_class: ClassVar[type[MetalCapturedGraph]]  # set by the module of that class, which imports this one
     event: Any  # an MTLSharedEvent, of ticks
     last_tick: int
-    recording: MetalCapturedGraph  # set only during a capture, when the class is CapturingQueue
 
     def __init__(self, owner: Owner, handle: int) -> None:
         self.owner: Owner = owner
@@ -245,9 +244,7 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
         return bool(up_to) and (up_to[0] is not self._in_flight[0] or len(up_to) > 1 or up_to[0].ends_with(tick))
 
     def wait_for(self, other: object, tick: int) -> None:
-        if not isinstance(other, MetalQueue):
-            raise TypeError(f"a Metal queue can wait only for Metal queues, not for a {type(other).__name__}")
-        number = index(tick)
+        other, number = self.same_kind(other), index(tick)
         self.check_usable()
         if wait_in_capture(self, other, number):
             return
@@ -493,18 +490,17 @@ class MetalQueue(CaptureMixin["MetalCapturedGraph"]):
 
     # ---- Life
 
-    @property
-    def capture(self) -> MetalCapturedGraph | None:
-        return None
-
     def inner_queue(self) -> MetalQueue:
         """Return a queue for work that a function of this queue does and waits for."""
         if self._inner is None:
             self._inner = MetalQueue(self.owner, self.handle)
         return self._inner
 
-    def new_graph(self, mode: str, queues: MutableMapping[int, int]) -> MetalCapturedGraph:
-        return self._recording_class(self, mode, queues)
+    def same_kind(self, other: object) -> MetalQueue:
+        """Return another Metal queue. Raises TypeError if it is none."""
+        if not isinstance(other, MetalQueue):
+            raise TypeError(f"a Metal queue can wait only for Metal queues, not for a {type(other).__name__}")
+        return other
 
     def driver_error(self, code: int, call: str, note: str = "") -> DeviceError:
         """Return the error for a CUDA error code, with an additional line `note`."""

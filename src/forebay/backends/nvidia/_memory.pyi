@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from typing_extensions import disjoint_base
 
-from forebay.backends.nvidia.context import PrimaryContext
+from forebay.backends.nvidia.calls import Context
 from forebay.errors import OutOfMemory
 from forebay.vendor import ReleaseLog
 
@@ -21,7 +21,7 @@ class DriverMemory:
     """Base class of a port: the memory that the driver has provided, by address. A release is done or not begun."""
 
     @property
-    def context(self) -> PrimaryContext: ...
+    def context(self) -> Context: ...
     @property
     def name(self) -> str: ...
     @property
@@ -36,7 +36,7 @@ class DriverMemory:
     def pinned_in_place(self) -> dict[int, int]: ...
     @property
     def releases(self) -> ReleaseLog: ...  # see `forebay.vendor.MemorySource`
-    def __init__(self, context: PrimaryContext) -> None: ...
+    def __init__(self, context: Context) -> None: ...
     def out_of_memory(self, nbytes: int, function: str) -> OutOfMemory: ...  # implemented by a subclass
     def reserve(self, nbytes: int) -> int: ...
     def release(self, address: int) -> None: ...

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
 
 from forebay.errors import DeviceError
 from forebay.vendor import accelerator_error, cuda_errors
 
 __all__ = [
-    "FATAL", "call", "call_into", "check", "current_device_index", "driver_api", "error_of", "known_losses",
+    "FATAL", "Context", "call", "call_into", "check", "current_device_index", "driver_api", "error_of", "known_losses",
     "unknown_address",
 ]  # fmt: skip
 
@@ -21,6 +23,18 @@ FATAL: Final = frozenset({214, 220, 226, cuda_errors.ILLEGAL_ADDRESS, 702, 710, 
 known_losses: set[str] = set()
 
 _NO_CONTEXT = frozenset({3, 201})  # codes without a current context: NOT_INITIALIZED, INVALID_CONTEXT
+
+
+class Context(Protocol):
+    """The part of a primary context that its modules and its access to other devices use."""
+
+    name: str
+    device: Any
+    handle: int
+
+    def check_usable(self) -> None: ...
+    def current(self) -> AbstractContextManager[Any]: ...
+    def invoke(self, function: Callable[..., Any], *arguments: Any) -> Any: ...
 
 
 def driver_api() -> Any:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from operator import index
 from typing import Any
 
 from forebay.backends.nvidia._stream import HostCall, NativeHostCall, Stream
@@ -12,22 +11,13 @@ from forebay.backends.nvidia.graph_executables import GraphExecutables, destroy_
 from forebay.backends.nvidia.graph_memory import GraphMemory
 from forebay.backends.nvidia.kernels.draws import launch_draw
 from forebay.backends.nvidia.kernels.strided import launch_strided_copy
-from forebay.backends.nvidia.logging_queue import LoggingQueue
 from forebay.backends.nvidia.queue import CudaQueue
 from forebay.backends.nvidia.stream_capture import StreamCapture
 from forebay.errors import ForebayError, Unsupported, WrongState
-from forebay.spi import Draw, Queue, StridedCopy
-from forebay.vendor import (
-    CapturedMark,
-    CapturedMemory,
-    CaptureRecorder,
-    MemorySource,
-    pack_draw,
-    recorded_work,
-    wait_in_capture,
-)
+from forebay.spi import Queue
+from forebay.vendor import CapturedMemory, CaptureRecorder, MemorySource
 
-__all__ = ["CapturingLoggingQueue", "CapturingQueue", "CudaCapturedGraph"]
+__all__ = ["CudaCapturedGraph"]
 
 
 class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
@@ -38,7 +28,6 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
     """
 
     def __init__(self, first: CudaQueue, mode: str, queues: MutableMapping[int, int]) -> None:
-        self._classes: dict[int, type[CudaQueue]] = {}  # of the queues when they are not captured, by handle
         self.calls: list[HostCall | NativeHostCall] = []  # of the nodes, also of those of graphs inside this one
         self.executables: GraphExecutables | None = None  # when the capture has ended
         self.driver: StreamCapture
@@ -53,22 +42,44 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
         super().__init__(first, mode, queues)
 
     def attach(self, queue: CudaQueue) -> None:
-        queue.recording = self
         self.ports.add(queue.owner)
-        self._classes[queue.handle] = queue.__class__
-        # So that a queue outside a capture need not test for one.
-        queue.__class__ = CapturingLoggingQueue if isinstance(queue, LoggingQueue) else CapturingQueue
-        if queue is self._first:
-            try:
-                self.driver = StreamCapture(queue, self._mode)
-                self.driver.begin()
-            except BaseException:
+        if queue is not self._first:
+            super().attach(queue)
+            return
+        self.driver = StreamCapture(queue, self._mode)
+        try:
+            super().attach(queue)
+            self.driver.begin()
+        except BaseException:
+            if queue.capture is self:
                 self.detach(queue)
-                raise
+            raise
 
-    def detach(self, queue: CudaQueue) -> None:
-        queue.__class__ = self._classes[queue.handle]
-        del queue.recording
+    def record(self, queue: CudaQueue, op: str, details: Mapping[str, Any]) -> None:
+        if op in {"call", "native"} and self._bodies.get(queue.handle):
+            raise Unsupported("the body of a condition cannot call functions of the host", ability="Captures")
+        super().record(queue, op, details)
+        with self.operation(queue):
+            self._capture(queue, op, details)
+
+    def _capture(self, queue: CudaQueue, op: str, details: Mapping[str, Any]) -> None:
+        """Let the driver capture the work of a node."""
+        target = self.driver.target(queue)
+        match op:
+            case "copy":
+                Stream.copy(target, details["to"], details["source"], details["nbytes"])
+            case "fill":
+                Stream.fill(target, details["to"], details["byte"], details["nbytes"])
+            case "draw":  # reads the position of its source in the memory that each launch writes
+                launch_draw(target, details["draw"], self.memory.source(details["draw"].seed))
+            case "strided":
+                launch_strided_copy(target, details["copy"])
+            case "call":
+                self.calls.append(call := HostCall(queue, details["function"], repeated=True))
+                queue.queue_call(call)
+            case "native":
+                self.calls.append(native := NativeHostCall(queue, details["function"], details["argument"]))
+                queue.queue_native_call(native)
 
     def add(self, queue: CudaQueue, what: str, **details: Any) -> int:
         with self.lock:
@@ -150,35 +161,6 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
             with self.operation(member):
                 self.driver.end_body(member)
 
-    def _check_outside_bodies(self, queue: CudaQueue) -> None:
-        if self._bodies.get(queue.handle):
-            raise Unsupported("the body of a condition cannot call functions of the host", ability="Captures")
-
-    def call(self, queue: CudaQueue, function: Callable[[], object]) -> None:
-        """Capture a Python function."""
-        self._check_outside_bodies(queue)
-        self.add(queue, "call", **recorded_work.call(function))
-        call = HostCall(queue, function, repeated=True)
-        self.calls.append(call)
-        with self.operation(queue):
-            queue.queue_call(call)
-
-    def draw(self, queue: CudaQueue, draw: Draw) -> None:
-        """Capture a random fill, which reads the position of its source in the memory that each launch writes."""
-        pack_draw(draw._replace(seed=0, offset=0))  # raises ValueError if it is invalid
-        self.add(queue, "draw", **recorded_work.draw(draw))
-        with self.operation(queue):
-            launch_draw(self.driver.target(queue), draw, self.memory.source(draw.seed))
-
-    def call_native(self, queue: CudaQueue, function: int, argument: int) -> None:
-        """Capture a native function."""
-        self._check_outside_bodies(queue)
-        self.add(queue, "native", **recorded_work.native(function, argument))
-        call = NativeHostCall(queue, function, argument)
-        self.calls.append(call)
-        with self.operation(queue):
-            queue.queue_native_call(call)
-
     @contextmanager
     def operation(self, queue: CudaQueue) -> Iterator[None]:
         """Invalidate the capture if an operation of the driver fails inside the block."""
@@ -249,78 +231,3 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
             return
         super().add(queue, "external")
         self.driver.operated(queue)
-
-
-class CapturingQueue(CudaQueue):
-    """Class of a CUDA queue during a capture. Ticks from before the capture can still be queried and waited for."""
-
-    @property
-    def capture(self) -> CudaCapturedGraph | None:
-        return self.recording
-
-    def copy(self, dst: int, src: int, nbytes: int) -> None:
-        self.recording.add(self, "copy", **recorded_work.copy(dst, src, nbytes))
-        with self.recording.operation(self):
-            Stream.copy(self.recording.driver.target(self), dst, src, nbytes)
-
-    def fill(self, dst: int, byte: int, nbytes: int) -> None:
-        self.recording.add(self, "fill", **recorded_work.fill(dst, byte, nbytes))
-        with self.recording.operation(self):
-            Stream.fill(self.recording.driver.target(self), dst, byte, nbytes)
-
-    def draw(self, draw: Draw) -> None:
-        self.recording.draw(self, draw)
-
-    def copy_strided(self, copy: StridedCopy) -> None:
-        self.recording.add(self, "strided", **recorded_work.copy_strided(copy))
-        with self.recording.operation(self):
-            launch_strided_copy(self.recording.driver.target(self), copy)
-
-    def call(self, function: Callable[[], object]) -> None:
-        self.recording.call(self, function)
-
-    def call_native(self, function: int, argument: int) -> None:
-        self.recording.call_native(self, function, argument)
-
-    def call_blocking(self, function: int, argument: int, owner: object) -> None:  # noqa: ARG002 -- always fails
-        raise self.recording.forbidden(self, "wait_for")
-
-    def launch_kernel(
-        self,
-        function: int,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        shared: int,
-        arguments: tuple[bytes, ...],
-    ) -> None:
-        with self.recording.operation(self):
-            Stream.launch_kernel(self.recording.driver.target(self), function, grid, block, shared, arguments)
-
-    def signal(self) -> int:
-        return self.recording.signal(self)
-
-    def mark(self) -> CapturedMark:  # type: ignore[override]  # another implementation of `spi.Mark`
-        return CapturedMark(self.recording.signal(self))
-
-    def idle(self) -> bool:
-        raise self.recording.forbidden(self, "idle")
-
-    def wait(self, tick: int) -> None:
-        self.check_not_captured(index(tick))
-        super().wait(tick)
-
-    def wait_for(self, other: object, tick: int) -> None:
-        if not isinstance(other, CudaQueue):
-            raise TypeError(f"a cuda queue can wait only for cuda queues, not for a {type(other).__name__}")
-        wait_in_capture(self, other, index(tick))
-
-    def close(self, timeout: float | None = None) -> bool:
-        self.abandon_capture()
-        return self.close(timeout)  # abandon_capture() has restored the class
-
-
-class CapturingLoggingQueue(CapturingQueue, LoggingQueue):
-    """Class of a queue with `ExecutionLog` during a capture."""
-
-
-CudaQueue._recording_class = CudaCapturedGraph  # noqa: SLF001 - queues create recordings, whose module imports theirs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,13 +12,15 @@ from forebay.backends.nvidia._stream import HostCall, NativeHostCall, Stream
 from forebay.backends.nvidia.calls import check
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.errors import ForebayError
+from forebay.spi import Queue
 from forebay.vendor import Disposable
 
 if TYPE_CHECKING:
     from forebay.backends.nvidia.queue import CudaQueue
-    from forebay.backends.nvidia.stream_capture import Part
 
-__all__ = ["GraphExecutables", "HeldHandles", "Launch", "destroy_all", "destroy_discarded"]
+__all__ = ["GraphExecutables", "HeldHandles", "Launch", "Part", "destroy_all", "destroy_discarded"]
+
+Part = Any | Callable[[Queue], object]  # of a captured graph: a graph of the driver, or a function that a launch calls
 
 
 class Launch(NamedTuple):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
-from forebay.backends.nvidia.calls import driver_api
+from forebay.backends.nvidia.calls import Context, driver_api
 from forebay.errors import ForebayError
 from forebay.vendor import cuda_errors
-
-if TYPE_CHECKING:
-    from forebay.backends.nvidia.context import PrimaryContext
 
 __all__ = ["PeerAccess"]
 
@@ -22,11 +19,11 @@ class PeerAccess:
     Without it, the driver copies between the devices by way of the host, and kernels cannot use the other memory.
     """
 
-    def __init__(self, context: PrimaryContext) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._known: WeakSet[PrimaryContext] = WeakSet()  # contexts for which it was attempted
+        self._known: WeakSet[Context] = WeakSet()  # contexts for which it was attempted
 
-    def enable(self, other: PrimaryContext) -> None:
+    def enable(self, other: Context) -> None:
         """Enable access to the memory of another context if the hardware permits it, before copies between both."""
         if other is not self._context and other not in self._known:
             with suppress(ForebayError):  # the copies are possible without it

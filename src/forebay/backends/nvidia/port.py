@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from contextlib import ExitStack, suppress
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from forebay.backends.nvidia import capture  # noqa: F401 - registers the class of captured graphs
 from forebay.backends.nvidia._memory import DriverMemory, destroy_last, obtain
 from forebay.backends.nvidia._stream import ALL_DEVICES, NO_DEVICE
 from forebay.backends.nvidia.address_space import CudaAddressSpaces
 from forebay.backends.nvidia.calls import call_into, check, driver_api, error_of
+from forebay.backends.nvidia.capture import CudaCapturedGraph
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.graph_executables import destroy_all
 from forebay.backends.nvidia.ipc import CudaIpc
@@ -35,6 +35,11 @@ _RESERVED_HANDLES = {  # which denote a stream of the thread's current context
 
 class CudaPort(DriverMemory):
     """An open CUDA device."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def context(self) -> PrimaryContext: ...
 
     def __init__(self, props: DeviceProps, context: PrimaryContext) -> None:
         super().__init__(context)
@@ -85,6 +90,10 @@ class CudaPort(DriverMemory):
             if found is None or found.closed:
                 found = self._external[handle] = queue_class()(self, self.context, handle=handle)
         return found
+
+    def new_graph(self, first: CudaQueue, mode: str, queues: MutableMapping[int, int]) -> CudaCapturedGraph:
+        """Return a graph that begins to capture the work of a queue."""
+        return CudaCapturedGraph(first, mode, queues)
 
     def synchronize(self) -> None:
         with self.context.current() as api:

@@ -7,7 +7,7 @@ import time
 from collections.abc import MutableMapping
 from contextlib import suppress
 from operator import index
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from forebay.backends.nvidia._memory import destroy_last, obtain
 from forebay.backends.nvidia._stream import Stream
@@ -16,28 +16,40 @@ from forebay.backends.nvidia.calls import FATAL, check, known_losses
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.kernels.queue_work import KernelWork
 from forebay.errors import DeviceError, ForebayError, warn_unraisable
-from forebay.vendor import CaptureMixin, MemorySource, SharedEvent, accelerator_error, wait_in_capture
+from forebay.vendor import (
+    CaptureMixin,
+    CaptureRecorder,
+    MemorySource,
+    SharedEvent,
+    accelerator_error,
+    wait_in_capture,
+)
 
-if TYPE_CHECKING:
-    from forebay.backends.nvidia.capture import CudaCapturedGraph
-
-__all__ = ["CudaQueue"]
+__all__ = ["CudaQueue", "Owner"]
 
 _SLICE = 50_000_000  # nanoseconds of a wait after which the interpreter runs signal handlers
 _POLL = 0.0005  # seconds between queries while a queue is closed
 
 
-class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
+class Owner(MemorySource, Protocol):
+    """The part of a port that its queues use."""
+
+    def new_graph(
+        self, first: CudaQueue, mode: str, queues: MutableMapping[int, int]
+    ) -> CaptureRecorder[CudaQueue]: ...
+
+
+class CudaQueue(Stream, KernelWork, CaptureMixin[CaptureRecorder["CudaQueue"]]):
     """An in-order queue: a stream of the driver. The first one of a device is its default stream, with the handle 0."""
 
-    _recording_class: ClassVar[
-        type[CudaCapturedGraph]
-    ]  # set by the module of CudaCapturedGraph, which imports this one
-    recording: CudaCapturedGraph  # set only during a capture, when the class is CapturingQueue
+    if TYPE_CHECKING:
+
+        @property
+        def context(self) -> PrimaryContext: ...
 
     def __init__(
         self,
-        owner: MemorySource,
+        owner: Owner,
         context: PrimaryContext,
         priority: int = 0,
         *,
@@ -48,7 +60,7 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
 
         The queue is appended to the list `made`, which has it also if a signal handler raises in the caller.
         """
-        self.owner: MemorySource = owner  # the port
+        self.owner: Owner = owner  # the port
         self._destroyed_here = handle is None
         self._blocking: BlockingCalls | None = None
         self._tick_of_calls: int | None = None  # behind the last blocking call of an external stream
@@ -77,19 +89,16 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
             raise self._work_error(failure) from (failure if isinstance(failure, BaseException) else None)
 
     def wait_for(self, other: object, tick: int) -> None:
-        if not isinstance(other, CudaQueue):
-            raise TypeError(f"a cuda queue can wait only for cuda queues, not for a {type(other).__name__}")
-        number = index(tick)
+        other, number = self.same_kind(other), index(tick)
         self.context.peers.enable(other.context)  # a copy between the devices may follow
         if number >= 0 or not wait_in_capture(self, other, number):
             self.make_wait(other, number)
 
-    @property
-    def capture(self) -> CudaCapturedGraph | None:
-        return None
-
-    def new_graph(self, mode: str, queues: MutableMapping[int, int]) -> CudaCapturedGraph:
-        return self._recording_class(self, mode, queues)
+    def same_kind(self, other: object) -> CudaQueue:
+        """Return another queue of CUDA devices. Raises TypeError if it is none."""
+        if not isinstance(other, CudaQueue):
+            raise TypeError(f"a cuda queue can wait only for cuda queues, not for a {type(other).__name__}")
+        return other
 
     def driver_error(self, code: int, call: str, note: str = "") -> DeviceError:
         """Return the error for a CUDA error code, with an additional line `note`."""
@@ -101,6 +110,8 @@ class CudaQueue(Stream, KernelWork, CaptureMixin["CudaCapturedGraph"]):
         The function may still run after the queue was closed with a time limit; `owner` is kept until it returns.
         """
         self.check_usable()
+        if (recording := self.capture) is not None:
+            raise recording.forbidden(self, "wait_for")
         if self._blocking is None:
             self._blocking = BlockingCalls(self.context, self.handle)
         self._blocking.add(function, argument, owner)

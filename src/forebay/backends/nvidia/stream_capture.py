@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forebay.backends.nvidia._memory import destroy_last, obtain
 from forebay.backends.nvidia.calls import FATAL, check, driver_api, error_of
 from forebay.backends.nvidia.context import PrimaryContext
-from forebay.backends.nvidia.graph_executables import HeldHandles, destroy_discarded
+from forebay.backends.nvidia.graph_executables import HeldHandles, Part, destroy_discarded
 from forebay.backends.nvidia.kernels.condition import launch_set_condition
 from forebay.backends.nvidia.queue import CudaQueue
 from forebay.errors import DeviceError, ForebayError, warn_unraisable
 from forebay.spi import Queue
-from forebay.vendor import Disposable, cuda_errors
+from forebay.vendor import CaptureRecorder, Disposable, cuda_errors
 
-if TYPE_CHECKING:
-    from forebay.backends.nvidia.capture import CudaCapturedGraph
+__all__ = ["StreamCapture"]
 
-__all__ = ["Part", "StreamCapture"]
-
-Part = Any | Callable[[Queue], object]  # of a captured graph: a graph of the driver, or a function that a launch calls
 # Errors after which the stream is not captured any more.
 _ENDED = (cuda_errors.CAPTURE_BROKEN, cuda_errors.CAPTURE_UNJOINED, cuda_errors.ILLEGAL_STATE)
 
@@ -32,7 +28,7 @@ class _BodyQueue(CudaQueue):
     condition: int  # the driver's handle
 
     @property
-    def capture(self) -> CudaCapturedGraph | None:
+    def capture(self) -> CaptureRecorder[CudaQueue] | None:
         return self.recording
 
 

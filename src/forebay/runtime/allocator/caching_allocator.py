@@ -13,7 +13,7 @@ import warnings
 from abc import abstractmethod
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forebay._core import Block
 from forebay.errors import (
@@ -27,7 +27,7 @@ from forebay.errors import (
     without_frames,
 )
 from forebay.runtime.allocator import oom_message
-from forebay.runtime.allocator._reservations import PoolUser, call_entry, free_into, reserve_and_adopt
+from forebay.runtime.allocator._reservations import PoolUser, call_entry, reserve_and_adopt
 from forebay.runtime.allocator.captured_frees import CapturedFrees
 from forebay.runtime.allocator.idle_memory import IdleMemory
 from forebay.runtime.allocator.pending_releases import PendingReleases
@@ -39,9 +39,6 @@ from forebay.runtime.base.pool_ids import PoolId
 from forebay.runtime.history.recorded_pool import RecordedPool
 from forebay.runtime.settings.allocator_settings import DEFAULT, AllocatorSettings
 from forebay.spi import ExternalQueues, Port, Queue
-
-if TYPE_CHECKING:
-    from forebay.runtime.allocator.uncached import UncachedBlock
 
 __all__ = ["UNORDERED", "Allocator", "IterationOrders", "OutOfMemoryObserver"]
 
@@ -87,7 +84,7 @@ class Allocator(RecordedPool):
         self._captured_frees = CapturedFrees()  # of blocks freed while a graph is captured
         self.sources: SegmentSources = SegmentSources(port, self.private.source_of)
         self.pending_releases: PendingReleases = PendingReleases(self.evict, self.sources.release_of)
-        self._uncached_releases: list[Callable[[], object]] = []
+        self.uncached_releases: list[Callable[[], object]] = []  # of freed uncached blocks
         self._device_error: OutOfMemory | None = None  # raised by the port for the current request
         self.retired = False  # True: the device may be closed at any time, as no block of new memory is returned
         self.reset_accumulated()
@@ -323,8 +320,7 @@ class Allocator(RecordedPool):
         for partition in self.private.abandoned():
             self._empty_partition(partition, stack, large_first=False)
         self.private.delete_empty()
-        if self._uncached_releases:
-            self._release_uncached_memory()
+        self.release_uncached()
 
     def release_pool(self, pool: PoolId) -> None:
         """Drop one user of the pool and stop lending its memory; the last user's drop releases its cached memory."""
@@ -380,22 +376,19 @@ class Allocator(RecordedPool):
             return
         self.pending_releases.release(entries)
 
-    def free_uncached(self, block: UncachedBlock, release: Callable[[], object]) -> None:
-        """Call the function that releases memory of an uncached block, once all queues are done. Repeatable.
+    def release_uncached(self) -> None:
+        """Call the functions that release memory of freed uncached blocks, once all queues are done. Repeatable.
 
         Where no wait is possible, the next call or `empty_cache` does it.
         """
-        free_into(self._uncached_releases, block, release)
-        if self._uncached_releases:  # not if the block was released
-            self._release_uncached_memory()
-
-    def _release_uncached_memory(self) -> None:
+        if not self.uncached_releases:
+            return
         try:
             self.synchronize()
         except WrongState:
             return
-        for release in tuple(self._uncached_releases):
-            call_entry(self._uncached_releases, release)
+        for release in tuple(self.uncached_releases):
+            call_entry(self.uncached_releases, release)
 
     def synchronize(self) -> None:
         """Wait until all queued work on the device has completed.

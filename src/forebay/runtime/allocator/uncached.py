@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from forebay.backends.common._disposal import Disposable
 from forebay.errors import ForebayError, warn_unraisable
-from forebay.runtime.allocator._reservations import reserve_into
+from forebay.runtime.allocator._reservations import free_into, reserve_into
 
 if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator
@@ -46,7 +46,8 @@ class UncachedBlock(Disposable):
     def free(self) -> None:
         """Free the block. Repeatable; a call after an interrupted one continues it."""
         if hasattr(self, "address"):  # else it has no memory
-            self._allocator.free_uncached(self, self._release)
+            free_into(self._allocator.uncached_releases, self, self._release)
+            self._allocator.release_uncached()
 
     @property
     def _reserve(self) -> Callable[[int], int]:

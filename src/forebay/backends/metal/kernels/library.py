@@ -58,8 +58,8 @@ class Kernels:
 
     def __init__(self, device: Any, name: str) -> None:
         self.all: WeakSet[Library] = WeakSet()
-        self._device = device
-        self._name = name
+        self.device = device
+        self.name = name
         self._own: dict[tuple[str, ...], Library] = {}
         self._lock = threading.RLock()
 
@@ -76,14 +76,14 @@ class Kernels:
     def compile(self, source: str, *, fast_math: bool = False) -> Library:
         """Compile Metal source. Raises DeviceError with the compiler's messages."""
         with autorelease_pool():
-            library, error = invoke(self._name, _compiled, self._device, source, fast_math)
+            library, error = invoke(self.name, _compiled, self.device, source, fast_math)
         if library is None:
-            raise device_error(error, "the kernel source is invalid", "newLibraryWithSource:options:error:", self._name)
+            raise device_error(error, "the kernel source is invalid", "newLibraryWithSource:options:error:", self.name)
         return self.add(library)
 
     def add(self, library: Any) -> Library:
         """Return the Library of an MTLLibrary."""
-        self.all.add(added := Library(self._device, self._name, library))
+        self.all.add(added := Library(self.device, self.name, library))
         return added
 
     def clear(self) -> None:

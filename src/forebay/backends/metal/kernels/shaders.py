@@ -6,18 +6,15 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import finalize
 
 from forebay.backends.metal.calls import autorelease_pool, device_error, foundation, invoke, new_or_error
 from forebay.backends.metal.commands import COMPUTE
-from forebay.backends.metal.kernels.library import Argument, Library, dispatch_threads
+from forebay.backends.metal.kernels.library import Argument, Kernels, Library, dispatch_threads
 from forebay.backends.metal.transfers import region_of
 from forebay.errors import DeviceError
 from forebay.spi import Queue
-
-if TYPE_CHECKING:
-    from forebay.backends.metal.port import MetalPort
 
 __all__ = ["Shader", "ShaderLibrary", "compile_shader", "load_library"]
 
@@ -27,18 +24,18 @@ _MOST_BYTES = 4096  # of a constant argument that is a part of the command
 class Shader:
     """A kernel of a program. Implements `spi.Shader`."""
 
-    def __init__(self, port: MetalPort, library: Library, name: str) -> None:
-        self._port = port
+    def __init__(self, device: str, library: Library, name: str) -> None:
+        self._device = device
         self._library = library  # keeps the pipeline
         pipeline = self._pipeline = library.pipeline(name)
         with autorelease_pool():
-            self.max_threads: int = int(invoke(port.name, pipeline.maxTotalThreadsPerThreadgroup))
-            self.width: int = int(invoke(port.name, pipeline.threadExecutionWidth))
+            self.max_threads: int = int(invoke(device, pipeline.maxTotalThreadsPerThreadgroup))
+            self.width: int = int(invoke(device, pipeline.threadExecutionWidth))
 
     @property
     def memory(self) -> int:
         with autorelease_pool():
-            return int(invoke(self._port.name, self._pipeline.staticThreadgroupMemoryLength))
+            return int(invoke(self._device, self._pipeline.staticThreadgroupMemoryLength))
 
     def launch(
         self, queue: Queue, arguments: Sequence[tuple[int, int] | bytes], threads: Sequence[int], group: Sequence[int]
@@ -60,8 +57,8 @@ class Shader:
 class ShaderLibrary:
     """A compiled program. Implements `spi.ShaderLibrary`."""
 
-    def __init__(self, port: MetalPort, library: Library) -> None:
-        self._port = port
+    def __init__(self, device: str, library: Library) -> None:
+        self._device = device
         self._library = library
         self._shaders: dict[str, Shader] = {}
 
@@ -70,16 +67,16 @@ class ShaderLibrary:
 
     def shader(self, name: str) -> Shader:
         if (found := self._shaders.get(name)) is None:
-            found = self._shaders.setdefault(name, Shader(self._port, self._library, name))
+            found = self._shaders.setdefault(name, Shader(self._device, self._library, name))
         return found
 
 
-def compile_shader(port: MetalPort, source: str, *, fast_math: bool) -> ShaderLibrary:
+def compile_shader(kernels: Kernels, source: str, *, fast_math: bool) -> ShaderLibrary:
     """Compile Metal source. Raises DeviceError with the compiler's messages."""
-    return ShaderLibrary(port, port.kernels.compile(source, fast_math=fast_math))
+    return ShaderLibrary(kernels.name, kernels.compile(source, fast_math=fast_math))
 
 
-def load_library(port: MetalPort, content: bytes) -> ShaderLibrary:
+def load_library(kernels: Kernels, content: bytes) -> ShaderLibrary:
     """Load a compiled library (.metallib). Raises DeviceError if Metal refuses it.
 
     From a temporary file: PyObjC makes the argument of newLibraryWithData:error: in another package. It exists as long
@@ -90,12 +87,12 @@ def load_library(port: MetalPort, content: bytes) -> ShaderLibrary:
         file.write(content)
         file.flush()
         with autorelease_pool():
-            library, error = invoke(port.name, _loaded, port.device, file.name)
+            library, error = invoke(kernels.name, _loaded, kernels.device, file.name)
         if library is None:
-            raise device_error(error, "the library cannot be loaded", "newLibraryWithURL:error:", port.name)
-        loaded = port.kernels.add(library)
+            raise device_error(error, "the library cannot be loaded", "newLibraryWithURL:error:", kernels.name)
+        loaded = kernels.add(library)
         finalize(loaded, stack.pop_all().close)
-    return ShaderLibrary(port, loaded)
+    return ShaderLibrary(kernels.name, loaded)
 
 
 def _loaded(device: Any, path: str) -> tuple[Any, Any]:

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from forebay.backends.nvidia.calls import check, driver_api
+from forebay.backends.nvidia.calls import Context, check, driver_api
 from forebay.backends.nvidia.kernels.compiler import Program
-from forebay.backends.nvidia.kernels.modules import Context, Function, Modules
+from forebay.backends.nvidia.kernels.modules import Function, Modules
 from forebay.errors import DeviceError, WrongState
 from forebay.vendor import cuda_errors
 

@@ -5,23 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from forebay.backends.nvidia._memory import obtain
-from forebay.backends.nvidia.calls import call, check, driver_api
+from forebay.backends.nvidia.calls import Context, call, check, driver_api
 from forebay.backends.nvidia.kernels.compiler import Image, Program, compile_program
 from forebay.errors import DeviceError
 
-__all__ = ["Context", "Function", "Modules"]
-
-
-class Context(Protocol):
-    """The part of a primary context that modules use."""
-
-    name: str
-    device: Any
-
-    def invoke(self, function: Callable[..., Any], *arguments: Any) -> Any: ...
+__all__ = ["Function", "Modules"]
 
 
 class Function:
