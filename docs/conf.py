@@ -1,7 +1,11 @@
 """Sphinx configuration. `python3 dev.py docs` builds with warnings as errors, without network access."""
 
+import sys
 import warnings
 from importlib.metadata import version as distribution_version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the extension code_note
 
 project = "forebay"
 author = "the forebay authors"
@@ -9,7 +13,7 @@ project_copyright = "the forebay authors"
 version = release = distribution_version("forebay")
 
 # No intersphinx: it would download inventories, and a build must not need the network.
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "code_note"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 

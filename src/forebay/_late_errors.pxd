@@ -15,6 +15,7 @@ arrive in a destructor or a callback of the program that it calls by itself (of 
 collector), as any of a signal handler. Up to CPython 3.12, a signal that the system delivers to another thread
 delays the pending calls, until the main thread waits for the GIL or gets a signal itself: threads that live long block
 signals.
+Test: tests/backends/common/test_disposal.py::test_interrupted_destructor_is_repeated
 """
 
 from cpython.object cimport PyObject

@@ -5,6 +5,7 @@ A module imports lower layers only (DESIGN.md). Where it needs a higher one, it 
 functions, an attribute of `hooks`, or an attribute of a class. They are set here and nowhere else, when the package is
 imported, so that a reader of the lower module finds what it calls. Hooks that a program sets are not among them.
 The rejected alternative is an import inside the function that needs it: it hides a circle.
+Test: tests/house/test_wiring.py::test_hooks_are_set_in_one_module
 """
 
 from __future__ import annotations

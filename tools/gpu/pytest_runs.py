@@ -5,6 +5,7 @@ On hardware a test may end its process, hang in the driver, or leave the context
 fails. One worker of pytest-xdist runs the tests, so that a test that ends it is named and the next worker goes on, and
 a hanging test is ended by its limit in the same way. After an error that is fatal for the context the worker ends
 itself (`gpu.fatal_errors`). The output goes to a file while the tests run, so that it survives the end of the part.
+Test: tests/house/test_gpu_task.py::test_rehearsal_runs_to_its_end_and_verifies_nothing
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Temporary folders of forebay, which a later process removes if the one that made them was killed.
 
-Note [Locks of temporary folders]: each folder has a lock file that its process keeps locked, which the kernel unlocks
+# Note [Locks of temporary folders]
+Each folder has a lock file that its process keeps locked, which the kernel unlocks
 however the process ends. A program under `forebay run` may close all descriptors, so that the file also tells the
 process: a folder is removed if it is not locked, and this process has ended. The lock file gets its name when it is
 locked; a folder without one is being made.
+Test: tests/_base/test_temporary_folders.py::test_folder_of_a_running_process_is_kept_also_if_it_closes_all_descriptors
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ __all__ = [
 ]
 
 # Note [Trusted folders]
-# ~~~~~~~~~~~~~~~~~~~~~~
 # The owner of a folder can replace every file in it by a link, at any moment: to a file of the user that is then
 # overwritten, or to one that is then read in place of the user's. So forebay makes files, folders and sockets of its
 # own only in trusted folders, and reads its caches, sockets and results of child processes only there. `check_folder`
@@ -34,6 +33,7 @@ __all__ = [
 # Files that the user names as input may belong to anyone: their content is hostile, and read as
 # docs/design/untrusted-snapshots.md describes.
 # Files that a program names in functions of PyTorch, such as `_dump_snapshot`, are written as by `open`.
+# Test: tests/_base/test_trusted_folders.py::test_folder_of_another_user_is_refused
 
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _MOST_LINKS = 40  # that Linux follows

@@ -1,10 +1,12 @@
 """Verdicts: whether a program fits a device, decided from what happened in its processes.
 
-Note [Verdicts are decided from events]: a verdict is never found in the text of a message. Processes record events as
+# Note [Verdicts are decided from events]
+A verdict is never found in the text of a message. Processes record events as
 they happen: the peaks of each device, each refused request, each value that could not be read, and how each process
 ended (`forebay.interop.torch.processes`). `judge` is the only function that makes verdicts from them, and it is pure.
 An earlier version searched the error text for "out of memory", and called a program that ended with any other
 exception, or whose children ran out of memory, one that fits.
+Test: tests/_base/test_verdicts.py::test_processes_that_the_program_started_count
 """
 
 from __future__ import annotations

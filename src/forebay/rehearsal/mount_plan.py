@@ -88,13 +88,16 @@ def _user_steps(mounts: list[Mount]) -> Iterator[tuple[str, str]]:
     # with such a mount inside, as it would show what is below the mount. Therefore each folder without a mount inside
     # gets an overlay of its own, and the folders on the way to a mount stay as they are. If the user may create files
     # in one of these, nothing protects it.
-    #
+    # Test: tests/rehearsal/test_mount_plan.py::test_folder_with_a_mount_that_the_user_may_write_is_refused
+
     # Note [Owners in a user namespace]
     # Only this user and this group exist there. An overlay cannot copy what belongs to others, nor a file in a folder
     # that does: the program would get EOVERFLOW. So the folders in which the program works get overlays that begin
     # below the last folder of another owner, and are searched for files of others that this user may write. Elsewhere,
     # each folder of others that this user may write, such as /var/tmp or that of a team, gets an overlay of its own if
     # the search finds it, and Python's functions make copies of files of others in it (`foreign_files`).
+    # Test: tests/rehearsal/test_launch.py::test_files_of_another_group_need_python_functions
+
     yield "tree", "/"
     points = [each.path for each in mounts if each.path != "/"]
     count, roots = 0, list[str]()

@@ -21,6 +21,8 @@ __all__ = ["choose", "create"]
 # text is created. Half a folder of data is worse than none, as a later run would resume from it: a new folder with data
 # directly inside is not created at all, with all that it has. The same holds for a file of several parts, of which some
 # are text: the index of a `shelve` or of a sharded checkpoint. Downloads are kept: they do not depend on values.
+# Test: tests/rehearsal/test_new_files.py::test_new_folder_with_data_is_left_out_with_all_that_it_has
+
 _MOST_TEXT = 16 << 20  # bytes of a file that may be text
 _PIECE = 1 << 20
 

@@ -8,7 +8,7 @@ __all__ = ["PrivateFolder"]
 
 
 class PrivateFolder(LockedFolder):
-    """A folder that only this user can read, with a lock that the kernel releases when the process ends."""
+    """A folder that only this user can read, with a lock file: Note [Locks of temporary folders]."""
 
     def __init__(self) -> None:
         super().__init__("forebay-rehearsal-")

@@ -119,6 +119,7 @@ class Rehearsal:
         changes = [each for each in changes if not is_below(each.path, DROPPED)]
         if self.dry:
             changes = [each for each in changes if self.is_written(each.path)]
+        # See Note [New files].
         return choose(changes, self._is_kept, self.is_written)
 
     def _is_kept(self, path: str) -> bool:

@@ -6,6 +6,7 @@ each measurement runs in a fork of it. CUDA cannot be used in a fork of a proces
 to count devices. This process therefore calls no function of torch.cuda, PYTORCH_NVML_BASED_CUDA_CHECK makes the
 packages that ask for devices at import ask NVML, and if the driver was opened nevertheless, or a fork reports it,
 processes are started afresh.
+Test: tests/house/test_gpu_truth.py::test_refused_fork_is_repeated_afresh
 """
 
 from __future__ import annotations

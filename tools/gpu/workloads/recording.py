@@ -7,6 +7,7 @@ cycle collector runs between phases only: it would free tensors at moments that 
 
 torch._dynamo is imported before. PyTorch imports it at the first use of an optimizer, for example, and the import
 leaves a cycle of frames (torch.fx.wrap keeps one) that holds the tensors of all its callers until the collector runs.
+Test: tests/interop/torch/test_gpu_truth.py::test_prediction_agrees_with_the_gpu
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ unknown: it is an orphan until a `shrink` without concurrent calls has decommitt
 """
 
 # Note [Decommit protocol]
-#
 # Scenario. One thread decommits free pages. Another thread queues work that uses them: it launches a graph that was
 # captured before, while these pages belonged to a tensor. (A thread that queues work on a tensor keeps its block, so
 # that its pages are not free.) If the work is executed after the decommit, a device reports an illegal address at
@@ -39,7 +38,7 @@ unknown: it is an orphan until a `shrink` without concurrent calls has decommitt
 #
 # A driver of real devices has no step 4: it checks addresses itself, and reports 700 for a launch that comes between.
 #
-# Without it these fail: tests/process/test_stress.py, and tests/backends/host/test_decommit_order.py for single steps.
+# Test: tests/process/test_stress.py, tests/backends/host/test_decommit_order.py
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ the block is lost for good, or a table keeps an entry that the next storage at t
 handlers run between Python instructions, and the depth of the stack is checked at calls of Python functions. So an
 owner executes none: it is an object of this module, a list gets the records of observers, and what the owner refers to
 is deleted in C as well, a Block of the core and PyTorch's storage of the values.
+Test: tests/interop/torch/devices/test_interrupts.py::test_an_interrupt_at_any_point_loses_nothing_and_arrives
 """
 
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Host memory that stands for values that are not computed: of tensors that are saved, and of those that are loaded."""
+"""Host memory that stands for values that are not computed: of tensors that are saved, and of those that are loaded.
+
+Files have holes in its place: Note [Files without values].
+"""
 
 from __future__ import annotations
 

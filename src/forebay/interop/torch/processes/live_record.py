@@ -1,4 +1,7 @@
-"""The mapped file of one process: its peaks, refused requests and end, up to date at any instruction."""
+"""The mapped file of one process: its peaks, refused requests and end, up to date at any instruction.
+
+It has the time of each change of the reserved bytes, for Note [Memory of several processes].
+"""
 
 from __future__ import annotations
 

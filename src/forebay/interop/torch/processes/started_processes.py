@@ -1,10 +1,12 @@
 """Emulation in every Python process that this process starts, whatever environment and options the program gives it.
 
-Note [Environment of started processes]: processes get the emulation through environment variables, which a program
+# Note [Environment of started processes]
+Processes get the emulation through environment variables, which a program
 drops with `env={}` or `env={"PYTHONPATH": ...}`, and which Python ignores with the options -I, -E and -S. On a real
 machine such a process has the GPU all the same. The functions that start processes are therefore replaced where Python
 has one of each kind: missing variables are added, and a Python with one of these options runs `isolated_start`, which
-runs the program. What a shell or another program starts is not reached: `unseen_processes` finds it.
+runs the program. What a shell or another program starts is not reached: Note [Unseen processes].
+Test: tests/interop/torch/processes/test_started_processes.py::test_process_counts_with_any_options_and_environment
 
 This file imports the standard library only: `sitecustomize` loads it by its path in each Python process that the
 program starts.

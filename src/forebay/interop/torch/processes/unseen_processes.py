@@ -1,10 +1,12 @@
 """Processes of a program that used PyTorch without the emulation: what they would take of a device is not known.
 
-Note [Unseen processes]: a shell script may start `env -i python`, or `python -I`, where no function of Python is called
+# Note [Unseen processes]
+A shell script may start `env -i python`, or `python -I`, where no function of Python is called
 that could be replaced (see Note [Environment of started processes]). Such a process finds no device, and would be
 missing from the sum. While a program runs, its descendants are therefore looked at: one that has mapped PyTorch's
 libraries, whose import takes a second, and leaves no record, is unseen. A forked child has the image of its parent, and
 is none: PyTorch refuses devices in children that C code forks.
+Test: tests/interop/torch/fit/test_tasks.py::test_process_that_a_shell_starts_without_the_emulation_is_named
 """
 
 from __future__ import annotations
