@@ -1,5 +1,4 @@
-// Worker of one in-order queue: the thread's side (first half) and the thread-safe callers' side (second half). Over
-// 400 lines because both share private state.
+// Worker of one in-order queue: the thread's side (first half) and the thread-safe callers' side (second half).
 #include "queue/worker.hpp"
 
 #include <pthread.h>

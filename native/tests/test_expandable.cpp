@@ -1,5 +1,4 @@
-// Tests of a pool's expandable segments, partitions and policy. Over 400 lines: a separate binary would be built three
-// more times.
+// Tests of a pool's expandable segments, partitions and policy.
 #include <cstdint>
 #include <random>
 #include <stdexcept>

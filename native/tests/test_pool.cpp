@@ -1,4 +1,4 @@
-// Tests of the pool and of each table it uses. Over 400 lines: a separate binary would be built three more times.
+// Tests of the pool and of each table it uses.
 #include <algorithm>
 #include <cstring>
 #include <deque>

@@ -1,5 +1,4 @@
-// Tests of in-order queues. No test sleeps: gates hold queues, and timeouts end all waits. Over 400 lines because of
-// the number of tests.
+// Tests of in-order queues. No test sleeps: gates hold queues, and timeouts end all waits.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>

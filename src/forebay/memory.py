@@ -1,7 +1,4 @@
-"""Memory of a device: statistics, peaks, limits, history, snapshots, private pools. Names as in PyTorch if it has them.
-
-Over 400 lines because of the docstrings of its public functions.
-"""
+"""Memory of a device: statistics, peaks, limits, history, snapshots, pools. Names as in PyTorch if it has one."""
 
 from __future__ import annotations
 

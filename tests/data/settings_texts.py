@@ -1,4 +1,4 @@
-"""Allocator settings strings for make_settings.py, one per line (hence over 400 lines), and a random generator."""
+"""Allocator settings strings for make_settings.py, one per line, and a random generator."""
 
 from __future__ import annotations
 

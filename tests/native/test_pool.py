@@ -1,4 +1,4 @@
-"""Python bindings of the pool: blocks, hooks, errors, statistics, tables. Over 400 lines: one class, many methods."""
+"""Python bindings of the pool: blocks, hooks, errors, statistics, tables."""
 
 from __future__ import annotations
 

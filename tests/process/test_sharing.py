@@ -1,7 +1,4 @@
-"""Memory and events shared between processes: transfer, ordering, and processes that exit early.
-
-Over 400 lines because each test consists of the programs of two processes.
-"""
+"""Memory and events shared between processes: transfer, ordering, and processes that exit early."""
 
 from __future__ import annotations
 

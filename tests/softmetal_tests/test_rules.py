@@ -1,4 +1,4 @@
-"""Each rule of the stand-in is enforced: a scene for each breaks it. The table of more than 400 lines is one list."""
+"""Each rule of the stand-in is enforced: a scene for each breaks it."""
 
 from __future__ import annotations
 

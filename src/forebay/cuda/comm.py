@@ -1,7 +1,7 @@
 """Broadcast, scatter, gather and sum of tensors on several CUDA devices (`torch.cuda.comm`).
 
 Copies are queued on each device's current stream. Complex tensors are copied and returned as pairs of floats in a last
-dimension of 2, as in PyTorch. Over 400 lines because each public function documents its parameters.
+dimension of 2, as in PyTorch.
 """
 
 from __future__ import annotations

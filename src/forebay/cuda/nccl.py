@@ -1,8 +1,7 @@
 """Collective operations on one tensor of each of this process's CUDA devices (`torch.cuda.nccl`).
 
 Work is queued on the given streams, or on each device's current stream, and begins once all of them have reached it.
-The host does not wait. `forebay.runtime.tensors.collectives` implements the operations. Over 400 lines because each
-public function documents its parameters.
+The host does not wait. `forebay.runtime.tensors.collectives` implements the operations.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Streams and events of CUDA devices, with PyTorch's attributes (`torch.cuda.streams`). Over 400 lines because each
-public function documents its parameters.
-"""
+"""Streams and events of CUDA devices, with PyTorch's attributes (`torch.cuda.streams`)."""
 
 from __future__ import annotations
 

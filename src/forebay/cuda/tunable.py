@@ -1,8 +1,7 @@
 """Settings of PyTorch's matrix-product tuner, stored without effect (`torch.cuda.tunable`).
 
 There are no products to tune: nothing is measured, read or written, `get_results()` is always empty, and PyTorch's
-environment variables are ignored. Nothing initialises CUDA unless noted. Over 400 lines because each public function
-documents its parameters.
+environment variables are ignored. Nothing initialises CUDA unless noted.
 """
 
 from __future__ import annotations

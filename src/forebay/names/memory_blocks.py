@@ -1,7 +1,4 @@
-"""Raw allocations by address, private pools and pluggable allocators of one device kind, under PyTorch's names.
-
-Over 400 lines because most of it is the docstrings of public functions.
-"""
+"""Raw allocations by address, private pools and pluggable allocators of one device kind, under PyTorch's names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Memory history and snapshots of all devices of one kind, under PyTorch's names.
-
-Over 400 lines because most of it is the docstrings of 13 public functions.
-"""
+"""Memory history and snapshots of all devices of one kind, under PyTorch's names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Allocator statistics and limits of one device kind, under PyTorch's names.
 
 Statistics open no device: before the kind's first use they are empty or 0, as are those of a device that is not open.
-Over 400 lines because most of it is the docstrings of 25 public functions.
 """
 
 from __future__ import annotations

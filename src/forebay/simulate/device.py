@@ -1,4 +1,4 @@
-"""Simulated devices. Over 400 lines because every public method is documented in place."""
+"""Simulated devices."""
 
 from __future__ import annotations
 

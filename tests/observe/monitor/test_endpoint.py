@@ -1,7 +1,4 @@
-"""The socket of a process: requests, hostile clients and directories, forks, descriptors that the program closes.
-
-Over 400 lines, as these are the states of one thread.
-"""
+"""The socket of a process: requests, hostile clients and directories, forks, descriptors that the program closes."""
 
 from __future__ import annotations
 

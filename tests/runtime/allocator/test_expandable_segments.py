@@ -1,7 +1,4 @@
-"""The allocator with `expandable_segments:True` over growable ports: the fake one and the CPU device's.
-
-All tests share one fixture class, so the file has over 400 lines.
-"""
+"""The allocator with `expandable_segments:True` over growable ports: the fake one and the CPU device's."""
 
 from __future__ import annotations
 

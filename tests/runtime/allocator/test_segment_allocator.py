@@ -1,7 +1,4 @@
-"""The segment allocator over the fake backend: recovery steps, deferred frees, interruptions and threads.
-
-All tests share one fixture class, so the file has over 400 lines.
-"""
+"""The segment allocator over the fake backend: recovery steps, deferred frees, interruptions and threads."""
 
 from __future__ import annotations
 

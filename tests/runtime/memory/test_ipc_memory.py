@@ -1,7 +1,4 @@
-"""Shared device memory within one process: segments remapped at their address, invalid handles, pickles.
-
-Over 400 lines because memory, events and their handles are invalid in many ways, each with its own text.
-"""
+"""Shared device memory within one process: segments remapped at their address, invalid handles, pickles."""
 
 from __future__ import annotations
 

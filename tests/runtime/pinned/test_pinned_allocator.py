@@ -1,7 +1,4 @@
-"""Pinned allocator over the fake backend, whose queues complete work only when a test says so.
-
-Over 400 lines because all tests share one scene.
-"""
+"""Pinned allocator over the fake backend, whose queues complete work only when a test says so."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Graph capture for the ability `Captures`: dependencies, membership of queues, conditions and CUDA's rules.
 
 A backend derives from `CaptureRecorder` and adds how a graph is launched; `capturing_queue` has the part of its queues.
-Over 400 lines because vendors use it, so every method documents its parameters.
 """
 
 from __future__ import annotations

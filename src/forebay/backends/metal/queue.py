@@ -6,7 +6,7 @@ of them is complete: Metal blocks the host when a command queue has 64 uncomplet
 the host is committed when the function has ended: Metal aborts command buffers that wait for longer than some seconds.
 
 Work that fails while it is encoded is like work that fails on the GPU: its ticks are reached, and the next wait raises
-the error. Over 400 lines because the order of all steps is kept by one lock and one list.
+the error.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 """Streams of NVIDIA's driver, their ticks and their host functions; documented in _stream.pyi.
 
 Nothing holds the GIL during a call of the driver, which blocks while a stream has no room for more work.
-Over 400 lines, as an extension module cannot share C++ classes with another one.
 """
 
 import traceback

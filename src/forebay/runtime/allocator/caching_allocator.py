@@ -3,7 +3,7 @@
 A subclass decides which memory to reserve and in which order to try recovery steps when no cached block fits: CUDA's
 segments (`segment_allocator`), Metal's heaps (`heap_allocator`). No method waits for a queue while holding a lock, and
 memory that is being released is in a table at every step: a destructor, a signal handler or another thread may run
-between any two statements. Over 400 lines because nearly all methods use these tables.
+between any two statements.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Open devices of this process: port, allocator and queues. Each device is opened once, on first use.
-
-Over 400 lines because one lock guards the tables of open devices and of pinned memory, and all that changes them.
-"""
+"""Open devices of this process: port, allocator and queues. Each device is opened once, on first use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Graphs: the work of a stream, captured once and replayed any number of times.
-
-Over 400 lines because most methods are public and carry full docstrings.
-"""
+"""Graphs: the work of a stream, captured once and replayed any number of times."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Random number generators: a seed and an offset into Philox's sequence. Each device has a default generator.
 
-Generators work without opening their devices, so seeding also applies to devices opened later. Over 400 lines because
-most functions are public and carry full docstrings.
+Generators work without opening their devices, so seeding also applies to devices opened later.
 """
 
 from __future__ import annotations

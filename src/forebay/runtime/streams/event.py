@@ -1,7 +1,4 @@
-"""Events: a recorded position on a stream that can be queried, waited for and timed.
-
-Over 400 lines because of the docstrings, and because frequent calls have a short path before the general one.
-"""
+"""Events: a recorded position on a stream that can be queried, waited for and timed."""
 
 from __future__ import annotations
 

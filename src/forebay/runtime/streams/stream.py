@@ -1,7 +1,4 @@
-"""Streams: each one submits to an in-order queue of its device. Work on different streams is unordered.
-
-Over 400 lines because of the docstrings of its public functions.
-"""
+"""Streams: each one submits to an in-order queue of its device. Work on different streams is unordered."""
 
 from __future__ import annotations
 

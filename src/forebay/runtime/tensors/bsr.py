@@ -1,7 +1,6 @@
 """Block sparse row (BSR) matrices and their products with dense matrices, computed in the device's queue.
 
 SciPy computes the products if it is installed (the extra `sparse`), else NumPy. 16-bit floats accumulate as float32.
-Over 400 lines because nearly everything is public and carries full docstrings.
 """
 
 from __future__ import annotations

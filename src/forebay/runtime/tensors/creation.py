@@ -1,4 +1,4 @@
-"""Functions that create tensors of given values or of existing memory. Over 400 lines because of their docstrings."""
+"""Functions that create tensors of given values or of existing memory."""
 
 from __future__ import annotations
 

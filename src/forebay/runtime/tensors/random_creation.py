@@ -1,7 +1,4 @@
-"""Creation of tensors of random numbers, equal to those that PyTorch draws on a GPU.
-
-Over 400 lines because each factory documents its parameters.
-"""
+"""Creation of tensors of random numbers, equal to those that PyTorch draws on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Tensor class: typed, shaped device memory. Over 400 lines, because PyTorch's class has many methods."""
+"""The Tensor class: typed, shaped device memory."""
 
 from __future__ import annotations
 

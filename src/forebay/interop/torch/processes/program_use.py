@@ -1,12 +1,13 @@
 """The memory of a program: that of all its processes together.
 
 # Note [Memory of several processes]
-Each process has an allocator of its own, and on a real card their segments share its memory. The peak of a device is therefore the largest sum of what the processes had reserved at one time, from the
-times of all changes. A process whose end has left no trace, as by SIGKILL, is taken to have kept its memory until the
-end. The times of single blocks are not recorded: the peak of allocated bytes is at most the sum of the peaks of
-processes that ran at one time, and at most what they had reserved. Times on a real card differ: if the peaks of
-processes that ran at one time would not fit together, the program is tight. Rejected: the sum of all peaks, as processes that run one after
-the other need the largest only.
+Each process has an allocator of its own, and on a real card their segments share its memory. The peak of a device is
+therefore the largest sum of what the processes had reserved at one time, from the times of all changes. A process whose
+end has left no trace, as by SIGKILL, is taken to have kept its memory until the end. The times of single blocks are not
+recorded: the peak of allocated bytes is at most the sum of the peaks of processes that ran at one time, and at most
+what they had reserved. Times on a real card differ: if the peaks of processes that ran at one time would not fit
+together, the program is tight. Rejected: the sum of all peaks, as processes that run one after the other need the
+largest only.
 Test: tests/interop/torch/processes/test_program_use.py::test_processes_at_different_times_have_the_peak_of_the_largest
 """
 
