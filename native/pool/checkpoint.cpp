@@ -2,7 +2,8 @@
 //
 // A restoration is the sequence of allocations and frees that PyTorch makes, which statistics and the history show: all
 // live blocks are freed; then, segment by segment, all blocks of the checkpoint are allocated, and those that were not
-// live are freed. Everything that could fail comes first, except for the entry of a block that other queues use.
+// live are freed. Everything that could fail comes first (Note [Pool checkpoints]), except for the entry of a block
+// that other queues use.
 #include <algorithm>
 #include <set>
 #include <sstream>

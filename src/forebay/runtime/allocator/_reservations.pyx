@@ -1,7 +1,7 @@
 # cython: language_level=3, autotestdict=False
 """Steps of an allocator that no signal handler or RecursionError can split; documented in _reservations.pyi.
 
-The interpreter runs signal handlers between Python instructions. There are none between the calls of these functions.
+See Note [Reservations are one step].
 """
 
 from forebay.errors import DeviceError

@@ -1,9 +1,8 @@
 """Base class of the caching allocators: a native block pool over one port, with deferred frees and OOM handling.
 
 A subclass decides which memory to reserve and in which order to try recovery steps when no cached block fits: CUDA's
-segments (`segment_allocator`), Metal's heaps (`heap_allocator`). No method waits for a queue while holding a lock, and
-memory that is being released is in a table at every step: a destructor, a signal handler or another thread may run
-between any two statements.
+segments (`segment_allocator`), Metal's heaps (`heap_allocator`). A destructor, a signal handler or another thread may
+run between any two statements: Note [Memory is in a table at every moment], Note [Deferred frees].
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class Allocator(RecordedPool):
         self.external_queues: Mapping[int, Queue] = {}  # that their creators may destroy
         self._queue_order = orders[0]
         self._deferred_frees = DeferredFrees[int](orders[0])  # tokens of freed blocks
-        self._captured_frees = CapturedFrees()  # of blocks freed while a graph is captured
+        self._captured_frees = CapturedFrees()  # Note [Captured frees]
         self.sources: SegmentSources = SegmentSources(port, self.private.source_of)
         self.pending_releases: PendingReleases = PendingReleases(self.evict, self.sources.release_of)
         self.uncached_releases: list[Callable[[], object]] = []  # of freed uncached blocks

@@ -1,11 +1,13 @@
 """Frees, during graph captures, of blocks that several queues use.
 
-Nothing that is captured is executed, so no tick tells when the queues are done. As in PyTorch these blocks stay pending
-until the first allocation outside a capture, unless the setting `graph_capture_record_stream_reuse` allows an
-allocation of the same capture to reuse them.
-
-No method holds a lock, and a block leaves this table only after it is freed or in the next table: a destructor, a
-signal handler or another thread may run between any two statements.
+# Note [Captured frees]
+Nothing that is captured is executed, so no tick tells when the queues are done with a block that is freed during a
+capture: the graph may use it in every replay. As in PyTorch it stays pending until the first allocation outside a
+capture. With the setting `graph_capture_record_stream_reuse`, an allocation of the same capture reuses it once the
+block's last use on each stream precedes everything that the stream captures next (`CapturedGraph.precedes`). A block
+leaves this table only after it is freed or in the next one: Note [Deferred frees]. Rejected: ticks of the capture,
+which a queue that is not capturing never reaches.
+Test: tests/runtime/allocator/test_captured_frees.py::test_allocation_outside_the_capture_does_not_release_its_blocks
 """
 
 from __future__ import annotations

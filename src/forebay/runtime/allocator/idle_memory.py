@@ -1,7 +1,14 @@
 """Return of idle memory to ports that reserve memory cheaply (`DeviceProps.fine_segments`).
 
-A CPU device shares its memory with the rest of the machine. A cache without a limit would keep one segment for each
-size of an array that grows, and never reuse it (docs/design/cpu-device.md).
+# Note [Idle memory]
+A CPU device shares its memory with the rest of the machine, and an array that grows has a new size at each step: a
+cache without a limit would keep a segment for each of them and never reuse it (`np.append` of 10,000 elements, 300
+times: 3,489 MiB for an array of 23 MiB). So a request that must reserve first releases, of each size class, what has
+been free for longest, until 32 MiB remain, but at most 32 MiB more than was reserved since then: small arrays that are
+kept must not cost a large segment that is in use again in each round. A loop that has found its working set reserves
+nothing. A thread releases each second what was free in its previous pass, too. Nothing is released while work is
+queued, or from private pools. Rejected: a limit alone, which a loop over large arrays would hit in each round.
+Test: tests/runtime/allocator/test_idle_memory.py::test_small_reservations_do_not_release_a_large_working_set
 """
 
 from __future__ import annotations

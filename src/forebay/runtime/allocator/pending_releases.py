@@ -1,6 +1,14 @@
 """Segments evicted from the pool but not yet released to the device.
 
-Tracking them here ensures that no other thread finds them missing from both.
+# Note [Memory is in a table at every moment]
+The release of a segment may take milliseconds, wait for work of the device, or run a destructor. Another thread that
+needs memory meanwhile must not find the segment missing from both pool and device, or it would raise OutOfMemory
+although memory is on its way back. An evicted segment is therefore in this table until the port has it. Any thread may
+release the entries, one at a time: it helps, or waits for the one that does. The lock is held around that call of the
+port only, never while waiting for a queue, and allocations from the cache do not need it. Rejected: one lock around all
+recovery steps. Destructors run inside them in the same thread, so that it would have to be recursive, and a recursive
+lock does not protect a thread from itself.
+Test: tests/runtime/allocator/test_segment_allocator.py::test_allocation_waits_for_memory_being_released
 """
 
 from __future__ import annotations

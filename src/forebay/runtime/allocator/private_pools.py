@@ -1,4 +1,14 @@
-"""Private pools for the allocations of a graph or a user's MemPool, and the routing of allocations to them."""
+"""Private pools for the allocations of a graph or a user's MemPool, and the routing of allocations to them.
+
+# Note [Deleted pools]
+A pool is deleted when it has neither users nor segments. An allocation is routed to a pool first and adds memory to it
+later: the pool may be deleted in between, and then has memory that no table here shows. The native pool knows of it,
+also if the allocation was interrupted, so deleted pools with memory are found there (`abandoned`) and emptied with the
+cache; their blocks serve other requests. Numbers are never used again, so that a new pool with the id of a deleted one
+has memory of its own. Rejected: PyTorch's use count, which can reach zero earlier and leaves blocks in a deleted pool,
+and a count for each allocation that reserves, which would have to survive interrupts.
+Test: tests/runtime/allocator/test_private_pools.py::test_memory_of_a_deleted_pool_is_released
+"""
 
 from __future__ import annotations
 
@@ -62,12 +72,7 @@ class PrivatePools:
         return (pool for pool in self._members(self._idle) if pool.users == 0)
 
     def abandoned(self) -> list[int]:
-        """Return the numbers of deleted pools that have memory.
-
-        An allocation is routed to a pool first and adds memory to it later. The pool may be deleted in between, as it
-        has neither users nor memory. The native pool knows of the memory also if the allocation was interrupted, so
-        that no table here can miss it. A use count for each allocation that reserves memory would have to survive that.
-        """
+        """Return the numbers of deleted pools that have memory: Note [Deleted pools]."""
         if len(self._ids) == 1:
             return []
         known = {pool.partition for pool in tuple(self._pools.values())}

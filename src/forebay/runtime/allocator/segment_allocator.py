@@ -1,6 +1,24 @@
 """CUDA-style caching allocator: segments that are split into blocks.
 
-When no cached block fits, the recovery steps run in PyTorch's order.
+# Note [Recovery steps]
+If no free block fits, these steps run in PyTorch's order, each once; statistics, addresses and errors show another:
+
+1. Call all free-memory callbacks, then search again.
+2. If a limit and `garbage_collection_threshold` are set: release the segments that have been idle longest, until enough
+   memory is released.
+3. Reserve a segment from the device, or commit pages of an expandable segment, unless this would exceed the limit.
+4. Search the private pools whose memory other requests may use (`use_on_oom`), unless the request is itself for a
+   private pool.
+5. If `max_split_size_mb` is set: release the smallest idle oversize block that would fit, or else the largest ones
+   until enough is released; then reserve again.
+6. Wait for all pending frees, release all cached memory, then reserve again.
+7. On devices where reserving is cheap: search once more.
+8. Raise `OutOfMemory`, with an explanation.
+
+Before the first step, pending frees whose streams have finished are completed. A queue that is being captured into a
+graph is not queried, so its requests skip this and step 6. Rejected: the steps in C++. They call drivers and Python, so
+they would hold a lock across these calls or be just as complicated.
+Test: tests/golden/test_golden.py::test_allocator_reproduces_the_trace
 """
 
 from __future__ import annotations
@@ -110,7 +128,7 @@ class SegmentAllocator(Allocator):
         return self._reserve_new(nbytes, queue, partition)
 
     def _reserve_new(self, nbytes: int, queue: int, partition: int) -> Block:
-        self._device_error = None
+        self._device_error = None  # see Note [Recovery steps]
         segment, small = self.segment_size(nbytes)
         stack = self.caller_stack(frees=False)
         request = AllocRequest(nbytes, self.block_size(nbytes), segment, small, queue, partition, stack)

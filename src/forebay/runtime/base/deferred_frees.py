@@ -1,9 +1,16 @@
 """Stream-ordered deferred frees: items that queued work still uses are freed once its queues have completed the work.
 
 Three tables use it: freed blocks of a device allocator (PyTorch: active_pending_free), freed pinned host blocks, and
-objects that queued copies read or write. No method holds a lock, and an item is removed from one list only after it is
-in the next, because a destructor, a signal handler or another thread may run between any two statements. For the same
-reason an item may be yielded twice: freeing it must be idempotent.
+objects that queued copies read or write.
+
+# Note [Deferred frees]
+Queued work uses memory after the program has dropped it. A freed item therefore waits until each queue that uses it has
+reached the tick of its last use there. No method holds a lock, as a destructor, a signal handler or another thread may
+run between any two statements: it could wait for a lock that its own thread holds. Instead an item enters the next
+list before it leaves the previous one. It may thus be yielded twice, and freeing it must be idempotent. Ticks are
+reached in order, so only the head of each FIFO is polled. Rejected: taking an item out first, which loses it if a
+handler raises before it is stored again.
+Test: tests/runtime/allocator/test_segment_allocator.py::test_no_memory_is_lost_whichever_call_fails
 """
 
 from __future__ import annotations

@@ -1,4 +1,15 @@
-"""Lazy initialisation of device kinds: queued calls, their execution at first use, and the fork check."""
+"""Lazy initialisation of device kinds: queued calls, their execution at first use, and the fork check.
+
+# Note [Lazy initialisation]
+Importing, counting, querying and seeding must create no state of a device, so that a later fork is harmless. Calls that
+need a device are queued until its first use: then the queued calls run, and of those that seed one device and those
+that seed all only the last one each, in the order in which they were made. A queued call may use the kind itself, in
+the same thread (`is_initializing`), so `done` is set after the last one: another thread waits for the lock and sees all
+of them done. If one fails, the kind stays uninitialised. This lock is always taken before that of `open_device`, as a
+queued call may open a device; the other order would be a deadlock of two threads. Rejected: `done` before the calls
+run, as other threads would then use a device without its seed.
+Test: tests/runtime/base/test_lazy_init.py::test_call_during_initialisation_runs_once_after_queued_calls
+"""
 
 from __future__ import annotations
 
@@ -49,7 +60,7 @@ class LazyInit:
     """Lazy initialisation of one kind. `ensure` runs it once, with the queued calls in order.
 
     `prepare` is the part of it that PyTorch's C++ functions do: afterwards the kind has a device and valid settings.
-    Double-checked and reentrant: a queued call may use the device. If it fails, the kind stays uninitialised.
+    See Note [Lazy initialisation].
     """
 
     def __init__(self, kind: str) -> None:

@@ -1,4 +1,4 @@
-"""The thread that returns a device's idle memory to the system."""
+"""The thread that returns a device's idle memory to the system: Note [Idle memory]."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class OpenDevice:
 
     def _iteration_orders(self) -> IterationOrders:
         pool = self.stream_pool
-        if pool is None:
+        if pool is None:  # the handles are not PyTorch's: Note [Order of iteration]
             return UNORDERED
         return lambda: stream_set(self.device.index or 0, pool.stream_id_of), pool_set
 

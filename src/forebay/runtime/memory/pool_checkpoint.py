@@ -1,8 +1,14 @@
 """Checkpoints of private pools: the state to which Inductor returns a pool before it captures another graph.
 
+# Note [Pool checkpoints]
 A replay does not change the allocator's tables, so they do not show the tensors that the replay made. A checkpoint of
-the pool, taken after the capture, does. `restore` frees what is live and makes live what was live then. Blocks that no
-tensor owns afterwards are kept by address, like those of `caching_allocator_alloc`.
+the pool, taken after the capture, does. `restore` frees what is live and makes live what was live then, in PyTorch's
+sequence of frees and allocations, which statistics and the history show. It checks before its first change that it can
+complete: half a restoration would leave tensors without memory. A live block knows the `Block` object that owns it, and
+the restoration says where the memory of each owner went, so that no two objects free one block. Blocks that no tensor
+owns afterwards are kept by address, like those of `caching_allocator_alloc`. Rejected: undoing a failed restoration,
+whose traces in the history would stay.
+Test: tests/runtime/memory/test_pool_checkpoint.py::test_error_has_no_effect
 """
 
 from __future__ import annotations
