@@ -1,7 +1,8 @@
 // Touched pages: the memory of emulated devices that work has written, in steps of 2 MiB. The host commits memory only
 // for those.
 //
-// One table serves the process, as all its devices share the host. Queries take no lock.
+// One table serves the process, as all its devices share the host. Queries take no lock. Its use: Note [Budget of host
+// memory] in backends/emulated/memory_budget.py.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // The stack of a pickle's values: the memo, and containers in a compact form. Every byte of memory is counted before it
-// is used.
+// is used: Note [Objects are counted before they are created].
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,13 @@
-"""Atomic file writes: a file is replaced completely or not at all."""
+"""Atomic file writes: a file is replaced completely or not at all.
+
+# Note [Files are replaced as a whole]
+A report, snapshot or cache may be written while the process is killed, the disk is full, or another process writes the
+same file; a reader must find the old content or the new one. So a file gets a temporary name beside it, made with
+O_EXCL, is synchronised, and is then renamed, all by descriptors of the folder, which nobody can exchange meanwhile. Any
+exception, KeyboardInterrupt included, removes it. A device or a pipe is written directly, as renaming would replace it
+by a file. Rejected: writing in place, and a temporary file in another folder, from which a rename is a copy.
+Test: tests/_base/test_atomic_write.py::test_file_is_replaced_completely_or_not_at_all
+"""
 
 from __future__ import annotations
 
@@ -22,7 +31,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces `path` on success and is deleted on any exception.
 
     The folder, links and a file that is replaced must be trusted: see Note [Trusted folders]. A path that is not a
-    regular file (a device, a pipe) is written directly.
+    regular file is written directly: Note [Files are replaced as a whole].
     """
     folder, name = open_place(path)
     try:

@@ -327,6 +327,7 @@ def test_memory_reserved_while_the_device_is_closed_is_not_returned(kind, settin
     with forebay.emulate(kind):
         allocator = forebay.default_stream(kind).opened.allocator
         allocator.allocate(MIB, 0)
+    assert allocator.retired  # what such a thread sees; see Note [Retired devices]
     with pytest.raises(WrongState, match=f"{kind}:0 was closed"):
         allocator.allocate(MIB, 0)
     with forebay.emulate(kind):

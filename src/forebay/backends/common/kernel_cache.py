@@ -1,4 +1,14 @@
-"""Compiled kernels on disk, in the user's cache folder."""
+"""Compiled kernels on disk, in the user's cache folder.
+
+# Note [Cache of kernels]
+What is read from the cache runs on the device with the rights of the program, and several processes write it at once. A
+file counts only if its folder is private to the user (Note [Trusted folders]), if it belongs to the user and nobody
+else can write to it, and if it has the digest of its key and content: a damaged file, or that of another key, is
+compiled again. Files are replaced as a whole (Note [Files are replaced as a whole]). The key has everything that the
+result depends on: source, headers, options and compiler. No failure of the cache is one of the program. Rejected: a
+lock for all processes, which a killed one would leave behind.
+Test: tests/backends/common/test_kernel_cache.py::test_damaged_file_counts_as_missing
+"""
 
 from __future__ import annotations
 

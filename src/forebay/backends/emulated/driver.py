@@ -145,7 +145,7 @@ class EmulatedPort(BaseHostPort):
 
     def __init__(self, props: DeviceProps, *, guard: bool = False) -> None:
         super().__init__(props, charged=False)
-        self._guarded = guard
+        self._guarded = guard  # Note [Access guard]
         if guard:
             guard_reporter.begin()
 

@@ -2,6 +2,17 @@
 
 The tables are native (native/os/touched_pages.hpp, native/os/access_guard.hpp), one of each per process. This module
 updates them through ctypes, only when memory is mapped, unmapped or written for the first time.
+
+# Note [Budget of host memory]
+An emulated H200 has 140 GiB on a machine with 16, and a program that writes them would make the machine swap, or end by
+the kernel's OOM killer. Reserving is free, as pages are allocated on first access; writing is charged, in units of 2
+MiB, before the work is queued. The limit is what the system would provide now, without a thirty-second of the usable
+memory, minus what was charged and is not resident yet: queued work may be far behind, and the system still reports its
+memory as available. Resident pages are counted (`mincore`) only if the request would otherwise be refused. A query
+permits a sixteenth of the rest for 50 ms, as it reads files of the system. A graph is charged whole, or not at all,
+when it is launched. Rejected: committing what is reserved, as a device could not have more memory than the machine; and
+a limit computed once, as the use by other processes changes.
+Test: tests/backends/emulated/test_memory_budget.py::test_memory_charged_by_pending_work_is_not_charged_twice
 """
 
 from __future__ import annotations

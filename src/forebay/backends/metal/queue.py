@@ -1,9 +1,15 @@
 """Queue of a Metal device: a command queue, whose ticks are the values of a shared event.
 
-Work is kept as commands (`commands`) until it is encoded into a command buffer. A queue without work of the GPU commits
-at once. Otherwise up to `MOST_IN_FLIGHT` command buffers are committed, and more work is added to one buffer until one
-of them is complete: Metal blocks the host when a command queue has 64 uncompleted buffers. Work behind a function of
-the host is committed when the function has ended: Metal aborts command buffers that wait for longer than some seconds.
+# Note [Work of a Metal queue]
+Work is kept as commands (`commands`) until it is encoded into a command buffer, which one call into C commits: a signal
+handler may raise anywhere before, and encoding is then repeated from the beginning, with a new buffer. A queue without
+work of the GPU commits at once. Otherwise up to `MOST_IN_FLIGHT` command buffers are committed, and more work is added
+to one buffer until one of them is complete: Metal blocks the host when a command queue has 64 uncompleted buffers. The
+GPU never waits for the host: work behind a function of the host is committed when the function has ended, as Metal
+aborts command buffers that wait for longer than some seconds. Rejected: encoding each call at once, which an interrupt
+would leave half encoded.
+Test: tests/backends/metal/test_queue.py::test_interrupts_during_calls_of_metal_lose_nothing,
+  tests/backends/metal/test_queue.py::test_gpu_never_waits_for_a_host_function
 
 Work that fails while it is encoded is like work that fails on the GPU: its ticks are reached, and the next wait raises
 the error.
@@ -46,7 +52,7 @@ from forebay.vendor import (
 
 __all__ = ["MOST_IN_FLIGHT", "MetalQueue", "Owner"]
 
-MOST_IN_FLIGHT = 16  # command buffers
+MOST_IN_FLIGHT = 16  # command buffers: Note [Work of a Metal queue]
 _SLICE = 50  # milliseconds of a wait, after which the interpreter runs signal handlers
 _RELEASE_LIMIT, _RELEASE_SLICE = 1.0, 0.001  # seconds for Metal to release handlers; time between two looks
 _NATIVE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)

@@ -1,6 +1,12 @@
 """Memory of a device as steps that no signal handler can split: the driver's call, and the entry in a table.
 
-The interpreter runs signal handlers between Python instructions. There are none between the steps of these functions.
+# Note [Calls of the driver are one step]
+A call of the driver returns or takes back a resource. A signal handler that raises between the call and the entry in a
+table loses the resource, or releases it twice; it may do so also inside the functions of cuda-bindings, which run
+Python code after the driver's. So the call and the entry are one compiled step here, and a release is done or not
+begun. Results that Python code must see go into a list that the step fills (`call_into`), and are found there by
+whoever cleans up. Rejected: `try` and `finally` in Python, which begin an instruction too late.
+Test: tests/backends/nvidia/test_interrupts.py::test_interrupt_at_each_point_of_the_port_loses_nothing
 """
 
 from collections.abc import Callable, Mapping

@@ -36,9 +36,9 @@ class PrimaryContext:
         self.released: bool = False
         self._api = driver_api()
         self.held: set[Any] = set()  # handles of the graphs; `destroy_discarded` destroys those without an owner
-        self.has_discarded: bool = False  # there may be some of these
+        self.has_discarded: bool = False  # there may be some: Note [Destructors call no driver]
         self.handle: int = 0
-        self._retained: list[tuple[Any, ...]] = []  # the result of the call
+        self._retained: list[tuple[Any, ...]] = []  # Note [Calls of the driver are one step]
 
     def retain(self) -> None:
         """Retain the context. `release` follows, also after an exception."""

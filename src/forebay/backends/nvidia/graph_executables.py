@@ -1,4 +1,14 @@
-"""Executable graphs of the driver: launches, and destruction where the driver may be called."""
+"""Executable graphs of the driver: launches, and destruction where the driver may be called.
+
+# Note [Destructors call no driver]
+The last reference to a graph may be dropped by a function of the host, which runs on a thread of the driver: a call of
+the driver there is an error, or never returns. It may also be dropped while another thread captures, where the call
+would invalidate the capture. So destructors of graphs only set a flag of the context (`has_discarded`), and the context
+has the handles of all graphs (`held`): those without an owner are destroyed by the next launch or capture, or when the
+port is closed, and only when their last launch has ended. A handle whose destruction fails is tried once more.
+Rejected: asking whether the current thread is the driver's, which no function tells.
+Test: tests/backends/nvidia/test_capture.py::test_graph_deleted_by_a_host_function_calls_no_driver
+"""
 
 from __future__ import annotations
 

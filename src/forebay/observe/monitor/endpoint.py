@@ -1,4 +1,17 @@
-"""The thread with which this process offers its figures on its socket."""
+"""The thread with which this process offers its figures on its socket.
+
+# Note [Endpoint in a foreign program]
+The thread runs inside a program that knows nothing of it, and must not change what the program does. It is not in
+`threading.enumerate()`, as programs wait for all threads that are listed there, and uses functions of `_thread`, as
+programs replace those of `threading`. Its descriptors are high, so that the program's own keep their numbers, and are
+checked before each use, as the program may close them all and get the same numbers for its files. Figures are collected
+without a garbage collection, which would run finalizers of the program in this thread. A fork waits a second at most
+for figures that are being collected; a child has no endpoint and closes what it inherited. All clients are waited for
+at once, so that one that stops delays no other. Rejected: a thread for each client, and a process beside the program,
+which cannot see its allocator.
+Test: tests/observe/monitor/test_endpoint.py::test_finalizers_of_the_program_run_in_its_own_threads,
+  tests/observe/monitor/test_endpoint.py::test_thread_is_not_listed_and_has_no_low_descriptor
+"""
 
 from __future__ import annotations
 
@@ -30,10 +43,8 @@ class Endpoint:
 
     Notes
     -----
-    `forebay run` has one. The thread is not one of `threading.enumerate()`, as programs wait for the end of all that
-    are listed there. A fork waits up to a second for figures that are being collected. A forked child has no endpoint
-    until it calls `start`. The thread waits for all clients at once, so that one that sends nothing, or reads slowly,
-    delays no other.
+    `forebay run` has one. See Note [Endpoint in a foreign program]. A forked child has no endpoint until it calls
+    `start`.
     """
 
     def __init__(self) -> None:

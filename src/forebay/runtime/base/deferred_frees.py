@@ -81,7 +81,7 @@ class DeferredFrees(Generic[_T]):
     order : callable
         Creates the set of FIFOs, whose iteration order is the order in which they are visited.
     one_fifo : bool
-        Free in the order of `add` across all queues, as PyTorch's pinned allocator does.
+        Free in the order of `add` across all queues: Note [Pinned frees are in one order].
     """
 
     def __init__(self, order: Callable[[], OrderedSet[int]] = set[int], *, one_fifo: bool = False) -> None:

@@ -1,7 +1,14 @@
 """Observer hooks for runtime operations. With no observer registered, each hook costs one global read.
 
 An observer is called after the operation, in the thread that performed it; its exceptions propagate to the caller.
-`freed` may be called from a destructor at any moment, so it must neither block nor raise.
+
+# Note [Observers]
+`freed` and `event_deleted` are called by destructors, at any moment of any thread, also inside a call of the allocator
+or of another observer. They must neither block, nor raise, nor allocate memory of the device: an observer that waits
+for a lock may wait for its own thread. Observers are kept in tuples that are replaced as a whole, so that a loop over
+them needs no lock while another thread adds one. A forked child has none: its parent's observers know devices that it
+cannot use. Rejected: a list, which a loop would see half changed.
+Test: tests/observe/test_races.py::test_forked_child_has_no_observer
 """
 
 from __future__ import annotations
@@ -57,7 +64,7 @@ class Observer:
     def event_waited(self, event: Event, stream: Stream) -> None: ...
     def event_synchronized(self, event: Event) -> None: ...
     def allocated(self, storage: Storage, queue: int) -> None: ...  # memory of a tensor, for the queue with this handle
-    def freed(self, opened: OpenDevice, address: int) -> None: ...
+    def freed(self, opened: OpenDevice, address: int) -> None: ...  # see Note [Observers]
     def used(self, storage: Storage, stream: Stream) -> None: ...  # `record_stream`
     def launched(
         self, stream: Stream, name: str, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...]

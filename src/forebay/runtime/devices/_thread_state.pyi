@@ -1,4 +1,13 @@
-"""The current device and streams of one thread, in compiled code because programs change them often."""
+"""The current device and streams of one thread, in compiled code because programs change them often.
+
+# Note [Caches of the current device]
+Frequent calls read the thread's open device and stream from `opened` and `stream`, which follow from the other fields.
+Whatever changes those fields, or makes a device unusable, must clear both (`make_current`, `clear_cache`): a stale
+cache queues work on the previous device, without an error. The end of an emulation concerns all threads, so their
+states are listed (`current.reset_kind`). Rejected: looking the device up in each call, as a training step makes many;
+and a common number of the last change, which each thread would invalidate for all others.
+Test: tests/runtime/devices/test_current.py::test_stream_context_also_changes_the_device
+"""
 
 from typing import TypeAlias, final
 

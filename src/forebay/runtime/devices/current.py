@@ -264,7 +264,7 @@ def use_device(device: DeviceLike) -> Iterator[Device]:
 def stream_on(device: DeviceLike | None, default: Callable[[OpenDevice], Stream]) -> Stream:
     """Return this thread's current stream on the device, else the device's default stream."""
     state = local.state
-    if device is None and (cached := state.stream) is not None:  # retiring a device clears the cache
+    if device is None and (cached := state.stream) is not None:  # Note [Caches of the current device]
         return cached
     opened = opened_for(device)
     stream = state.streams.get(opened) or default(opened)

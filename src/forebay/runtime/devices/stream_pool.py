@@ -1,4 +1,13 @@
-"""Stream pool: a fixed number of streams per priority, handed out round-robin."""
+"""Stream pool: a fixed number of streams per priority, handed out round-robin.
+
+# Note [Stream ids]
+PyTorch creates 32 streams for each priority at most and hands them out in turn, so that the 33rd stream of a program is
+its first one: work that a program believes to be parallel is ordered, and memory is reused, as on a GPU. Ids have
+PyTorch's bits, because programs pass them as numbers (`torch.Stream(stream_id=...)`), and because the order of its hash
+tables depends on them: Note [Order of iteration]. A handle of the driver, which names an external stream, is even, and
+an id of a pool odd. Rejected: a queue of its own for each stream, which only the CPU device has.
+Test: tests/names/test_scenes.py
+"""
 
 from __future__ import annotations
 
@@ -16,7 +25,7 @@ MOST_URGENT = -3  # of PyTorch's four priorities; 0 is the least urgent
 class StreamPool:
     """A pool of `size` streams per priority. Each queue is created on first use.
 
-    Stream ids are PyTorch's: 1 in the lowest bit, four bits for the priority, then the number within the priority. With
+    Stream ids are PyTorch's (Note [Stream ids]): 1 in the lowest bit, four bits for the priority, then the number. With
     a single priority, ids count from 1, as for MPS. The default stream has id 0; an external stream's id is its handle.
     """
 

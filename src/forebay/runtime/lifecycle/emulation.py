@@ -58,7 +58,7 @@ class Emulation:
         """
         replaced = backends.driver(self.kind) is not self._driver  # by another emulation, whose devices stay open
         try:
-            self._override.close()  # first: no thread opens a device of this emulation from here on
+            self._override.close()  # first: no thread opens a device from here on (Note [Retired devices])
         finally:
             if not replaced:
                 reset_kind(self.kind)

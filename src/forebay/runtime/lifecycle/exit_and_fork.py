@@ -1,4 +1,24 @@
-"""Exit and fork handlers, which `forebay._wiring` registers. None raises."""
+"""Exit and fork handlers, which `forebay._wiring` registers. None raises.
+
+# Note [Fork]
+A forked child has the parent's memory, and none of its threads. Waiting for a queue of the parent never returns, and
+another thread of the parent may have held any lock at the moment of the fork. So the child replaces every lock and
+every table of threads, and joins, waits for and frees nothing on behalf of the parent: each module with a lock has a
+function `after_fork_in_child`. Native queues are replaced as a whole and the old ones leaked, as a condition variable
+with sleeping threads cannot be destroyed. Devices become unusable (`Forked`), except those that survive: the CPU device
+goes on with its own copy of the memory, so a handler waits before the fork, five seconds at most, for the work that the
+child would miss. Rejected: opening a device again on request, as the child could not use the tensors of its parent; and
+running the pending work in the child, too, as it may act on files that both share.
+Test: tests/process/test_fork.py::test_fork_while_other_threads_allocate,
+  tests/process/test_fork.py::test_queued_work_completes_before_the_fork
+
+# Note [Exit]
+Destructors, daemon threads and other exit handlers may use tensors to the very end. Queues are closed, after five
+seconds for their work, and what was dropped is a warning; but memory is not released, as an array that is read later
+would end the process. Threads that remain at the exit are daemons, and the errors that closed queues raise in them are
+not reported. Rejected: closing the devices, as a destructor that runs later would write to unmapped memory.
+Test: tests/process/test_exit.py::test_daemon_threads_may_use_devices_during_exit
+"""
 
 from __future__ import annotations
 
@@ -58,7 +78,7 @@ def _silence_daemon_threads() -> None:
 def _close_queues(seconds: float) -> int:
     """Close all queues, waiting for their pending work. Return the number of queues that timed out.
 
-    Memory is not freed: arrays may outlive this handler.
+    Memory is not freed: Note [Exit].
     """
     end = time.monotonic() + seconds
     devices = (*open_device.open_devices().devices, *retired_devices.remaining())
@@ -87,7 +107,7 @@ def before_fork() -> None:
 
 
 def after_fork_in_child() -> None:
-    """Make the parent's devices unusable in the child."""
+    """Make the parent's devices unusable in the child: Note [Fork]."""
     open_device.after_fork_in_child()
     retired_devices.after_fork_in_child()
     current.after_fork_in_child()

@@ -1,7 +1,14 @@
 """Caching allocator of pinned host memory, with the policy of PyTorch's CachingHostAllocator.
 
-Blocks are cached in size buckets and never split or merged; the most recently freed block is reused first. Queues that
-copy from or to a block are recorded on it: its free completes when each has reached its tick at the time of the free.
+Blocks are cached in size buckets and never split or merged; the most recently freed block is reused first. Its tables
+are in `_cache`: Note [Pinned tables change in one step].
+
+# Note [Pinned frees are in one order]
+Each queue that copies from or to a block is recorded in it. When the block is freed, an event is recorded on each of
+these queues, and the block is reusable once all have completed. Events are processed in the order of the frees across
+all queues, as in PyTorch: a pending one also delays those behind it, whose own queues have finished, and statistics and
+addresses show that. Rejected: one order for each queue, as for memory of devices, which would reuse blocks earlier.
+Test: tests/runtime/pinned/test_pinned_allocator.py::test_pending_frees_complete_in_order_across_queues
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ _STOP_TIMEOUT = 1.0  # seconds
 class Poller:
     """Thread that sleeps while no free is pending, ends with its allocator, and never delays interpreter exit.
 
-    A destructor may call `wake` at any moment, so nothing here takes a lock: not SimpleQueue.put, and no
-    threading.Thread.
+    A destructor may call `wake` at any moment, so nothing here takes a lock, as in Note [Pinned tables change in one
+    step]: not SimpleQueue.put, and no threading.Thread.
     """
 
     def __init__(self, process_pending_frees: Callable[[], bool]) -> None:

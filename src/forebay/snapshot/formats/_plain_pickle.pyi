@@ -1,6 +1,6 @@
 """Unpickler of plain values: None, booleans, numbers of up to 64 bits, strings, lists, tuples, and dicts.
 
-Every opcode is checked and every object counted before it is made. Nothing is called or imported. The keys of dicts are
+Every opcode is checked, and Note [Objects are counted before they are created]. Nothing is imported. Keys of dicts are
 strings or numbers below 2^32, so that hashes do not collide. Ctrl-C is handled at least every 65,536 opcodes.
 """
 

@@ -1,4 +1,15 @@
-"""Memory that reading an untrusted file may use: in proportion to the size of its content."""
+"""Memory that reading an untrusted file may use: in proportion to the size of its content.
+
+# Note [Objects are counted before they are created]
+A snapshot may be hostile: 20 MB of opcodes make 1.8 GB of empty lists, and a compressed kilobyte unpacks to megabytes.
+Whatever reads a file charges each object, table and copy to one budget before it creates it, from sizes that are
+compared with the file first; a count that follows the creation comes too late. The limit is 20 times the size of the
+file, or 8 times the content of a compressed one, plus 64 MiB, and the writer leaves uncompressed what the reader would
+refuse. The native readers count in the same way (`ValueStack::charge`). Rejected: the unpickler of the standard library
+with a restricted `find_class`, which creates objects before anything can count them; and a limit of the process, which
+ends the program instead of the reading.
+Test: tests/snapshot/test_hostile_files.py::test_pickle_of_many_values_needs_no_more_memory_than_allowed
+"""
 
 from __future__ import annotations
 
