@@ -52,8 +52,13 @@ struct Mark {
   std::atomic<int64_t> nanoseconds{0};  // on the steady clock; 0 until reached
 };
 
-// Ticks are signalled in order and reached in order. A timeline ends when its queue discards signalled ticks, and in a
-// forked child, where the queue's thread does not exist: waiting for a tick not reached by then returns Never.
+// Note [Ticks]
+// A queue counts its progress in ticks, which are signalled in order and reached in order: events, waits between
+// queues, deferred frees and times are comparisons of two numbers on every backend. Only a tick that was signalled can
+// be waited for, so queues cannot wait for each other in a circle. A timeline ends when its queue discards signalled
+// ticks, and in a forked child, where the queue's thread does not exist: waiting for a tick that is not reached by then
+// returns Never, and no waiter is left behind. Rejected: an object with a lock for each event.
+// Test: native/tests/test_worker.cpp::waiting_for_unsignalled_tick_is_rejected
 class Timeline {
  public:
   explicit Timeline(uint64_t reached = 0) noexcept;  // ticks up to this one are reached

@@ -1,8 +1,14 @@
 // NumPy data allocator (NEP 49): serves malloc-style requests from a pool, in front of the previous allocator.
 //
-// It forwards requests that it does not serve, and recognises its own memory by address: arrays may outlive the
-// installation, and memory of the previous allocator is freed there. The usual request is small; it costs one
-// comparison and a jump.
+// Note [Arrays outlive their handler]
+// NumPy has one handler for array data in each context, and no way to reach the others; so the functions of the default
+// handler are replaced, and stay replaced. An array must be freed by the allocator that has allocated it, whichever
+// handler is installed by then: memory is recognised by its address, and what is not the pool's is forwarded to the
+// previous functions, also after `uninstall`, which only ends the allocation from the device. The size of foreign
+// memory is known to its allocator alone. The usual request is small; it costs one comparison and a jump. Rejected:
+// `malloc_usable_size`, which would read in front of blocks of other handlers; and a header in front of each array,
+// which foreign memory has not.
+// Test: tests/interop/test_numpy.py::test_uninstall_keeps_existing_arrays
 #pragma once
 
 #include <atomic>

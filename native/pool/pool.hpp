@@ -1,5 +1,13 @@
-// Pool of memory blocks: allocates from the segments it was given. It changes its own tables only: it makes no driver
-// call, runs no callback and never waits.
+// Pool of memory blocks: allocates from the segments it was given.
+//
+// Note [Pools call nothing]
+// A pool changes its own tables only: it makes no driver call, runs no callback and never waits, so that no lock is
+// held across Python or a driver (Note [The GIL is the mutex of pools]), and so that it can be tested, replayed and
+// fuzzed without a device. `try_allocate` returns a block or nothing, and Python decides what happens then (Note
+// [Recovery steps]). Each operation allocates the host memory that it needs (a record for a split remainder, a slot of
+// a table) before it changes anything: std::bad_alloc leaves the pool unchanged. Rejected: a callback that reserves
+// memory, in which the tables would be half changed.
+// Test: native/tests/test_pool.cpp
 //
 // The caller adds segments (adopt), removes them (evict) and reports when the queues that use a freed block are done
 // with it (complete_free). An expandable segment is address space whose pages the caller commits and decommits

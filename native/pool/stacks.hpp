@@ -1,4 +1,13 @@
 // Call stacks as a tree: each frame is stored once under its caller's node, so that a number identifies a stack.
+//
+// Note [Stacks refer to code objects]
+// A frame is a code object, as an opaque number, and an offset: file and line are found when a snapshot is made, as
+// that takes longer than an allocation. The binding keeps each code object alive as long as the tree has it, and begins
+// a new list before it drops the old one, as deleting a code object runs finalizers, which may allocate and add stacks.
+// A node has a smaller number than its children, so that no stack is circular. Numbers are valid during one recording:
+// live blocks keep theirs, and unused stacks are dropped when the tree is made anew. Rejected: texts in each entry, and
+// a reference for each frame, which is taken and dropped a hundred times for an allocation.
+// Test: tests/native/test_history_ring.py::test_live_blocks_keep_their_stacks_and_unused_stacks_are_dropped
 #pragma once
 
 #include <cstddef>

@@ -60,7 +60,7 @@ class Worker {
   uint64_t submitted() const noexcept;
   std::shared_ptr<Log> log(size_t capacity);  // of all later work, while the caller keeps it
   // Makes later work wait for another queue's tick. Returns false if the wait could never end: the tick was not
-  // signalled yet (so no cycle can be built), or is lost.
+  // signalled yet, or is lost: Note [Ticks].
   bool wait_for(const std::shared_ptr<Timeline>& other, uint64_t tick);
 
   // Keeps the thread from starting work until resume() was called once per pause(). Returns true when no running work

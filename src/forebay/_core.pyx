@@ -56,7 +56,7 @@ cdef class Block:
 cdef class Pool:
     cdef NativePool native
     cdef StackTable stacks  # of the recording, and of blocks that live on after it
-    cdef list codes  # keeps the code objects of the stacks alive
+    cdef list codes  # Note [Stacks refer to code objects]
     cdef size_t depth
     cdef str folder  # of the files whose functions a stack does not begin with; None: it begins with any
     cdef bint frees  # a free records its own stack

@@ -187,6 +187,7 @@ class _Drivers(Mapping[str, Driver]):
             if not isinstance(new, _UnavailableDriver):
                 from forebay.backends.plugins.contract_checks import wrap_with_checks
 
+                # See Note [Checked backends keep their identity].
                 new = wrap_with_checks(new, f"the backend for {kind} ({origin})")
         return self._made.setdefault(kind, new)
 

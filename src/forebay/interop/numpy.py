@@ -1,8 +1,8 @@
 """NumPy arrays in the memory of a CPU device, through NumPy's data-allocation handler (NEP 49).
 
 Array data of at least SMALLEST bytes is allocated by the device's caching allocator: it is cached, counted, recorded in
-the memory history and limited by the capacity. Smaller arrays use NumPy's previous allocator. Arrays may outlive the
-installation: each is freed by the allocator that allocated it.
+the memory history and limited by the capacity. Smaller arrays use NumPy's previous allocator. See Note [Arrays outlive
+their handler].
 """
 
 from __future__ import annotations

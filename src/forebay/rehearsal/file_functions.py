@@ -1,7 +1,7 @@
 """Python's functions for files, redirected to a private folder: the fallback where no mount namespace can be made.
 
-This file imports the standard library only, as `sitecustomize` loads it by its path in each Python process that the
-program starts. An audit hook would see more calls, but cannot redirect them.
+See Note [Private files]. This file imports the standard library only, as `sitecustomize` loads it by its path in each
+Python process that the program starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,16 @@
-"""Start of a program whose changes of files are private: in a mount namespace, or else by Python's functions."""
+"""Start of a program whose changes of files are private: in a mount namespace, or else by Python's functions.
+
+# Note [Private files]
+A program without values must not overwrite a checkpoint, a log or a database by what it did not compute, whatever it
+uses: Python, C libraries, or other programs. So it runs in a mount namespace of its own with overlays over all storage,
+which a helper of the standard library enters, as the kernel refuses a user namespace to a process with threads, and
+NumPy starts some. The changes are in a tmpfs of the namespace, which the kernel removes however the processes end; the
+launcher reads them through a descriptor of its folder, so that no mount is visible outside. Where no namespace can be
+made, Python's functions are redirected, which covers less. Rejected: an audit hook, which observes and cannot redirect;
+and copies of the folders, as datasets are large.
+Test: tests/rehearsal/test_launch.py::test_namespace_covers_other_programs_and_libraries,
+  tests/rehearsal/test_launch.py::test_killed_program_leaves_no_mount_and_no_changes
+"""
 
 from __future__ import annotations
 

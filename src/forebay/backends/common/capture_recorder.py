@@ -1,6 +1,15 @@
 """Graph capture for the ability `Captures`: dependencies, membership of queues, conditions and CUDA's rules.
 
 A backend derives from `CaptureRecorder` and adds how a graph is launched; `capturing_queue` has the part of its queues.
+
+# Note [Ticks of captures]
+What is captured is not executed, so its ticks are never reached. They are negative numbers of all captures together:
+code that compares ticks tells the two kinds apart, and a queue that waits for a negative tick joins the capture, which
+is CUDA's rule for streams and events in terms of the contract. Ticks from before the capture stay valid and can be
+queried and waited for, as the allocator does to release memory meanwhile. Waiting for a tick of a capture by the host
+is an error, never a wait without an end. Rejected: ticks that go on from those of the queue, which a launch between the
+capture and the wait would reach by accident.
+Test: tests/runtime/graphs/test_replay.py::test_events_fork_and_join_captured_streams
 """
 
 from __future__ import annotations
@@ -29,7 +38,7 @@ from forebay.spi import CapturedNode, Queue
 __all__ = ["CaptureRecorder", "CapturedMark", "wait_in_capture"]
 
 _Frontier = frozenset[int]  # the nodes on which the next node of a queue depends
-_ticks = count(-1, -1)  # ticks of all captures; negative, as ticks of queues are positive
+_ticks = count(-1, -1)  # Note [Ticks of captures]
 
 
 class CapturedMark(NamedTuple):

@@ -1,7 +1,12 @@
 """Expandable address space of the CPU device: pages are committed and decommitted by the operating system.
 
-Memory is counted before it is committed and until it is decommitted. So after a call that was interrupted by a signal
-handler, too much is counted rather than too little, and repeating the call corrects the count.
+# Note [Pages are counted first]
+Memory is counted before it is committed and until it is decommitted. After a call that a signal handler has
+interrupted, too much is counted rather than too little, so that the capacity is never exceeded; the caller cannot know
+which pages were committed, so repeating the call is permitted and corrects the count. A lock is held during the
+system's calls, as address space could otherwise be released, and mapped anew by others, before the call. Rejected:
+refusing to commit a page twice, and counting after the system's call, which an interrupt in between would skip.
+Test: tests/backends/host/test_address_space.py::test_repeating_an_interrupted_call_corrects_its_effect
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ class HostAddressSpaces:
     def __init__(self, port: MemoryOwner) -> None:
         self._port = port
         self._spaces = PageLedger(port.name)
-        # Held during system calls: otherwise address space could be released and mapped anew by others before the call.
+        # Held during system calls: Note [Pages are counted first].
         self._calling = threading.RLock()
 
     def reserve(self, nbytes: int, page: int) -> int:

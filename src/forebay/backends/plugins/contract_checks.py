@@ -1,9 +1,13 @@
 """Runtime checks of the vendor contract, so that errors of a package's backend are attributed to it.
 
+# Note [Checked backends keep their identity]
 `wrap_with_checks` assigns a driver, and every port and queue that it creates, a subclass of its class, in which the
-methods of the contract are wrapped; the objects keep their identity and their abilities. A method that raises anything
-but forebay's errors, or returns a value that the contract does not allow, raises a DeviceError that names the backend.
-Objects whose `__class__` cannot be assigned are not checked.
+methods of the contract are wrapped. The objects stay the same: code tests for abilities with isinstance, and compares
+queues by identity. A method that raises anything but forebay's errors, or returns a value that the contract does not
+allow, raises a DeviceError that names the backend, so that the allocator's tables never contain it. Objects whose
+`__class__` cannot be assigned are not checked. Rejected: a proxy, which loses abilities and identity, and checks in
+the runtime, which backends of forebay would pay for.
+Test: tests/backends/plugins/test_contract_checks.py::test_reserve_rejects_overlapping_segment
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Base class of the caching allocators: a native block pool over one port, with deferred frees and OOM handling.
 
+The pool only has the tables: Note [Pools call nothing].
+
 A subclass decides which memory to reserve and in which order to try recovery steps when no cached block fits: CUDA's
 segments (`segment_allocator`), Metal's heaps (`heap_allocator`). A destructor, a signal handler or another thread may
 run between any two statements: Note [Memory is in a table at every moment], Note [Deferred frees].

@@ -57,7 +57,10 @@ class Capture:
     hosts: set[OpenDevice] = field(default_factory=set)  # the CPU, if the graph copies from or to its memory
 
     def draw(self, state: PhiloxState, words: int) -> tuple[int, int]:
-        """Reserve random words. Return the state's index in this capture and the reserved offset from its start."""
+        """Reserve random words. Return the state's index in this capture and the reserved offset from its start.
+
+        See Note [Positions of draws].
+        """
         if self.bodies:
             raise RuntimeError("RNG within data-dependent conditional nodes is not supported yet.")
         if state not in self.drawn and (graph := self.owner()) is not None:

@@ -1,4 +1,15 @@
-"""Capsules of DLPack, by which libraries of one process share memory, in either form: with or without a version."""
+"""Capsules of DLPack, by which libraries of one process share memory, in either form: with or without a version.
+
+# Note [Lifetimes of DLPack]
+A capsule keeps the owner of its memory alive until the consumer deletes the tensor, and nobody says when and where that
+is: in any thread, with or without the GIL, while the interpreter exits, and later. An export is therefore freed by C
+code, which takes the GIL only if the interpreter still gives it; afterwards the owner remains. A capsule is consumed
+once, which renames it: from then on its destructor frees nothing, and a second consumer is refused. An imported tensor
+is freed with its object, but not in a forked child, where the memory belongs to the parent. Rejected: a deleter in
+Python, which cannot run without an interpreter, and where a signal handler may raise.
+Test: tests/runtime/memory/test_dlpack.py::test_capsules_and_consumers_may_outlive_the_interpreter,
+  tests/runtime/memory/test_dlpack.py::test_owner_lives_until_the_capsule_or_its_consumer_is_deleted
+"""
 
 from typing import Any, Final, final
 

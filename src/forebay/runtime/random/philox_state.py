@@ -1,4 +1,15 @@
-"""The position of a generator in Philox's sequence, which several generators can share."""
+"""The position of a generator in Philox's sequence, which several generators can share.
+
+# Note [Positions of draws]
+Numbers equal PyTorch's on a GPU bit for bit, so each draw takes as many words as CUDA's kernel: what each of its
+threads draws, rounded up to a multiple of 4, whatever the tensor needs (`launch_geometry`). The position is one tuple
+that is replaced under a lock, so that threads draw different numbers and a reader needs no lock. A captured draw has an
+offset from the start of the replay; each launch inserts seed and offset, and advances each state by all draws of the
+graph, so that draws outside and inside graphs interleave as on a GPU. A graph has the states, not the generators, which
+may get another one. Rejected: a sequence for each thread, and a position that counts elements.
+Test: tests/runtime/random/test_fill.py::test_offset_advances_as_in_pytorch,
+  tests/runtime/graphs/test_random_numbers.py::test_replays_continue_the_generators_sequence
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Export of device memory to other libraries: capsules of DLPack, and `__cuda_array_interface__`."""
+"""Export of device memory to other libraries: capsules of DLPack, and `__cuda_array_interface__`.
+
+A capsule keeps the memory alive: Note [Lifetimes of DLPack].
+"""
 
 from __future__ import annotations
 

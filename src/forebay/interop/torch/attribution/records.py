@@ -1,4 +1,14 @@
-"""Records of allocations, and those that are alive at the peak of a device."""
+"""Records of allocations, and those that are alive at the peak of a device.
+
+# Note [Records of the peak]
+What held the peak is known only when the program has ended, and a program of any length may make millions of
+allocations. So a record that is freed is kept only if it was alive at the newest peak, and all of these are dropped
+when a higher one is reached: a program needs no more memory than its largest number of live tensors. A block is counted
+by the allocator before its record exists, so the record that follows a new peak belongs to it. Frees come from
+destructors that execute no Python code (Note [Storages are deleted in one step]), in a list that the next call takes
+into account. Rejected: a copy of all live records at each peak, as nearly each allocation of a forward pass is one.
+Test: tests/interop/torch/attribution/test_records.py::test_every_peak_equals_that_of_a_plain_recount
+"""
 
 from __future__ import annotations
 
@@ -31,10 +41,7 @@ class Record:
 
 
 class DeviceUse:
-    """The live records of a device, and those that were alive at its peak.
-
-    A record that was freed is kept only while it belongs to the newest peak: a program of any length needs no more
-    memory than its largest number of live tensors.
+    """The live records of a device, and those that were alive at its peak: Note [Records of the peak].
 
     Attributes
     ----------

@@ -1,9 +1,16 @@
 """`torch.compile` on emulated devices: Dynamo knows the replaced functions, and Inductor's graphs run uncompiled.
 
-Dynamo, which traces programs, keeps tables by function, and would trace the kernels of emulated devices when graphs
-call them. Inductor, which compiles traced graphs for GPUs, needs Triton
-and a GPU. Graphs with tensors of an emulated device run operator by operator instead, as with the backend "aot_eager":
-what the backward pass keeps is chosen as by Inductor, but operators are not fused.
+# Note [Tables by function]
+Dynamo, which traces programs, and TorchScript keep tables by function object. A function that a patch has replaced is
+not in them, so that a graph would break there, and one that was replaced remains in them after the patch. The tables
+are therefore cleared when functions are replaced and when they are restored, and Dynamo skips the kernels of emulated
+devices, which it would trace when graphs call them. Rejected: changing the functions in place (`__code__`), as most are
+C functions.
+Test: tests/interop/torch/devices/test_compilation.py::test_kernels_are_executed_not_traced
+
+Inductor, which compiles traced graphs for GPUs, needs Triton and a GPU. Graphs with tensors of an emulated device run
+operator by operator instead, as with the backend "aot_eager": what the backward pass keeps is chosen as by Inductor,
+but operators are not fused.
 """
 
 from __future__ import annotations
@@ -23,7 +30,7 @@ from forebay.interop.torch.devices.python_names import NameReplacements
 
 __all__ = ["forget_compiled", "forget_functions", "replace_compilation"]
 
-_CACHES = {  # functions that keep tables of PyTorch's functions, by module
+_CACHES = {  # functions that keep such tables, by module: Note [Tables by function]
     "torch.overrides": ("_get_overridable_functions",),
     "torch._dynamo.trace_rules": ("get_torch_obj_rule_map",),
     "torch._dynamo.variables.torch": ("get_overridable_functions", "TorchInGraphFunctionVariable._get_handlers"),

@@ -1,8 +1,14 @@
 """Tensors of emulated devices that a program still has when PyTorch has been restored: each use raises WrongState.
 
-PyTorch itself has no kernels for them, and where C++ code does not look for one, it would read an address that is not
-theirs. What is replaced here affects only such tensors, and stays until the next patch begins: their number is not
-known when they are deleted, which must execute no Python code.
+# Note [Tensors after the end]
+A program may still have tensors of emulated devices when the patch or the emulation has ended. PyTorch itself has no
+kernels for them, and where C++ code does not look for one, it would read an address that is not theirs, or ask a driver
+that does not exist, and end the process. So kernels for all operators of CUDA's dispatch keys raise WrongState, and so
+do the methods that read an address; operators on the CPU have other keys and stay. The device guard stays, too, as the
+autograd engine asks it about gradients. What is replaced affects only such tensors, and stays until the next patch
+begins: their number is not known when they are deleted, which must execute no Python code (Note [Storages are deleted
+in one step]). Rejected: making the addresses valid, as a result would be wrong without an error.
+Test: tests/interop/torch/devices/test_ended_tensors.py::test_each_use_after_the_end_of_a_patch_raises
 """
 
 from __future__ import annotations

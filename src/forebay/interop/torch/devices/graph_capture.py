@@ -1,8 +1,15 @@
 """Capture of operators on emulated devices in CUDA graphs.
 
-A captured operator runs once, to know its results, which are allocated from the graph's pool. What it writes into older
-memory is undone at the end of the capture. Its replay is a function in the queue: it runs the kernel again on tensors
-over the same values, and copies new results into the values of the captured ones.
+# Note [Captured operators run once]
+On a GPU, a captured operator does not run; here its results must be known, and are allocated from the graph's pool. So
+it runs, and what it writes into older memory is restored at the end of the capture: a program that captures a training
+step must not train. Its replay is a function in the queue, which runs the kernel again on tensors over the same values
+and copies new results into the values of the captured ones; their addresses are those of the capture. An operator that
+another one calls is a part of it and is not recorded. The values of memory that the capture frees are kept, as the
+graph may use them, but not its blocks, which the graph's pool reuses. Without values, an empty function is recorded, so
+that the graph has work. Rejected: recording the operators without running them, as their results need shapes and memory
+at once.
+Test: tests/interop/torch/devices/test_graph_capture.py::test_running_statistics_change_at_the_replay
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
-"""Registrations of kernels in PyTorch's dispatcher, which last until they are closed, also at the exit of Python."""
+"""Registrations of kernels in PyTorch's dispatcher, which last until they are closed, also at the exit of Python.
+
+# Note [Registrations outlive exit handlers]
+An exit handler or a destructor of the program may use tensors after PyTorch's exit handlers and after the end of this
+module. PyTorch removes the kernels of a registration by a finalizer at exit, or when the object is deleted, and an
+operator would then find none. So the finalizer is switched off, and the list of registrations is never deleted:
+PyTorch's dispatcher releases the kernels with the process. Rejected: an exit handler of our own, as those of the
+program may run later.
+Test: tests/interop/torch/devices/test_ended_tensors.py::test_exit_handlers_and_destructors_of_the_program_use_tensors
+"""
 
 from __future__ import annotations
 
@@ -10,9 +19,7 @@ import torch
 
 __all__ = ["close_library", "open_library"]
 
-# Never deleted: a destructor or an exit handler of the program may use tensors after PyTorch's exit handlers and after
-# the end of this module. PyTorch's dispatcher releases the kernels with the process.
-_open: list[Any] = []
+_open: list[Any] = []  # never deleted: Note [Registrations outlive exit handlers]
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_open))
 
 

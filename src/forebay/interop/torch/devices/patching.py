@@ -108,7 +108,7 @@ class Patch:
                 raise WrongState("patch() is active already: leave its with block first")
             if not forebay.cuda.is_available():
                 raise WrongState("there is no CUDA device: call forebay.emulate('cuda') before patch()")
-            interfaces = CudaInterfaces()
+            interfaces = CudaInterfaces()  # Note [Patched interfaces of PyTorch]
             names = NameReplacements()
             kernels = Kernels(special_kernels(), values.device, COMPOSITES)
             values.set_mode(self._mode)
@@ -240,7 +240,7 @@ def _replace_names(names: NameReplacements) -> None:
     names.replace(torch.cuda.graphs.graph, "default_capture_stream", None)  # of an emulation before
     names.replace(torch.cuda, "_initialized", True)  # torch.utils.checkpoint reads it, for instance
     for module in (torch.cuda, torch.cuda.graphs):
-        names.replace(module, "CUDAGraph", TorchGraph)
+        names.replace(module, "CUDAGraph", TorchGraph)  # Note [Captured operators run once]
     names.replace(torch._C, "_has_cuda", True)
     if torch.version.cuda is None:  # a build for the CPU
         names.replace(torch.version, "cuda", _CUDA_VERSION)

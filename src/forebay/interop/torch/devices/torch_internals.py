@@ -1,8 +1,15 @@
 """Installation of CUDA's C++ interfaces in a PyTorch that has no driver: the device guard and the hooks.
 
+# Note [Patched interfaces of PyTorch]
 PyTorch keeps a table of device guards, one for each type of device, which change the current device and stream of C++
 code such as the autograd engine, and an object of hooks that says whether CUDA exists. Both belong to the part of
-PyTorch that needs NVIDIA's libraries. Their C++ interfaces are read from the header files that every wheel contains.
+PyTorch that needs NVIDIA's libraries. They are replaced by copies of objects that do nothing (the guard of meta
+tensors, the hooks of a build without CUDA), in whose tables a few methods are functions of `_device_guard`. The
+positions of the methods are counted in the header files that every wheel contains, bases first, as they differ between
+versions; if a name is missing there, the patch raises Unsupported before it has changed anything. The guard stays while
+tensors are alive (Note [Tensors after the end]). Rejected: a C++ extension, which needs a compiler at the user's and a
+build for each version.
+Test: tests/interop/torch/devices/test_patching.py::test_backward_allocates_on_the_stream_of_the_forward_pass
 """
 
 from __future__ import annotations

@@ -1,8 +1,13 @@
 """Values that are known although none are computed: constants of a few elements, and what is computed from them.
 
+# Note [Known values]
 A program without values can read masks, lengths and labels that come from the host, but not results of its model. The
-known values of a memory are a small storage on the CPU. An operator whose tensors are all known is computed on the CPU
-as well; any other makes what it writes unknown.
+known values of a memory are a small storage on the CPU (32 KiB at most), of the memory and not of a tensor, as views
+share it. An operator whose tensors are all known is computed on the CPU as well; any other makes what it writes
+unknown, before it runs, so that an error leaves nothing that is wrong. Random numbers are never known. A value that is
+taken for known although it is not would lead the program another way than on a GPU, without an error; one that is
+forgotten only raises DataDependent. Rejected: tracking elements, as masks are written by views and indices of any form.
+Test: tests/interop/torch/kernels/test_known_values.py::test_unknown_values_are_not_taken_for_known_ones
 """
 
 from __future__ import annotations
@@ -109,7 +114,7 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
         given = _given(args, keywords, written)
         copies: dict[int, torch.Tensor] = {}
         if not _are_known(args, keywords, only_written):
-            forget_values(given)
+            forget_values(given)  # first: Note [Known values]
             return kernel(*args, **keywords)
         known = _read_all(args, keywords, copies, only_written)
         try:
