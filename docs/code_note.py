@@ -1,4 +1,7 @@
-"""Directives that show the named notes of the code: `code-note` one of them, `code-notes` all (tools/code_notes.py)."""
+"""Directives that show the named notes of the code: `code-note` one of them, `code-notes` all (tools/code_notes.py).
+
+The reference of the public names leaves out the notes that are in docstrings.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from sphinx.util.docutils import SphinxDirective
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
-from code_notes import Note, find_notes  # noqa: E402 -- tools/ is no package
+from code_notes import Note, find_notes, read_notes  # noqa: E402 -- tools/ is no package
 
 
 class _NotesOfCode(SphinxDirective):
@@ -59,8 +62,15 @@ class CodeNotes(_NotesOfCode):
         return sections
 
 
+def _without_notes(_app: Sphinx, _what: str, name: str, _object: object, _options: object, lines: list[str]) -> None:
+    """Remove the notes from a docstring."""
+    for note in reversed(read_notes(name, "\n".join(lines))):
+        del lines[note.line - 1 : note.last_line]
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
     app.add_directive("code-note", CodeNote)
     app.add_directive("code-notes", CodeNotes)
+    app.connect("autodoc-process-docstring", _without_notes, priority=100)  # before napoleon
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,8 +1,8 @@
 """NumPy arrays in the memory of a CPU device, through NumPy's data-allocation handler (NEP 49).
 
 Array data of at least SMALLEST bytes is allocated by the device's caching allocator: it is cached, counted, recorded in
-the memory history and limited by the capacity. Smaller arrays use NumPy's previous allocator. See Note [Arrays outlive
-their handler].
+the memory history and limited by the capacity. Smaller arrays use NumPy's previous allocator. Arrays may outlive the
+installation: each is freed by the allocator that allocated it.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def install(device: DeviceLike = "cpu", *, smallest: int = SMALLEST) -> None:
 def uninstall() -> None:
     """Allocate new arrays from NumPy's previous allocator again. Existing arrays keep their memory. Idempotent."""
     _calls.count += 1
-    for hook in _installed.values():
+    for hook in _installed.values():  # their functions stay: Note [Arrays outlive their handler]
         hook.serving = False
 
 

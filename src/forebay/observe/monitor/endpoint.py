@@ -9,7 +9,7 @@ without a garbage collection, which would run finalizers of the program in this 
 for figures that are being collected; a child has no endpoint and closes what it inherited. All clients are waited for
 at once, so that one that stops delays no other. Rejected: a thread for each client, and a process beside the program,
 which cannot see its allocator.
-Test: tests/observe/monitor/test_endpoint.py::test_finalizers_of_the_program_run_in_its_own_threads,
+Test: tests/observe/monitor/test_endpoint.py::test_figures_are_collected_without_collecting_garbage,
   tests/observe/monitor/test_endpoint.py::test_thread_is_not_listed_and_has_no_low_descriptor
 """
 
@@ -43,8 +43,8 @@ class Endpoint:
 
     Notes
     -----
-    `forebay run` has one. See Note [Endpoint in a foreign program]. A forked child has no endpoint until it calls
-    `start`.
+    `forebay run` has one. The thread is not one of `threading.enumerate()`. A fork waits up to a second for figures
+    that are being collected. A forked child has no endpoint until it calls `start`.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Endpoint:
             connections.register(listener, select.POLLIN)
             unfinished.replace(path)
             self._socket, self._path, self._identity = listener, path, identity_of(listener)
-            with signals_blocked():
+            with signals_blocked():  # see Note [Endpoint in a foreign program]
                 start_new_thread(self._serve, (listener, self._identity, connections))
         except BaseException as error:
             self._socket = None

@@ -1,13 +1,13 @@
 """Steps of an allocator that no signal handler or RecursionError can split.
 
 # Note [Reservations are one step]
-A signal handler that raises (Ctrl-C, a timer) may do so between any two Python instructions: also between the return
-of `Port.reserve` and the statement that stores the address, and the segment would be lost. Python cannot defer the
+A signal handler that raises (Ctrl-C, a timer) may do so between any two Python instructions: also between the return of
+`Port.reserve` and the statement that stores the address, and the segment would be lost. Python cannot defer the
 exception, so these functions are compiled: they call the port and change the table without an instruction in between.
 For the same reason a release removes an entry and calls the port in one step. The pool adopts a segment and allocates
-its first block in one call, or another thread would get the block, and the request that reserved it would fail. That
-of a port written in Python can still be interrupted inside the port's own method. Rejected: a second search for the
-block, and `try` around the call, which begins after it.
+its first block in one call, or another thread would get the block, and the request that reserved it would fail. A port
+written in Python can still be interrupted inside its own method. Rejected: a second search for the block, and `try`
+around the call, which begins after it.
 Test: tests/process/test_interrupts.py::test_interrupts_lose_no_memory,
   tests/runtime/allocator/test_segment_allocator.py::test_new_segment_serves_the_request_that_reserved_it
 """

@@ -17,7 +17,7 @@ Destructors, daemon threads and other exit handlers may use tensors to the very 
 seconds for their work, and what was dropped is a warning; but memory is not released, as an array that is read later
 would end the process. Threads that remain at the exit are daemons, and the errors that closed queues raise in them are
 not reported. Rejected: closing the devices, as a destructor that runs later would write to unmapped memory.
-Test: tests/process/test_exit.py::test_daemon_threads_may_use_devices_during_exit
+Test: tests/process/test_exit.py::test_earlier_exit_handlers_run_after_queues_are_closed
 """
 
 from __future__ import annotations
