@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import signal
 import threading
 import warnings
 
@@ -15,6 +16,7 @@ import forebay
 from forebay import backends, random
 from forebay.backends.host.driver import HostPort
 from forebay.runtime.random import generator as generators
+from forebay.runtime.random import philox_state
 from forebay.runtime.random.launch_geometry import REFERENCE, Geometry, launches
 from forebay.spi import DeviceProps
 
@@ -185,7 +187,7 @@ def test_forked_child_has_own_lock_and_state(generator):
     locked, release = threading.Event(), threading.Event()
 
     def hold_lock():
-        with generators._lock:
+        with generators._lock, philox_state._lock:
             locked.set()
             release.wait(20)
 
@@ -196,6 +198,8 @@ def test_forked_child_has_own_lock_and_state(generator):
         warnings.simplefilter("ignore", DeprecationWarning)  # about forking a multithreaded process
         child = os.fork()
     if child == 0:
+        signal.alarm(20)  # ends a child that waits for a lock
+        generators.reset_kind("none")
         os._exit(0 if generator.advance(4) == (7, 0) else 1)
     release.set()
     thread.join()

@@ -9,7 +9,7 @@ is CUDA's rule for streams and events in terms of the contract. Ticks from befor
 queried and waited for, as the allocator does to release memory meanwhile. Waiting for a tick of a capture by the host
 is an error, never a wait without an end. Rejected: ticks that go on from those of the queue, which a launch between the
 capture and the wait would reach by accident.
-Test: tests/runtime/graphs/test_replay.py::test_events_fork_and_join_captured_streams
+Test: tests/runtime/graphs/test_replay.py::test_graph_captures_joined_stream
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ with sleeping threads cannot be destroyed. Devices become unusable (`Forked`), e
 goes on with its own copy of the memory, so a handler waits before the fork, five seconds at most, for the work that the
 child would miss. Rejected: opening a device again on request, as the child could not use the tensors of its parent; and
 running the pending work in the child, too, as it may act on files that both share.
-Test: tests/process/test_fork.py::test_fork_while_other_threads_allocate,
-  tests/process/test_fork.py::test_queued_work_completes_before_the_fork
+Test: tests/process/test_fork.py::test_queued_work_completes_before_the_fork,
+  tests/runtime/random/test_generator.py::test_forked_child_has_own_lock_and_state
 
 # Note [Exit]
 Destructors, daemon threads and other exit handlers may use tensors to the very end. Queues are closed, after five

@@ -7,7 +7,7 @@ when a higher one is reached: a program needs no more memory than its largest nu
 by the allocator before its record exists, so the record that follows a new peak belongs to it. Frees come from
 destructors that execute no Python code (Note [Storages are deleted in one step]), in a list that the next call takes
 into account. Rejected: a copy of all live records at each peak, as nearly each allocation of a forward pass is one.
-Test: tests/interop/torch/attribution/test_records.py::test_every_peak_equals_that_of_a_plain_recount
+Test: tests/interop/torch/attribution/test_records.py::test_records_at_the_peak_are_those_alive_then
 """
 
 from __future__ import annotations

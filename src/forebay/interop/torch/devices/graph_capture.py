@@ -9,7 +9,7 @@ another one calls is a part of it and is not recorded. The values of memory that
 graph may use them, but not its blocks, which the graph's pool reuses. Without values, an empty function is recorded, so
 that the graph has work. Rejected: recording the operators without running them, as their results need shapes and memory
 at once.
-Test: tests/interop/torch/devices/test_graph_capture.py::test_running_statistics_change_at_the_replay
+Test: tests/interop/torch/devices/test_graph_capture.py::test_captured_training_step_is_the_eager_one
 """
 
 from __future__ import annotations
