@@ -104,11 +104,21 @@ Block* Pool::allocate_from(Block* block, uint64_t size, uint64_t nbytes, uint32_
 
 bool Pool::begin_free(Block* block, uint32_t stack) {
   const Segment& segment = *block->segment;
-  if (segment.free_list->partition->defers_frees) block->users.push_back(segment.queue);
-  const bool pending = !block->users.empty();
+  const bool waits = segment.free_list->partition->defers_frees;
+  const bool pending = waits || !block->users.empty();
   if (pending) {  // first, as it may throw
-    deferred_.push_back(last_serial_ + 1);
-    pending_frees_.emplace(block->serial = ++last_serial_, block);
+    const uint64_t serial = last_serial_ + 1;
+    const auto added = pending_frees_.emplace(serial, block).first;
+    const size_t count = deferred_.size();
+    try {
+      deferred_.push_back(serial);
+      if (waits) block->users.push_back(segment.queue);
+    } catch (...) {
+      deferred_.resize(count);
+      pending_frees_.erase(added);
+      throw;
+    }
+    block->serial = last_serial_ = serial;
     block->state = State::PendingFree;
   }
   live_.erase(block);
@@ -257,9 +267,10 @@ PoolPartition* Pool::partition_or_default(uint32_t pool_id) {
 }
 
 FreeList* Pool::free_list(PoolPartition* partition, uint64_t queue, bool small) {
-  auto& list = partition->lists[small ? 1 : 0][queue];
-  if (!list) list = std::make_unique<FreeList>(partition, small);
-  return list.get();
+  auto& lists = partition->lists[small ? 1 : 0];
+  const auto found = lists.find(queue);
+  if (found != lists.end()) return found->second.get();
+  return lists.emplace(queue, std::make_unique<FreeList>(partition, small)).first->second.get();
 }
 
 void Pool::insert_free(Block* block) {

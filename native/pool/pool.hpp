@@ -5,9 +5,10 @@
 // held across Python or a driver (Note [The GIL is the mutex of pools]), and so that it can be tested, replayed and
 // fuzzed without a device. `try_allocate` returns a block or nothing, and Python decides what happens then (Note
 // [Recovery steps]). Each operation allocates the host memory that it needs (a record for a split remainder, a slot of
-// a table) before it changes anything: std::bad_alloc leaves the pool unchanged. Rejected: a callback that reserves
-// memory, in which the tables would be half changed.
-// Test: native/tests/test_pool.cpp
+// a table) before it changes anything: std::bad_alloc leaves the pool as it was; memory that it was given with the
+// request may stay, as a free block. Rejected: a callback that reserves memory, in which the tables would be half
+// changed.
+// Test: native/tests/test_pool.cpp::operations_without_memory_change_nothing
 //
 // The caller adds segments (adopt), removes them (evict) and reports when the queues that use a freed block are done
 // with it (complete_free). An expandable segment is address space whose pages the caller commits and decommits

@@ -26,10 +26,11 @@ Block* Pool::create_segment(uint64_t address, uint64_t size, uint64_t queue, uin
       size >= kMaxRequest)
     throw_invalid_segment(address, size, "is invalid: both must be multiples of " + std::to_string(kMinBlockSize));
   if (overlaps(address, size)) throw_invalid_segment(address, size, "would overlap another");
+  ensure_spares(1);  // first, as the next line
+  Segment& segment = segments_[address];
   Block* block = new_record();
   if (rank == kNextRank) rank = adopted_segments_;
   ++adopted_segments_;
-  Segment& segment = segments_[address];
   segment = Segment{address, size, queue, rank, list->small, page_size, stack, list, block};
   block->address = address;
   block->size = size;
@@ -122,8 +123,9 @@ std::vector<Evictable> Pool::evictable(bool small, uint32_t pool_id, bool expand
 
 void Pool::create_partition(uint32_t pool_id, bool allows_splits, bool defers_frees) {
   PoolLock lock(mutex_);
-  auto& partition = partitions_[pool_id];
-  if (partition == nullptr) partition = std::make_unique<PoolPartition>();
+  auto at = partitions_.find(pool_id);
+  if (at == partitions_.end()) at = partitions_.emplace(pool_id, std::make_unique<PoolPartition>()).first;
+  PoolPartition* const partition = at->second.get();
   partition->pool_id = pool_id;
   partition->allows_splits = allows_splits;
   partition->defers_frees = defers_frees;

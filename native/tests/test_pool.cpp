@@ -1,7 +1,9 @@
 // Tests of the pool and of each table it uses.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <new>
 #include <random>
 #include <set>
 #include <string>
@@ -29,6 +31,21 @@ struct PoolTest {
 }  // namespace forebay
 
 using namespace forebay;
+
+// Memory of the host: the allocation after `until_failure` others fails. Not inlined, else the compiler reports
+// mismatched allocation functions.
+static thread_local int64_t until_failure = -1;  // below 0: none fails
+
+[[gnu::noinline]] void* operator new(size_t nbytes) {
+  if (until_failure >= 0 && until_failure-- == 0) throw std::bad_alloc();
+  if (void* memory = std::malloc(nbytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void* operator new(size_t nbytes, const std::nothrow_t&) noexcept {
+  return until_failure >= 0 && until_failure-- == 0 ? nullptr : std::malloc(nbytes);
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace {
 
@@ -271,6 +288,86 @@ TEST(ring_without_memory_to_grow_keeps_its_size) {
   ScarceEntry::available = true;
   ring.next().number = 50'000;
   CHECK(ring.size() == 32'768 && ring[ring.size() - 1].number == 50'000);  // it does not grow later
+}
+
+// Note [Pools call nothing]: each operation is attempted with the first, the second, ... allocation failing, until none
+// does. A failure changes nothing that a caller can see; memory that the pool was given may stay, as free memory.
+TEST(operations_without_memory_change_nothing) {
+  Pool pool;
+  const auto seen = [&] {
+    std::vector<std::tuple<uint64_t, uint64_t, State, size_t>> rows;
+    pool.walk(
+        [&](const Segment& segment) { rows.emplace_back(segment.address, segment.size, State::Gap, 0); },
+        [&](const Block& block) { rows.emplace_back(block.address, block.size, block.state, block.users.size()); });
+    return std::make_tuple(rows, pool.counts(), pool.partitions_with_segments());
+  };
+  int failures = 0;
+  const auto attempt = [&](auto operation, bool may_keep_memory = false) {
+    for (int64_t count = 0;; ++count) {
+      const auto before = seen();
+      try {
+        until_failure = count;
+        operation();
+        until_failure = -1;
+        CHECK(pool.check_invariants() == nullptr);
+        return;
+      } catch (const std::bad_alloc&) {
+        until_failure = -1;
+        ++failures;
+        CHECK(pool.check_invariants() == nullptr);
+        if (may_keep_memory && seen() != before) return;
+        CHECK(seen() == before);
+      }
+    }
+  };
+  pool.set_policy(Policy(std::vector<uint64_t>(16, 1), kUnlimited, kUnlimited, kLargeSegment, true, false, false));
+  std::mt19937 random(1);
+  std::vector<Block*> live;
+  uint64_t next = kBase;
+  for (int step = 0; step < 1000; ++step) {
+    const uint64_t queue = random() % 3, nbytes = 1 + random() % (3 * kMiB);
+    const auto partition = static_cast<uint32_t>(random() % 3);
+    Block* made = nullptr;
+    Block* some = live.empty() ? nullptr : live[random() % live.size()];
+    switch (random() % 7) {
+      case 0:
+        if (partition != 0) attempt([&] { pool.create_partition(partition, true, partition == 2); });
+        attempt([&] { made = pool.adopt_and_allocate(nbytes, next, kLargeSegment, queue, 0, partition); }, true);
+        next += kLargeSegment;
+        break;
+      case 1:
+      case 2:
+        attempt([&] { made = pool.try_allocate(nbytes, queue, 0, partition); });
+        break;
+      case 3:
+        if (some != nullptr) attempt([&] { pool.record_stream(some, queue); });
+        break;
+      case 4:
+        if (some == nullptr) break;
+        attempt([&] { pool.free(some); });
+        live.erase(std::find(live.begin(), live.end(), some));
+        break;
+      case 5: {
+        const auto pending = pool.deferred();
+        if (pending.empty()) break;
+        std::set<uint64_t> serials;
+        for (const DeferredFree& each : pending) CHECK(serials.insert(each.serial).second);
+        attempt([&] { CHECK(pool.complete_free(pending[0].serial)); });
+        break;
+      }
+      default: {
+        if (step % 5 == 0) {
+          attempt([&] { pool.adopt_expandable(next, 10 * kLargeSegment, kSmallSegment, queue, false, 0); });
+          next += 10 * kLargeSegment;
+        }
+        PageRange range;
+        attempt([&] { range = pool.choose_pages(nbytes + kMiB, queue, 0); });
+        if (range.size != 0) attempt([&] { made = pool.commit_done(range.address, nbytes + kMiB, 0); }, true);
+      }
+    }
+    if (made != nullptr) live.push_back(made);
+  }
+  CHECK(failures > 100);
 }
 
 // StackTable
