@@ -9,6 +9,7 @@ GPU never waits for the host: work behind a function of the host is committed wh
 aborts command buffers that wait for longer than some seconds. Rejected: encoding each call at once, which an interrupt
 would leave half encoded.
 Test: tests/backends/metal/test_queue.py::test_interrupts_during_calls_of_metal_lose_nothing,
+  tests/backends/metal/test_queue.py::test_more_ticks_than_metal_permits_command_buffers_do_not_block,
   tests/backends/metal/test_queue.py::test_gpu_never_waits_for_a_host_function
 
 Work that fails while it is encoded is like work that fails on the GPU: its ticks are reached, and the next wait raises
