@@ -54,8 +54,8 @@ def test_process_that_a_shell_starts_without_the_emulation_is_named(run, mode):
 
 
 @pytest.mark.skipif(
-    subprocess.run([sys.executable, "-I", "-c", "import numpy"], capture_output=True, check=False).returncode != 0,
-    reason="NumPy is found through PYTHONPATH, which isolated processes ignore",
+    subprocess.run([sys.executable, "-I", "-c", "import numpy, rich"], capture_output=True, check=False).returncode != 0,
+    reason="NumPy and Rich are found through PYTHONPATH, which isolated processes ignore",
 )
 def test_isolated_process_counts_and_others_without_pytorch_do_not_matter(run):
     found = run(f"""
