@@ -74,13 +74,15 @@ def test_reason_is_given_without_a_gpu(root, tmp_path):
 
 
 def test_gpu_that_others_use_is_named_in_one_line(root, tmp_path):
-    """By the NVML of nvidia-ml-py, of which this is a stand-in: the software driver has no other users."""
+    """By nvidia-ml-py with two functions replaced: the software driver has no other users."""
     (tmp_path / "pynvml.py").write_text(
         dedent("""
+        import sys
+        from importlib.machinery import PathFinder
+        from pathlib import Path
         from types import SimpleNamespace as Object
-        nvmlInit = nvmlShutdown = lambda: None
-        nvmlSystemGetDriverVersion = lambda: "580.1"
-        nvmlDeviceGetHandleByIndex = lambda index: index
+        others = [each for each in sys.path if each != str(Path(__file__).parent)]
+        exec(Path(PathFinder.find_spec("pynvml", others).origin).read_text())
         nvmlDeviceGetMemoryInfo = lambda device: Object(used=30 << 30)
         nvmlDeviceGetComputeRunningProcesses = lambda device: [Object(pid=7), Object(pid=8)]
         """)

@@ -65,6 +65,7 @@ class KernelCache:
         bytes or None
             The content; None if there is none.
         """
+        # A file that cannot be trusted is missing: Note [Cache of kernels].
         from forebay._base.trusted_folders import open_folder
 
         name = self._path(key).name

@@ -54,7 +54,9 @@ def test_process_that_a_shell_starts_without_the_emulation_is_named(run, mode):
 
 
 @pytest.mark.skipif(
-    subprocess.run([sys.executable, "-I", "-c", "import numpy, rich"], capture_output=True, check=False).returncode != 0,
+    bool(
+        subprocess.run([sys.executable, "-I", "-c", "import numpy, rich"], capture_output=True, check=False).returncode
+    ),
     reason="NumPy and Rich are found through PYTHONPATH, which isolated processes ignore",
 )
 def test_isolated_process_counts_and_others_without_pytorch_do_not_matter(run):
