@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, fields
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from forebay import backends
 from forebay._base import config
@@ -13,6 +13,7 @@ from forebay._base.device_spec import DeviceLike
 from forebay.cuda._kind import CUDA
 from forebay.errors import ForebayError, ForebayWarning
 from forebay.names.devices import DeviceContext, DeviceFunctions, DeviceGuard
+from forebay.names.kind import DeviceKind
 from forebay.runtime.devices.open_device import open_device_indices
 from forebay.runtime.tensors.tensor import Tensor
 from forebay.spi import DeviceProps, Peers
@@ -63,7 +64,7 @@ class device(DeviceContext):  # noqa: N801 -- PyTorch's name
     1
     """
 
-    kind = CUDA
+    kind: ClassVar[DeviceKind] = CUDA
 
 
 class device_of(device):  # noqa: N801 -- PyTorch's name

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from forebay._base.device_spec import DeviceLike
 from forebay.errors import Unsupported
 from forebay.mtia._kind import MTIA
 from forebay.names.devices import DeviceContext, DeviceFunctions
+from forebay.names.kind import DeviceKind
 from forebay.spi import DeviceProps
 
 __all__ = [
@@ -44,7 +45,7 @@ class device(DeviceContext):  # noqa: N801 -- PyTorch's name
     As `torch.mtia.device`. Entering initialises MTIA but does not open a device.
     """
 
-    kind = MTIA
+    kind: ClassVar[DeviceKind] = MTIA
 
 
 def set_device(device: DeviceLike) -> None:

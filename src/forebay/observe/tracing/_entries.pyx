@@ -18,7 +18,7 @@ import time
 
 from forebay.backends.plugins import contract_checks
 from forebay.runtime.base import capture_state
-from forebay.runtime.allocator.metrics import ALLOCATED_BYTES, RESERVED_BYTES
+from forebay.runtime.allocator import metrics as _metrics
 
 OPERATION, MOMENT, WAITED, MEMORY, RANGE = range(5)
 UNKNOWN = object()
@@ -27,7 +27,7 @@ UNKNOWN = object()
 cdef object getframe = sys._getframe, clock = time.perf_counter_ns, captures = capture_state
 cdef object failures = contract_checks.FAILURES
 cdef int operation = OPERATION, waited = WAITED
-cdef object allocated_bytes = ALLOCATED_BYTES, reserved_bytes = RESERVED_BYTES
+cdef object allocated_bytes = _metrics.ALLOCATED_BYTES, reserved_bytes = _metrics.RESERVED_BYTES
 
 cdef extern from *:
     """

@@ -14,7 +14,7 @@ class _ThreadState(threading.local):
     contexts: tuple[str, ...] = ()
 
 
-thread_state = _ThreadState()
+thread_state: _ThreadState = _ThreadState()
 
 
 class Labels:
