@@ -21,7 +21,7 @@ from code_notes import Note, find_notes, read_notes  # noqa: E402 -- tools/ is n
 
 
 class _NotesOfCode(SphinxDirective):
-    """What both directives have in common."""
+    """Base class of both directives."""
 
     def show(self, note: Note, parent: nodes.Element) -> None:
         """Add the text of a note, its file and its tests."""

@@ -1,4 +1,4 @@
-"""Named notes of the code: each name has one definition, somebody refers to it, and a test fails without it."""
+"""Named notes of the code: each name has one definition and a reference, and a test fails without it."""
 
 from __future__ import annotations
 

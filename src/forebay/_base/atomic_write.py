@@ -3,7 +3,7 @@
 # Note [Files are replaced as a whole]
 A report, snapshot or cache may be written while the process is killed, the disk is full, or another process writes the
 same file; a reader must find the old content or the new one. So a file gets a temporary name beside it, made with
-O_EXCL, is synchronised, and is then renamed, all by descriptors of the folder, which nobody can exchange meanwhile. Any
+O_EXCL, is synchronised, and is then renamed, all by descriptors of the folder, which other users cannot exchange. Any
 exception, KeyboardInterrupt included, removes it. A device or a pipe is written directly, as renaming would replace it
 by a file. Rejected: writing in place, and a temporary file in another folder, from which a rename is a copy.
 Test: tests/_base/test_atomic_write.py::test_file_is_replaced_completely_or_not_at_all

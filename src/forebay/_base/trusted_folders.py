@@ -25,7 +25,7 @@ __all__ = [
 # decides:
 # * A folder is trusted if it belongs to the user, to root, or to the owner of "/" (in a container, root of the machine
 #   may have another number), and not everyone can write to it. With the sticky bit, as in /tmp, everyone may: no one
-#   can replace the files of others there. A `private` folder (caches, sockets) belongs to the user, and nobody else
+#   can replace the files of others there. A `private` folder (caches, sockets) belongs to the user, and no other user
 #   can write to it, sticky or not. The group may write to other folders, as many systems give each user a group.
 # * A symbolic link, in any component of a path, is followed only if its owner is one of these.
 # * In a shared folder, a file of someone else is not replaced, and a device or pipe of someone else not opened.

@@ -54,7 +54,7 @@ def check_output(output: Path | None, inputs: Iterable[Path], option: str, *, ov
 
 
 def _is_ours(path: Path) -> bool:
-    """Return True for an empty file, one in a format of ours, and what is no file: a folder is refused later."""
+    """Return True for an empty file, one in a format of forebay, and for a folder or device, which is refused later."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode) or found.st_size == 0:
         return True

@@ -47,7 +47,7 @@ class Installation:
         Raises
         ------
         WrongState
-            If another allocator was set meanwhile and is still in use.
+            If another allocator was set in the block and is still in use.
         """
         import cupy
 

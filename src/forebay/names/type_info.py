@@ -13,7 +13,7 @@ __all__ = ["finfo", "iinfo"]
 
 
 class _TypeInfo:
-    """What both classes have. Objects of one type are equal."""
+    """Base class of both. Objects of one type are equal."""
 
     type: DType
 

@@ -185,7 +185,7 @@ def test_destructor_that_finds_no_room_for_a_pending_call_is_completed(unraised)
     ignored = callback(lambda _: 0)
 
     @callback
-    def occupy(_):  # no other pending call runs meanwhile
+    def occupy(_):  # while it runs, no other pending call does
         nonlocal scripted
         while add(ignored, None) == 0:
             pass

@@ -6,7 +6,7 @@ A backend derives from `CaptureRecorder` and adds how a graph is launched; `capt
 What is captured is not executed, so its ticks are never reached. They are negative numbers of all captures together:
 code that compares ticks tells the two kinds apart, and a queue that waits for a negative tick joins the capture, which
 is CUDA's rule for streams and events in terms of the contract. Ticks from before the capture stay valid and can be
-queried and waited for, as the allocator does to release memory meanwhile. Waiting for a tick of a capture by the host
+queried and waited for, as the allocator does to release memory during it. Waiting for a tick of a capture by the host
 is an error, never a wait without an end. Rejected: ticks that go on from those of the queue, which a launch between the
 capture and the wait would reach by accident.
 Test: tests/runtime/graphs/test_replay.py::test_graph_captures_joined_stream

@@ -2,8 +2,8 @@
 
 # Note [Cache of kernels]
 What is read from the cache runs on the device with the rights of the program, and several processes write it at once. A
-file counts only if its folder is private to the user (Note [Trusted folders]), if it belongs to the user and nobody
-else can write to it, and if it has the digest of its key and content: a damaged file, or that of another key, is
+file counts only if its folder is private to the user (Note [Trusted folders]), if it belongs to the user and no
+other user can write to it, and if it has the digest of its key and content: a damaged file, or that of another key, is
 compiled again. Files are replaced as a whole (Note [Files are replaced as a whole]). The key has everything that the
 result depends on: source, headers, options and compiler. No failure of the cache is one of the program. Rejected: a
 lock for all processes, which a killed one would leave behind.

@@ -5,7 +5,7 @@ A call of the driver returns or takes back a resource. A signal handler that rai
 table loses the resource, or releases it twice; it may do so also inside the functions of cuda-bindings, which run
 Python code after the driver's. So the call and the entry are one compiled step here, and a release is done or not
 begun. Results that Python code must see go into a list that the step fills (`call_into`), and are found there by
-whoever cleans up. Rejected: `try` and `finally` in Python, which begin an instruction too late.
+the code that cleans up. Rejected: `try` and `finally` in Python, which begin an instruction too late.
 Test: tests/backends/nvidia/test_interrupts.py::test_interrupt_at_each_point_of_the_port_loses_nothing
 """
 

@@ -2,7 +2,7 @@
 
 # Note [Memory is in a table at every moment]
 The release of a segment may take milliseconds, wait for work of the device, or run a destructor. Another thread that
-needs memory meanwhile must not find the segment missing from both pool and device, or it would raise OutOfMemory
+needs memory by then must not find the segment missing from both pool and device, or it would raise OutOfMemory
 although memory is on its way back. An evicted segment is therefore in this table until the port has it. Any thread may
 release the entries, one at a time: it helps, or waits for the one that does. The lock is held around that call of the
 port only, never while waiting for a queue, and allocations from the cache do not need it. Rejected: one lock around all

@@ -5,9 +5,9 @@ An emulation ends while the program still has tensors, and while other threads a
 is replaced, so that no thread opens a device from here on; then the device becomes unusable, so that each use raises
 WrongState; then its work is waited for again, as another thread may have queued some. Memory that a tensor still has
 stays mapped, as arrays and queued work may refer to it, and the port is closed when the last is deleted and the next
-emulation begins. Memory that an allocation reserves between the check and the end goes to nobody: it sees `retired`
-after it has reserved. An interrupt ends the wait, not the end. Rejected: unmapping at once, which ends a process that
-reads an array, and refusing to stop while tensors exist, which a program cannot know.
+emulation begins. Memory that an allocation reserves between the check and the end is not returned: the allocation
+checks `retired` after it has reserved. An interrupt ends the wait, not the end. Rejected: unmapping at once, which ends
+a process that reads an array, and refusing to stop while tensors exist, which a program cannot know.
 Test: tests/runtime/lifecycle/test_emulation.py::test_memory_reserved_while_the_device_is_closed_is_not_returned,
   tests/runtime/lifecycle/test_emulation.py::test_no_thread_opens_a_device_of_an_ending_emulation
 """

@@ -1,8 +1,8 @@
 """Capsules of DLPack, by which libraries of one process share memory, in either form: with or without a version.
 
 # Note [Lifetimes of DLPack]
-A capsule keeps the owner of its memory alive until the consumer deletes the tensor, and nobody says when and where that
-is: in any thread, with or without the GIL, while the interpreter exits, and later. An export is therefore freed by C
+A capsule keeps the owner of its memory alive until the consumer deletes the tensor, which may be at any time and place:
+in any thread, with or without the GIL, while the interpreter exits, and later. An export is therefore freed by C
 code, which takes the GIL only if the interpreter still gives it; afterwards the owner remains. A capsule is consumed
 once, which renames it: from then on its destructor frees nothing, and a second consumer is refused. An imported tensor
 is freed with its object, but not in a forked child, where the memory belongs to the parent. Rejected: a deleter in

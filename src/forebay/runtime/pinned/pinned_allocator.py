@@ -290,7 +290,7 @@ class PinnedAllocator:
         return {"host_segments": self.segments(), "host_traces": self.history.traces()}
 
     def _active(self) -> list[tuple[PinnedLease, HostBlock]]:
-        leases = [lease() for lease in self._leases.copy().values()]  # garbage collection may remove leases meanwhile
+        leases = [lease() for lease in self._leases.copy().values()]  # garbage collection may remove leases
         return [
             (lease, lease.block)
             for lease in leases

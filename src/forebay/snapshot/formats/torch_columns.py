@@ -21,7 +21,7 @@ _HAS_POOL = 1 << 16
 
 
 class Columns:
-    """What the streaming reader found in a file.
+    """Result of the streaming reader of a file.
 
     Parameters
     ----------

@@ -4,7 +4,7 @@
 An exit handler or a destructor of the program may use tensors after PyTorch's exit handlers and after the end of this
 module. PyTorch removes the kernels of a registration by a finalizer at exit, or when the object is deleted, and an
 operator would then find none. So the finalizer is switched off, and the list of registrations is never deleted:
-PyTorch's dispatcher releases the kernels with the process. Rejected: an exit handler of our own, as those of the
+PyTorch's dispatcher releases the kernels with the process. Rejected: another exit handler, as those of the
 program may run later.
 Test: tests/interop/torch/devices/test_ended_tensors.py::test_exit_handlers_and_destructors_of_the_program_use_tensors
 """

@@ -4,7 +4,7 @@
 A file has the records and the sizes of the real one, but a hole in place of each tensor whose values are unknown: it
 takes no space. One record more names these tensors, so that torch.load leaves them unknown and reads no zeros. Such
 files exist only where the files of the program are private (`forebay.rehearsal`). Elsewhere saving raises
-DataDependent before the file is opened, so that an existing one stays as it is. Rejected: a format of our own, whose
+DataDependent before the file is opened, so that an existing one stays as it is. Rejected: a new format, whose
 readers and sizes would be others.
 Test: tests/process/test_run_rehearsal.py::test_checkpoint_takes_no_space_is_read_back_and_changes_nothing
 """

@@ -42,7 +42,7 @@ def guarded(group: int, marker: str, folder: str) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(OSError):  # somebody has ended it
+            with suppress(OSError):  # it was killed
                 process.communicate(_DONE)
 
 

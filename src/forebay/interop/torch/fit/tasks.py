@@ -78,7 +78,7 @@ def pack(function: Callable[..., Any], parameters: Mapping[str, Any]) -> dict[st
 
 
 class Cancelled(Exception):
-    """The run was ended, as nobody waits for its result."""
+    """The run was cancelled: its result is not needed."""
 
 
 def run_task(task: FitTask, cancel: Event | None = None) -> FitResult:

@@ -123,7 +123,7 @@ def _split(word: str) -> tuple[str, str, str]:
 
 
 def install(environment: MutableMapping[str, str], startup: str, more: Sequence[str] = ()) -> None:
-    """Replace the functions that start processes, once. They never fail for a reason of ours.
+    """Replace the functions that start processes, once. They raise no errors of forebay.
 
     Parameters
     ----------

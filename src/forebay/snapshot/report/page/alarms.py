@@ -1,4 +1,4 @@
-"""What a reader of the page must know first: why memory ran out, and what the history does not contain."""
+"""Warnings at the top of the page: why memory ran out, and what the history does not contain."""
 
 from __future__ import annotations
 
