@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -184,3 +185,28 @@ def test_version_without_the_interfaces_is_refused_with_the_reason(runner):
     observed = run(runner, "import torch")
     assert observed.status == 1
     assert "PyTorch 1.0 cannot emulate CUDA devices" in observed.err
+
+
+@needs_torch
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are listed in /proc")
+@pytest.mark.parametrize("options", [[], ["--shapes-only"]])
+def test_process_that_a_shell_starts_without_the_emulation_is_named(runner, options):
+    observed = run(
+        runner,
+        """
+        import os, sys, torch
+        x = torch.ones(1 << 20, device="cuda")
+        os.system(f"env -i {sys.executable} -c 'import torch; torch.ones(3)'")
+        """,
+        *options,
+    )
+    assert observed.status == 0, observed.err
+    summary = json.loads((observed.output / "summary.json").read_text())
+    assert summary["verdict"] == "did not finish"
+    assert "used PyTorch without emulated devices" in summary["ended_by"]
+
+
+@needs_torch
+def test_shell_without_pytorch_does_not_matter(runner):
+    observed = run(runner, "import os, torch\nx = torch.ones(9, device='cuda')\nos.system('env -i sleep 1')")
+    assert json.loads((observed.output / "summary.json").read_text())["verdict"] == "fits"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from forebay._base.verdicts import Judgement
     from forebay.interop.torch.attribution.results import PeakUse
     from forebay.interop.torch.processes import ProgramDevice, ProgramUse
+    from forebay.interop.torch.processes.unseen_processes import Watch
     from forebay.records.model import Snapshot
     from forebay.snapshot.replay.remedies import Remedies
     from forebay.snapshot.report.paragraph import Paragraph
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 _MOST_ENTRIES = 400_000  # of a history that is replayed with other settings, which takes about ten seconds
 _SESSION = "forebay.interop.torch.session"
 _RECORDER = "forebay.interop.torch.processes.recorder"
+
+
+class _Program:
+    """State of the program of this process."""
+
+    watch: Watch | None = None  # of the processes that it starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +132,7 @@ class Note:
 def install(mode: str) -> None:
     """Let PyTorch use the emulated devices once the program or a process that it starts imports it."""
     from forebay.interop.torch import on_import
-    from forebay.interop.torch.processes import recorder
+    from forebay.interop.torch.processes import recorder, unseen_processes
 
     try:
         os.environ[recorder.FOLDER] = run_rehearsal.real_records() or str(LockedFolder("forebay-run-").path)
@@ -136,7 +143,10 @@ def install(mode: str) -> None:
     on_import.set_environment(mode)
     on_import.install()
     on_import.silence_services()
-    on_import.reach_processes()
+    found = recorder.running()
+    watch = None if found is None else unseen_processes.Watch(Path(found.folder))
+    _Program.watch = watch
+    on_import.reach_processes(None if watch is None else watch.begin)
 
 
 def discard() -> None:
@@ -186,12 +196,14 @@ def _program_use() -> ProgramUse | None:
     if recorder is None or (found := recorder.running()) is None:
         return None
     from forebay.interop.torch.processes import program_use, read_records
-    from forebay.interop.torch.processes.reading import with_main
+    from forebay.interop.torch.processes.reading import with_main, without_record
 
     found.finish()
     folder = Path(found.folder)
     try:
-        return program_use(with_main(read_records(folder), os.getpid(), found.ending_of_main()))
+        unseen = [] if _Program.watch is None else _Program.watch.found()
+        records = with_main(read_records(folder), os.getpid(), found.ending_of_main())
+        return program_use([*records, *map(without_record, unseen)])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -69,11 +69,14 @@ def set_environment(mode: str, environment: MutableMapping[str, str] = os.enviro
         environment["PYTHONPATH"] = os.pathsep.join([_STARTUP, *filter(None, paths)])
 
 
-def reach_processes() -> None:
-    """Let every process that this one starts get the emulation, whatever environment the program gives it."""
+def reach_processes(before: Callable[[], object] | None = None) -> None:
+    """Let every process that this one starts get the emulation, whatever environment the program gives it.
+
+    `before` is called before each is started.
+    """
     from forebay.interop.torch.processes import started_processes
 
-    started_processes.install(os.environ, _STARTUP, services.VARIABLES if is_inside() else ())
+    started_processes.install(os.environ, _STARTUP, services.VARIABLES if is_inside() else (), before)
 
 
 def _replace_save_file(module: ModuleType) -> None:

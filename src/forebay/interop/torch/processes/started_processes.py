@@ -122,7 +122,12 @@ def _split(word: str) -> tuple[str, str, str]:
     return word[1:], "", ""
 
 
-def install(environment: MutableMapping[str, str], startup: str, more: Sequence[str] = ()) -> None:
+def install(
+    environment: MutableMapping[str, str],
+    startup: str,
+    more: Sequence[str] = (),
+    before: Callable[[], object] | None = None,
+) -> None:
     """Replace the functions that start processes, once. They raise no errors of forebay.
 
     Parameters
@@ -133,16 +138,19 @@ def install(environment: MutableMapping[str, str], startup: str, more: Sequence[
         The folder of `sitecustomize`.
     more : sequence of str, optional
         As of `OwnVariables`.
+    before : callable, optional
+        Called before each process is started.
     """
     global _is_installed  # noqa: PLW0603 -- the functions of the process
     if _is_installed or os.name != "posix":
         return
     _is_installed = True
     own = OwnVariables(environment, startup, more)
-    _replace_fork_exec(own)
-    _replace_spawns(own)
+    note = before or (lambda: None)
+    _replace_fork_exec(own, note)
+    _replace_spawns(own, note)
     _replace_execs(own)
-    _replace_system(own)
+    _replace_system(own, note)
 
 
 def _attempt(change: Callable[..., Any], *given: Any) -> Any:
@@ -153,7 +161,7 @@ def _attempt(change: Callable[..., Any], *given: Any) -> Any:
         return given[-1]
 
 
-def _replace_fork_exec(own: OwnVariables) -> None:
+def _replace_fork_exec(own: OwnVariables, note: Callable[[], object]) -> None:
     import _posixsubprocess
 
     start = _posixsubprocess.fork_exec
@@ -162,6 +170,7 @@ def _replace_fork_exec(own: OwnVariables) -> None:
     def fork_exec(
         arguments: Any, programs: Any, close: Any, passed: Any, folder: Any, environment: Any, *more: Any
     ) -> int:
+        note()
         arguments = _attempt(lambda given: with_start(programs[0], given), arguments)
         environment = _attempt(lambda given: _listed(own, given), environment)
         return start(arguments, programs, close, passed, folder, environment, *more)
@@ -181,16 +190,17 @@ def _listed(own: OwnVariables, environment: Sequence[bytes] | None) -> Sequence[
     return [os.fsencode(name) + b"=" + os.fsencode(value) for name, value in found.items()]
 
 
-def _replace_spawns(own: OwnVariables) -> None:
+def _replace_spawns(own: OwnVariables, note: Callable[[], object]) -> None:
     for name in ("posix_spawn", "posix_spawnp"):
         start = getattr(os, name, None)
         if start is not None:
-            setattr(os, name, _spawning(own, start))
+            setattr(os, name, _spawning(own, start, note))
 
 
-def _spawning(own: OwnVariables, start: Callable[..., int]) -> Callable[..., int]:
+def _spawning(own: OwnVariables, start: Callable[..., int], note: Callable[[], object]) -> Callable[..., int]:
     @wraps(start)
     def spawn(path: Any, arguments: Any, environment: Any, **options: Any) -> int:
+        note()
         arguments, environment = _attempt(with_start, path, arguments), _attempt(own.complete, environment)
         return start(path, arguments, environment, **options)
 
@@ -214,11 +224,12 @@ def _replace_execs(own: OwnVariables) -> None:
     os.execv, os.execve = exec_program, exec_with_environment
 
 
-def _replace_system(own: OwnVariables) -> None:
+def _replace_system(own: OwnVariables, note: Callable[[], object]) -> None:
     system = os.system
 
     @wraps(system)
     def run(command: Any) -> int:
+        note()
         return system(_attempt(lambda given: _with_exports(own, given), command))
 
     os.system = run

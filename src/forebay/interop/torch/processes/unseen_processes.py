@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import allocate_lock, start_new_thread
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import sleep
 
+from forebay._base.signal_mask import signals_blocked
 from forebay._base.untrusted import printable, shortened
 from forebay._base.verdicts import Ending, How, ProcessEvents
 from forebay.interop.torch.processes.live_record import SUFFIX
 
-__all__ = ["INTERVAL", "UnseenProcesses"]
+__all__ = ["INTERVAL", "UnseenProcesses", "Watch"]
 
 INTERVAL = 0.25  # seconds between two looks
 _LIBRARY = b"/libtorch"
@@ -105,6 +108,45 @@ class UnseenProcesses:
                     members[each.pid] = each
                     pending.append(each.pid)
         return members
+
+
+class Watch:
+    """A search for unseen processes by the program itself, in a thread that begins with the first one that it starts.
+
+    Parameters
+    ----------
+    records : pathlib.Path
+        The folder of the records.
+    """
+
+    def __init__(self, records: Path) -> None:
+        self._pid = os.getpid()
+        self._processes = UnseenProcesses(self._pid, records)
+        self._looking = allocate_lock()
+        self._has_begun = self._has_ended = False
+
+    def begin(self) -> None:
+        """Start the thread, once. Does nothing in a forked child, whose processes descend from the program, too."""
+        if self._has_begun or os.getpid() != self._pid:
+            return
+        self._has_begun = True
+        with suppress(RuntimeError), signals_blocked():  # the system permits no thread: `found` looks once
+            start_new_thread(self._watch, ())
+
+    def _watch(self) -> None:
+        while not self._has_ended:
+            with self._looking:
+                self._processes.look()
+            sleep(2 * INTERVAL)  # in the process of the program: half as often
+
+    def found(self) -> list[ProcessEvents]:
+        """End the search. Return the processes that are unseen."""
+        self._has_ended = True
+        if not self._has_begun:
+            return []
+        with self._looking:
+            self._processes.look()
+            return self._processes.found()
 
 
 def _processes() -> Iterator[_Process]:
