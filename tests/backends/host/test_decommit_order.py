@@ -5,11 +5,15 @@ from __future__ import annotations
 import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from forebay.backends.common.cuda_errors import ILLEGAL_ADDRESS
+from forebay.backends.common.mmap import commit_pages
+from forebay.backends.common.page_ledger import PageLedger
 from forebay.backends.emulated.driver import EmulatedDriver
+from forebay.backends.host import address_space
 from forebay.backends.host.driver import HostPort
 from forebay.errors import DeviceError, WrongState
 from forebay.spi import DeviceProps
@@ -143,6 +147,74 @@ def test_memory_of_an_inner_graph_is_refused(memory):
     outer = queue.end_capture()
     with pytest.raises(DeviceError, match="has released that memory"):
         outer.launch(queue)
+
+
+def test_pages_are_listed_when_the_system_has_committed_them(port, monkeypatch):
+    """A graph over the addresses of pages that were released may be launched at any moment of a commit."""
+    memory = Memory(port, "pages")
+    graph, queue = graph_over(memory), port.queue()
+    memory.release()
+    seen = []
+
+    def commit(address, nbytes):
+        seen.append((memory.listed, port.reserved))
+        with pytest.raises(DeviceError, match="has released that memory"):
+            graph.launch(queue)
+        commit_pages(address, nbytes)
+
+    monkeypatch.setattr(address_space, "commit_pages", commit)
+    port.commit(memory.address, PAGE)
+    assert seen == [(False, PAGE)]
+    assert memory.listed
+    graph.launch(queue)
+    queue.wait(queue.signal())
+
+
+def test_pages_that_are_committed_stay_listed_when_more_are(port, monkeypatch):
+    memory = Memory(port, "pages")
+    seen = []
+    monkeypatch.setattr(
+        address_space, "commit_pages", lambda *given: (seen.append(memory.listed), commit_pages(*given))
+    )
+    port.commit(memory.address, 2 * PAGE)
+    assert (seen, port.reserved) == ([True], 2 * PAGE)
+
+
+def test_capture_that_ends_while_its_pages_are_withdrawn_is_refused(port, monkeypatch):
+    """Memory that is neither listed nor released would be taken for the host's, which is not checked."""
+    memory, queue, made = Memory(port, "pages"), port.queue(), []
+    exchange = PageLedger._exchange
+
+    def withdraw(self, *given):
+        exchange(self, *given)
+        if queue.capture is not None:
+            made.append(queue.end_capture())
+
+    queue.begin_capture()
+    queue.fill(memory.address, 7, PAGE)
+    monkeypatch.setattr(PageLedger, "_exchange", withdraw)
+    memory.release()
+    (graph,) = made
+    with pytest.raises(DeviceError, match="has released that memory"):
+        graph.launch(queue)
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_managed_and_pinned_memory_waits_for_a_launch_before_its_release(port, thread, pinned):
+    address = port.pin(4096) if pinned else port.reserve_managed(4096)
+    queue, gate, count = port.queue(), Gate(), port.releases.count
+    queue.begin_capture()
+    queue.fill(address, 7, 4096)
+    graph = queue.end_capture()
+    queue.call(gate)
+    graph.launch(queue)
+    released = thread.submit(port.unpin if pinned else port.release_managed, address)
+    wait_until_noted(port, count)
+    assert not released.done()
+    gate.open()
+    released.result(LIMIT)
+    queue.wait(queue.signal())
+    assert b"%x-" % address not in Path("/proc/self/maps").read_bytes()
 
 
 @pytest.mark.parametrize("pinned", [False, True])

@@ -44,7 +44,7 @@ ALIGNMENT = _ALIGNMENT
 
 cdef class HostSegments:
     cdef dict _segments
-    cdef list _leaving  # segments that queued work may still use: address and size
+    cdef list _leaving  # memory that queued work may still use: address, size, and the table that had it
     cdef readonly object releases
     cdef readonly Py_ssize_t segment_bytes
     cdef public bint _closed
@@ -70,13 +70,13 @@ cdef class HostSegments:
     def segments(self): return list(self._segments.items())
 
     def recount(self):
-        self.segment_bytes = sum(self._segments.values()) + sum([nbytes for _, nbytes in self._leaving])
+        self.segment_bytes = sum(self._segments.values()) + sum([each[1] for each in self._leaving if each[2] is self._segments])
 
     def take_segments(self):
         cdef dict taken = self._segments
         cdef list leaving = self._leaving
         self._segments, self._leaving = {}, []
-        return [*taken.items(), *leaving]
+        return [*taken.items(), *[each[:2] for each in leaving]]
 
     def reserve(self, nbytes):
         cdef Py_ssize_t size = size_of(nbytes)
@@ -114,22 +114,32 @@ cdef class HostSegments:
                 self.segment_bytes -= size
             raise
 
-    def release(self, address):
+    def release(self, address): self.release_from(self._segments, address, "release", "reserve")
+
+    def unpin(self, address): self.release_from(self._pinned, address, "unpin", "pin")
+
+    def release_managed(self, address):
+        self.release_from(self._managed, address, "release_managed", "reserve_managed")
+
+    cdef release_from(self, dict mappings, address, str call, str origin):
         if self._closed or self._process != getpid():  # without Python code, which could be interrupted
             self.check_open()
         key = address if type(address) is int else integer_of(address, "address")
-        nbytes = self._segments.pop(key, None)  # from here on no other thread releases it
+        nbytes = mappings.get(key)
+        entry = (key, nbytes, mappings)  # before the next steps, as it may run destructors
+        if nbytes is not None:
+            self.releases.note(key, nbytes)  # a capture that ends before the second note knows the release
+            nbytes = mappings.pop(key, None)  # from here on no other thread releases it
         if nbytes is None:
-            message = f"{self.name}: {key:#x} is not the address of memory that `reserve` returned"
-            raise DeviceError(message, code=errors.EINVAL, call="release", device=self.name)
+            message = f"{self.name}: {key:#x} is not the address of memory that `{origin}` returned"
+            raise DeviceError(message, code=errors.EINVAL, call=call, device=self.name)
         # Note [Decommit protocol] (runtime/allocator/expandable_segments.py)
-        entry = (key, nbytes)
         self._leaving.append(entry)
         self.releases.note(key, nbytes)
         self.complete_releases(entry)
 
     cdef complete_releases(self, wanted):
-        """Unmap the segments that are leaving. Where that is not possible, a later call does it."""
+        """Unmap the memory that is leaving. Where that is not possible, a later call does it."""
         cdef tuple leaving = tuple(self._leaving)
         cdef list interruptions = []
         try:
@@ -146,37 +156,19 @@ cdef class HostSegments:
             except ValueError:  # another thread unmaps it
                 continue
             try:
-                self.unmap(entry[0], entry[1], interruptions)
+                self.unmap(entry, interruptions)
             except DeviceError:
                 if entry is wanted:
                     raise
         raise_each(interruptions)
 
-    def unpin(self, address):
-        self.release_mapping(self._pinned, address, "unpin", "pin")
-
-    def release_managed(self, address):
-        self.release_mapping(self._managed, address, "release_managed", "reserve_managed")
-
-    cdef release_mapping(self, dict mappings, address, str call, str origin):
-        """Unmap memory outside the segments. An interrupt is raised afterwards."""
-        cdef list interruptions = []
-        if self._closed or self._process != getpid():  # as in `release`
-            self.check_open()
-        key = address if type(address) is int else integer_of(address, "address")
-        nbytes = mappings.pop(key, None)
-        if nbytes is None:
-            message = f"{self.name}: {key:#x} is not the address of memory that `{origin}` returned"
-            raise DeviceError(message, code=errors.EINVAL, call=call, device=self.name)
-        self.releases.note(key, nbytes)
-        self.unmap_range(mappings, key, nbytes, interruptions)
-        raise_each(interruptions)
-
-    cdef unmap(self, key, nbytes, list interruptions):
-        self.unmap_range(self._segments, key, nbytes, interruptions)
-        self.segment_bytes -= <Py_ssize_t>nbytes
+    cdef unmap(self, tuple entry, list interruptions):
+        self.unmap_range(entry[2], entry[0], entry[1], interruptions)
+        if entry[2] is not self._segments:
+            return
+        self.segment_bytes -= <Py_ssize_t>entry[1]
         try:
-            self.on_released(key)
+            self.on_released(entry[0])
         except BaseException as error:
             interruptions.append(error)
 

@@ -1,20 +1,24 @@
 """Bookkeeping of committed pages for backends with the ability `Growable`; makes no system call.
 
-A backend records a commit before the system call and a decommit after it. Between `PageLedger.withdraw` and the system
-call, the memory is still counted, but captured graphs cannot use it any more.
+A page is counted from `PageLedger.begin_commit` on, before the system call, and until a system call has decommitted it.
+Graphs can use it from `admit` on, after the system call, and until `withdraw`.
 """
 
 from __future__ import annotations
 
 import errno
+from typing import TYPE_CHECKING
 
 from forebay._base.byte_sizes import format_bytes
 from forebay.backends.common.arguments import integer_of, size_of
 from forebay.errors import DeviceError, WrongState
 
+if TYPE_CHECKING:
+    from forebay.backends.common._releases import ReleaseLog
+
 __all__ = ["AddressSpace", "PageLedger", "check_space_arguments"]
 
-_COMMITTED, _WITHDRAWN = b"\1", b"\2"  # marks of a page; 0: it has no memory
+_NONE, _COMMITTED, _WITHDRAWN = b"\0", b"\1", b"\2"  # marks of a page
 
 
 def check_space_arguments(nbytes: object, page: object, smallest: int = 1) -> tuple[int, int]:
@@ -50,7 +54,8 @@ def check_space_arguments(nbytes: object, page: object, smallest: int = 1) -> tu
 class AddressSpace:
     """A range of reserved address space, with one byte per page: 0 if the page has no memory.
 
-    The other values are 1 for a committed page, and 2 for one that is withdrawn: it is about to be decommitted.
+    The other values are 1 for a committed page, and 2 for one that is counted, but withdrawn from graphs: the system
+    commits or decommits it now.
 
     Parameters
     ----------
@@ -282,8 +287,27 @@ class PageLedger:
         space.marks[first:last] = marks
         self.held += change
 
-    def withdraw(self, space: AddressSpace, address: int, nbytes: int) -> None:
-        """Record that a range of pages is about to be decommitted: `memory` lacks them from now on.
+    def begin_commit(self, space: AddressSpace, address: int, nbytes: int) -> None:
+        """Count a range of pages that the system commits now: `memory` has them only from `admit` on.
+
+        Parameters
+        ----------
+        space : AddressSpace
+            The space that contains the range.
+        address : int
+            Address of the first page.
+        nbytes : int
+            Size in bytes. Pages that are committed already stay so.
+        """
+        first, last = space.pages(address, nbytes)
+        marks = space.marks[first:last].replace(_NONE, _WITHDRAWN)
+        change = nbytes - space.committed_in(address, nbytes)
+        # No call from here on, so that no signal handler runs between the two assignments.
+        space.marks[first:last] = marks
+        self.held += change
+
+    def withdraw(self, space: AddressSpace, address: int, nbytes: int, releases: ReleaseLog) -> None:
+        """Record that a range of pages is decommitted next: `memory` lacks them from now on.
 
         Parameters
         ----------
@@ -293,11 +317,15 @@ class PageLedger:
             Address of the first page.
         nbytes : int
             Size in bytes.
+        releases : ReleaseLog
+            The releases of the port's memory.
         """
+        releases.note(address, nbytes)  # a capture that ends between the next two lines knows the release
         self._exchange(space, address, nbytes, _COMMITTED, _WITHDRAWN)
+        releases.note(address, nbytes)
 
-    def restore(self, space: AddressSpace, address: int, nbytes: int) -> None:
-        """Record that a range of pages is not decommitted after all.
+    def admit(self, space: AddressSpace, address: int, nbytes: int) -> None:
+        """Record that graphs can use a range of pages: it was committed, or is not decommitted after all.
 
         Parameters
         ----------

@@ -66,7 +66,7 @@ class HostAddressSpaces:
             space, address, nbytes = self._spaces.find_range("commit", address, nbytes)
             uncommitted = space.uncommitted(address, nbytes)
             with self._port.locked():
-                self._spaces.write(space, address, nbytes, held=True)  # before the check: a destructor may run between
+                self._spaces.begin_commit(space, address, nbytes)  # before the check: a destructor may run between
                 if self._port.over_capacity():
                     self._uncount(space, uncommitted)
                     raise self._port.out_of_memory(nbytes)
@@ -82,19 +82,19 @@ class HostAddressSpaces:
                     if isinstance(error, MemoryError):
                         raise
                     raise self._port.out_of_memory(nbytes, error) from None
+            self._spaces.admit(space, address, nbytes)  # now, as a graph may be launched as soon as `memory` has it
 
     def decommit(self, address: int, nbytes: int) -> None:
         """Decommit pages; Note [Decommit protocol] (runtime/allocator/expandable_segments.py)."""
         with self._port.locked():
             space, address, nbytes = self._spaces.find_range("decommit", address, nbytes)
-            self._spaces.withdraw(space, address, nbytes)
+            self._spaces.withdraw(space, address, nbytes, self._port.releases)
         try:
-            self._port.releases.note(address, nbytes)
             self._port.drain()  # without a lock, which work may need
             with self._serialised():
                 self._decommit(space, address, nbytes)
         except BaseException:
-            self._spaces.restore(space, address, nbytes)
+            self._spaces.admit(space, address, nbytes)
             raise
 
     def _decommit(self, space: AddressSpace, address: int, nbytes: int) -> None:

@@ -36,6 +36,7 @@ class IpcMemory:
         self._port = port
         self._files: dict[int, SharedFile] = {}  # of own segments, by address
         self._opened: dict[int, SharedFile] = {}  # of other processes, by address
+        self._closing: set[int] = set()  # addresses of those that are unmapped next
         self._moves = 0  # number of segments being moved; new queues are paused this many times
         self._paused: list[HostQueue] = []  # the new queues, once per pause
         self._move_lock = threading.RLock()
@@ -78,15 +79,24 @@ class IpcMemory:
         if file is None:
             message = f"{self._port.name}: {address:#x} is not an address that `open_shared` returned"
             raise DeviceError(message, code=errno.EINVAL, call="close_shared", device=self._port.name)
+        # Note [Decommit protocol] (runtime/allocator/expandable_segments.py)
+        self._port.releases.note(file.address, file.nbytes)  # a capture that ends before the second one knows it
+        self._closing.add(address)
         self._port.releases.note(file.address, file.nbytes)
-        self._port.drain()
+        try:
+            self._port.drain()
+        except BaseException:
+            self._closing.discard(address)
+            raise
         file.unmap()
         if self._opened.get(address) is file:  # at the end: an interrupted call may be repeated
             del self._opened[address]
+        self._closing.discard(address)
 
     def opened(self) -> list[tuple[int, int]]:
-        """Return address and size of each open segment of another process."""
-        return [(file.address, file.nbytes) for file in tuple(self._opened.values())]
+        """Return address and size of each segment of another process that is open and not being closed."""
+        opened = tuple(self._opened.values())
+        return [(file.address, file.nbytes) for file in opened if file.address not in self._closing]
 
     def make_mark(self) -> SharedEvent:
         with self._port.locked():

@@ -226,6 +226,7 @@ class MetalPort:
         if region is None:
             message = f"{self.name}: {address:#x} is not the address of memory that `{origin}` returned"
             raise DeviceError(message, code=cuda_errors.INVALID_VALUE, call=call, device=self.name)
+        self.releases.note(address, region.nbytes)  # a capture that ends before the second one knows it
         self.regions.remove(address)
         self.releases.note(address, region.nbytes)
         region.drop_addresses()

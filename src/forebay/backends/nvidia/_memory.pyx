@@ -163,7 +163,13 @@ cdef class DriverMemory:
             if is_lost and error.code in _FATAL and known.pop(key, None) is not None:
                 return True
             raise
-        found = known.pop(key, None)
+        found = known.get(key)
+        if found is not None:
+            if known is self.segments:
+                self.releases.note(key, found[1])  # a capture that ends before the second note knows the release
+            elif known is self.managed:
+                self.releases.note(key, found)
+            found = known.pop(key, None)
         if found is not None:
             argument = found[0] if type(found) is tuple else key
             if known is self.segments:

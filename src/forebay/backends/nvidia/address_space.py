@@ -109,8 +109,7 @@ class CudaAddressSpaces:
     def decommit(self, address: int, nbytes: int) -> None:
         with self._lock, self._context.current():
             space, address, nbytes = self._ledger.find_range("decommit", address, nbytes)
-            self._ledger.withdraw(space, address, nbytes)  # Note [Decommit protocol]
-            self._releases.note(address, nbytes)
+            self._ledger.withdraw(space, address, nbytes, self._releases)  # Note [Decommit protocol]
             for page in range(address, address + nbytes, space.page):
                 is_repeated = page in self._mapping
                 if not is_repeated and not space.committed_in(page, space.page):
@@ -119,7 +118,7 @@ class CudaAddressSpaces:
                 result = self._api.cuMemUnmap(page, space.page)
                 if result[0] and not is_repeated:
                     self._mapping.discard(page)
-                    self._ledger.restore(space, address, nbytes)
+                    self._ledger.admit(space, address, nbytes)
                     check(result, "cuMemUnmap", self._context.name)
                 self._ledger.write(space, page, space.page, held=False)
                 self._mapping.discard(page)

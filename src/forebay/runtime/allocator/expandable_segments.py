@@ -17,16 +17,18 @@ unknown: it is an orphan until a `shrink` without concurrent calls has decommitt
 # these pages, and before all later work, which is refused. Its steps, each finished before the next:
 #   1. the pool lists the range as Decommitting (`begin_decommit`, `evict`): no allocation gets it;
 #   2. the allocator waits for its queues, outside all locks;
-#   3. the port removes the range from `memory()`, then notes the release (`ReleaseLog.note`): a thread that submits a
-#      graph later sees the changed count, finds the range missing and raises error 700;
+#   3. the port notes the release (`ReleaseLog.note`), removes the range from `memory()`, and notes it again. A thread
+#      that submits a graph later sees the changed count, finds the range missing and raises error 700. The first note
+#      is for a capture that ends in between: it would take memory that is neither listed nor released for the host's;
 #   4. the port waits for what was submitted until then (`BaseHostPort.drain`), also on queues that are being
 #      captured, whose earlier work is not behind any tick of the allocator, and on queues of other devices;
 #   5. the system unmaps the pages.
 # A launch checks the count and submits in one step (`Queue.run_program_at`): it comes before 3, and 4 waits for it, or
-# after 3. A commit is the reverse: no work on the pages is queued, as of 4; the system maps them, `memory()` has them,
-# and then the pool lists them, so that all work on them is submitted later. What a capture uses may be released before
-# the capture ends: a `ReleaseWatch` reports that, otherwise it would count as memory of the host, which is never
-# checked.
+# after 3. A commit is the reverse: no work on the pages is queued, as of 4; the system maps them, then `memory()` has
+# them, and then the pool lists them, so that all work on them is submitted later. An old graph may use them as soon as
+# `memory()` has them, whose count includes them before: `PageLedger.begin_commit` and `admit` are two steps. What a
+# capture uses may be released before the capture ends: a `ReleaseWatch` reports that, otherwise it would count as
+# memory of the host, which is never checked.
 #
 # All callers pass here: empty_cache, garbage collection, recovery from out-of-memory, idle memory, and deleted pools.
 # At the end of an emulation and of the process, queues are closed before anything is unmapped.
