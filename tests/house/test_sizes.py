@@ -78,29 +78,6 @@ def test_core_binding_stays_small(root):
     assert sum(binding.values()) < MAX_BINDING_LINES  # code that is not binding belongs in native/, a .pxd or Python
 
 
-def test_compiled_modules_besides_the_core(root):
-    others = {path.relative_to(root / "src/forebay").as_posix() for path in root.glob("src/**/*.pyx")} - {"_core.pyx"}
-    assert others == {
-        "backends/common/_disposal.pyx",
-        "backends/common/_releases.pyx",
-        "backends/common/_segments.pyx",
-        "backends/nvidia/_memory.pyx",
-        "backends/nvidia/_stream.pyx",
-        "names/_device_context.pyx",
-        "interop/_torch_callbacks.pyx",
-        "interop/torch/devices/_device_guard.pyx",
-        "interop/torch/processes/_process_end.pyx",
-        "interop/torch/devices/_storage_owners.pyx",
-        "observe/tracing/_entries.pyx",
-        "runtime/allocator/_reservations.pyx",
-        "runtime/devices/_thread_state.pyx",
-        "runtime/memory/_dlpack.pyx",
-        "runtime/pinned/_cache.pyx",
-        "snapshot/formats/_history_reader.pyx",
-        "snapshot/formats/_plain_pickle.pyx",
-    }
-
-
 def test_planted_long_file_is_found():
     assert has_many_lines("x = 1\n" * 401)
     assert not has_many_lines("x = 1\n" * 400)

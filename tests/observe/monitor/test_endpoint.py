@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from forebay.observe.monitor import endpoint as endpoints
 from forebay.observe.monitor import sockets
 from forebay.observe.monitor.endpoint import Endpoint
 from forebay.observe.monitor.machine import read_machine
@@ -99,8 +100,8 @@ def test_invalid_request_has_no_reply_and_ends_nothing(endpoint, request_line):
 def test_silent_client_delays_no_fork(endpoint, monkeypatch):
     monkeypatch.setattr(sockets, "TIMEOUT", 0.2)
     with connection():
-        assert endpoint._collecting.acquire(blocking=False)  # what a fork waits for
-        endpoint._collecting.release()
+        assert endpoints._section.lock.acquire(timeout=LIMIT)  # what a fork waits for
+        endpoints._section.lock.release()
     assert sockets.read_process(os.getpid()).pid == os.getpid()
 
 
@@ -152,16 +153,16 @@ def test_forked_child_holds_no_connection(endpoint):
         assert client.recv(1) == b"{"
 
 
-def test_two_forks_at_once_release_the_lock(endpoint, monkeypatch):
+def test_two_forks_at_once_release_the_lock(monkeypatch):
     """The first holds it so long that the second does not get it, and ends first."""
     monkeypatch.setattr("forebay.observe.monitor.endpoint._PAUSE", 0.01)
-    endpoint.before_fork()
-    other = threading.Thread(target=lambda: (endpoint.before_fork(), endpoint.after_fork_in_parent()))
+    endpoints._before_fork()
+    other = threading.Thread(target=lambda: (endpoints._before_fork(), endpoints._after_fork_in_parent()))
     other.start()
     other.join(LIMIT)
-    assert endpoint._collecting.locked()
-    endpoint.after_fork_in_parent()
-    assert not endpoint._collecting.locked()
+    assert endpoints._section.lock.locked()
+    endpoints._after_fork_in_parent()
+    assert not endpoints._section.lock.locked()
 
 
 def test_starting_and_stopping_keeps_no_descriptor(endpoint):
@@ -202,36 +203,69 @@ def test_program_that_replaces_standard_functions_is_not_disturbed(runtime_direc
     made.stop()
 
 
-def test_finalizers_of_the_program_run_in_its_own_threads(endpoint):
+@pytest.mark.parametrize("collects_garbage", [True, False])
+def test_finalizers_of_the_program_run_in_its_own_threads(endpoint, collects_garbage):
     class Finalized:
         def __init__(self) -> None:
             self.itself = self
 
         def __del__(self) -> None:
-            if threading.get_ident() != own:
-                elsewhere.append(1)
+            threads.append(threading.get_ident())
 
-    own, elsewhere = threading.get_ident(), []
-    for _ in range(30):
-        Finalized()
-        sockets.read_process(os.getpid(), 5)
-    assert elsewhere == []
-    assert gc.isenabled()
+    threads, thresholds = [], gc.get_threshold()
+    try:
+        for _ in range(10):
+            threads.clear()
+            with connection() as client:
+                gc.disable()
+                Finalized()
+                with endpoints._section.lock:  # the endpoint waits
+                    gc.set_threshold(1)  # now the next object that any thread makes may begin a collection
+                if collects_garbage:
+                    gc.enable()
+                client.sendall(b"5\n")
+                client.recv(1 << 20)  # makes bytes, which begin none
+                assert gc.isenabled() is collects_garbage
+            gc.collect()
+            assert threads == [threading.get_ident()]
+            with endpoints._section.lock:
+                assert gc.get_threshold() == (1, *thresholds[1:])
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
 
 
-@pytest.mark.parametrize("collects_garbage", [True, False])
-def test_figures_are_collected_without_collecting_garbage(endpoint, monkeypatch, collects_garbage):
+def test_program_that_changes_its_garbage_collection_meanwhile_is_obeyed(endpoint, monkeypatch):
     from forebay.observe.monitor import collect
 
-    seen, collect_all = [], collect.collect
-    monkeypatch.setattr(collect, "collect", lambda *given: (seen.append(gc.isenabled()), collect_all(*given))[1])
+    thresholds, collect_all = gc.get_threshold(), collect.collect
+
+    def change(*given):
+        gc.disable()
+        gc.set_threshold(123)
+        return collect_all(*given)
+
+    monkeypatch.setattr(collect, "collect", change)
     try:
-        if not collects_garbage:
-            gc.disable()
         sockets.read_process(os.getpid())
-        assert (seen, gc.isenabled()) == ([False], collects_garbage)
+        with endpoints._section.lock:
+            assert (gc.isenabled(), gc.get_threshold()[0]) == (False, 123)
     finally:
+        gc.set_threshold(*thresholds)
         gc.enable()
+
+
+def test_child_of_a_fork_that_does_not_wait_collects_garbage(endpoint, monkeypatch):
+    """A thread collects figures for longer than the fork waits."""
+    monkeypatch.setattr(endpoints, "_PAUSE", 0.01)
+    section, threshold = endpoints._section, gc.get_threshold()
+    section.enter()
+    assert gc.get_threshold()[0] == 0
+    if (child := os.fork()) == 0:
+        os._exit(0 if gc.get_threshold() == threshold and not endpoints._section.lock.locked() else 1)
+    section.leave()
+    assert gc.get_threshold() == threshold
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_forked_child_has_no_endpoint_and_leaves_its_parents(endpoint):
@@ -408,20 +442,21 @@ def test_process_of_another_user_has_no_reply(endpoint, monkeypatch):
 
 def test_failure_to_accept_is_repeated_after_a_pause(runtime_directory, monkeypatch):
     """An `accept` that fails, as it does if the process has no free file descriptor."""
-    pauses, accept = [], socket.socket._accept
+    failures, accept = [], socket.socket._accept
 
     def fail_once(listener):
-        if not pauses:
+        if not failures:
+            failures.append(time.monotonic())
             raise OSError("Too many open files")
         return accept(listener)
 
     monkeypatch.setattr(socket.socket, "_accept", fail_once)
-    monkeypatch.setattr("forebay.observe.monitor.endpoint.sleep", pauses.append)
+    monkeypatch.setattr("forebay.observe.monitor.endpoint._PAUSE", 0.1)
     made = Endpoint()
     made.start()
     assert sockets.read_process(os.getpid()).pid == os.getpid()
     made.stop()
-    assert pauses == [1.0]
+    assert time.monotonic() - failures[0] >= 0.1
 
 
 def test_nothing_is_collected_for_a_client_that_has_ended(endpoint, monkeypatch):

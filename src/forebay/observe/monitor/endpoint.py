@@ -4,31 +4,31 @@
 The thread runs inside a program that knows nothing of it, and must not change what the program does. It is not in
 `threading.enumerate()`, as programs wait for all threads that are listed there, and uses functions of `_thread`, as
 programs replace those of `threading`. Its descriptors are high, so that the program's own keep their numbers, and are
-checked before each use, as the program may close them all and get the same numbers for its files. Figures are collected
-without a garbage collection, which would run finalizers of the program in this thread. A fork waits a second at most
-for figures that are being collected; a child has no endpoint and closes what it inherited. All clients are waited for
-at once, so that one that stops delays no other. Rejected: a thread for each client, and a process beside the program,
-which cannot see its allocator.
-Test: tests/observe/monitor/test_endpoint.py::test_figures_are_collected_without_collecting_garbage,
+checked before each use, as the program may close them all and get the same numbers for its files. Everything but the
+wait for clients is done without garbage collection, which would run finalizers of the program in this thread: even the
+result of `select.poll` may begin one, so that the wait is compiled (`CollectionFreeSection`). A fork waits a second at
+most until this thread waits. A child has no endpoint, closes what it inherited, and collects garbage as the program
+did. All clients are waited for at once, so that one that stops delays no other. Rejected: a thread for each client, and
+a process beside the program, which cannot see its allocator.
+Test: tests/observe/monitor/test_endpoint.py::test_finalizers_of_the_program_run_in_its_own_threads,
   tests/observe/monitor/test_endpoint.py::test_thread_is_not_listed_and_has_no_low_descriptor
 """
 
 from __future__ import annotations
 
 import fcntl
-import gc
 import os
 import select
 import socket
-from _thread import allocate_lock, get_ident, start_new_thread  # as programs replace those of `threading`
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from _thread import get_ident, start_new_thread  # as programs replace those of `threading`
+from contextlib import suppress
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from weakref import WeakSet
 
 from forebay._base.signal_mask import signals_blocked
 from forebay.observe.monitor import sockets
+from forebay.observe.monitor._waiting import CollectionFreeSection
 from forebay.observe.monitor.exchanges import Exchange, Identity, close_unless_replaced, identity_of
 
 __all__ = ["Endpoint"]
@@ -52,8 +52,6 @@ class Endpoint:
         self._path = Path()
         self._identity: Identity = (0, 0)
         self._exchanges: dict[int, Exchange] = {}  # by descriptor, the oldest first
-        self._collecting = allocate_lock()  # held while figures are collected, and during a fork
-        self._forking: set[int] = set()  # threads that hold it for their fork
         self._started = monotonic()
         _endpoints.add(self)
 
@@ -77,12 +75,10 @@ class Endpoint:
             listener.listen()
             # A thread waits in poll(): Linux reserves the lowest free descriptor while one is blocked in accept().
             listener.setblocking(False)
-            connections = select.poll()
-            connections.register(listener, select.POLLIN)
             unfinished.replace(path)
             self._socket, self._path, self._identity = listener, path, identity_of(listener)
             with signals_blocked():  # see Note [Endpoint in a foreign program]
-                start_new_thread(self._serve, (listener, self._identity, connections))
+                start_new_thread(self._serve, (listener, self._identity))
         except BaseException as error:
             self._socket = None
             listener.close()
@@ -105,20 +101,9 @@ class Endpoint:
         with suppress(Exception):
             self._path.unlink(missing_ok=True)
 
-    def before_fork(self) -> None:
-        """Wait until no figures are being collected."""
-        if self._collecting.acquire(timeout=_PAUSE):
-            self._forking.add(get_ident())
-
-    def after_fork_in_parent(self) -> None:
-        """Permit that figures are collected."""
-        if get_ident() in self._forking:
-            self._forking.discard(get_ident())
-            self._collecting.release()
-
     def after_fork_in_child(self) -> None:
         """Close the parent's sockets, whose thread does not exist here."""
-        self._collecting, self._forking, self._started = allocate_lock(), set(), monotonic()
+        self._started = monotonic()
         listener, self._socket = self._socket, None
         if listener is not None:
             close_unless_replaced(listener, self._identity)
@@ -126,74 +111,50 @@ class Endpoint:
         for each in exchanges.values():  # their clients wait for the end of the reply
             each.close()
 
-    def _serve(self, listener: socket.socket, identity: Identity, descriptors: select.poll) -> None:
+    def _serve(self, listener: socket.socket, identity: Identity) -> None:
         """Serve requests until `stop`, or until the program closes the descriptor. Never raises."""
+        _section.enter()  # first, see the note
         exchanges = self._exchanges = {}
         number = listener.fileno()
         try:
             while self._socket is listener and identity_of(listener) == identity:
                 try:
                     # The limit is for a program that has replaced the descriptor: poll() then waits for its file.
-                    ready = descriptors.poll(self._patience(exchanges) * 1000)
-                    with self._without_garbage_collection():
-                        if any(each == number for each, _ in ready) and self._socket is listener:
-                            if identity_of(listener) != identity:
-                                break
-                            self._accept(listener, exchanges, descriptors)
-                        self._continue([each for each, _ in ready], select.POLLIN, exchanges, descriptors)
-                    self._continue([each for each, _ in ready], select.POLLOUT, exchanges, descriptors)
+                    events = {number: select.POLLIN, **{each.number: each.events for each in exchanges.values()}}
+                    ready = _section.wait(events, _seconds_left(exchanges))
+                    if self._socket is not listener or identity_of(listener) != identity:
+                        break
+                    for each in ready:
+                        if each != number and not self._advance(exchanges[each]):
+                            exchanges.pop(each).close()
+                    for late in [each for each in exchanges.values() if each.end <= monotonic()]:
+                        exchanges.pop(late.number).close()
+                    if number in ready:
+                        self._accept(listener, exchanges)
                 except (BlockingIOError, ConnectionAbortedError):  # the client has ended
                     continue
                 except OSError:
                     if self._socket is listener:
-                        sleep(_PAUSE)
+                        _section.wait({}, _PAUSE)
         finally:
             for exchange in exchanges.values():
                 exchange.close()
             close_unless_replaced(listener, identity)
+            _section.leave()
 
-    @contextmanager
-    def _without_garbage_collection(self) -> Iterator[None]:
-        """Keep finalizers of the program out of this thread: they may expect its own. No fork is in between."""
-        with self._collecting:
-            collects_garbage = gc.isenabled()
-            gc.disable()
-            try:
-                yield
-            finally:
-                if collects_garbage:
-                    gc.enable()
-
-    def _continue(
-        self, ready: list[int], events: int, exchanges: dict[int, Exchange], descriptors: select.poll
-    ) -> None:
-        """Continue with the clients that are ready and wait for some events, and drop those that are late."""
-        for each in ready:
-            found = exchanges.get(each)
-            if found is not None and found.events == events and not self._advance(found, descriptors):
-                _drop(exchanges, each, descriptors)
-        now = monotonic()
-        for each in [late for late, exchange in exchanges.items() if exchange.end <= now]:
-            _drop(exchanges, each, descriptors)
-
-    def _patience(self, exchanges: dict[int, Exchange]) -> float:
-        """Return the seconds until a client must be dropped, at most the pause."""
-        ends = [each.end for each in exchanges.values()]
-        return max(0.0, min(_PAUSE, min(ends) - monotonic())) if ends else _PAUSE
-
-    def _accept(self, listener: socket.socket, exchanges: dict[int, Exchange], descriptors: select.poll) -> None:
+    def _accept(self, listener: socket.socket, exchanges: dict[int, Exchange]) -> None:
         descriptor, _ = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001 - see new_socket
         made = Exchange(_with_high_descriptor(sockets.new_socket(fileno=descriptor)))
-        exchanges.pop(made.number, None)  # the program has closed its descriptor, which this one has now
-        exchanges[made.number] = made
+        if replaced := exchanges.pop(made.number, None):
+            replaced.close()  # the program has closed its descriptor, which the new one has now
         if not made.is_trusted:
-            _drop(exchanges, made.number, descriptors)
+            made.close()
             return
-        descriptors.register(made.number, made.events)
+        exchanges[made.number] = made
         if len(exchanges) > _MOST:
-            _drop(exchanges, next(iter(exchanges)), descriptors)
+            exchanges.pop(next(iter(exchanges))).close()
 
-    def _advance(self, exchange: Exchange, descriptors: select.poll) -> bool:
+    def _advance(self, exchange: Exchange) -> bool:
         """Continue with a client. Returns False at the end, also after nonsense or the failure of a device."""
         try:
             if exchange.events == select.POLLOUT:
@@ -204,7 +165,6 @@ class Endpoint:
             if exchange.has_ended:
                 return False
             exchange.reply(self._figures(sites))
-            descriptors.modify(exchange.number, exchange.events)
         except Exception:  # noqa: BLE001 - this client has no reply
             return False
         return True
@@ -217,19 +177,25 @@ class Endpoint:
 
 
 _endpoints: WeakSet[Endpoint] = WeakSet()
+_section = CollectionFreeSection()
+_forking: set[int] = set()  # threads that hold its lock for their fork
 
 
 def _before_fork() -> None:
-    for each in tuple(_endpoints):
-        each.before_fork()
+    """Wait until no thread of an endpoint is in the section."""
+    if _section.lock.acquire(timeout=_PAUSE):
+        _forking.add(get_ident())
 
 
 def _after_fork_in_parent() -> None:
-    for each in tuple(_endpoints):
-        each.after_fork_in_parent()
+    if get_ident() in _forking:
+        _forking.discard(get_ident())
+        _section.lock.release()
 
 
 def _after_fork_in_child() -> None:
+    _section.after_fork_in_child()
+    _forking.clear()
     for each in tuple(_endpoints):
         each.after_fork_in_child()
 
@@ -247,7 +213,6 @@ def _with_high_descriptor(made: socket.socket) -> socket.socket:
     return sockets.new_socket(fileno=high)
 
 
-def _drop(exchanges: dict[int, Exchange], number: int, descriptors: select.poll) -> None:
-    with suppress(KeyError, OSError):
-        descriptors.unregister(number)
-    exchanges.pop(number).close()
+def _seconds_left(exchanges: dict[int, Exchange]) -> float:
+    """Return the seconds until a client must be dropped, at most the pause."""
+    return min([_PAUSE, *[each.end - monotonic() for each in exchanges.values()]])
