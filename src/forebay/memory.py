@@ -66,6 +66,9 @@ __all__ = [
 ]
 
 
+# Written by tools/write_names.py from tools/names/memory.toml: edit the table, not these lines.
+
+
 def memory_allocated(device: DeviceLike | None = None) -> int:
     """Return the bytes of memory in use by live blocks.
 
@@ -467,75 +470,6 @@ def set_capacity(capacity: int | str, device: DeviceLike | None = None) -> None:
     opened_for(device).set_capacity(nbytes)
 
 
-def record_history(
-    max_entries: int | None = 1_000_000,
-    *,
-    depth: int = 64,
-    context: str | None = "alloc",
-    keep: bool = False,
-    skip_actions: Collection[str] = (),
-    annotations: bool = False,
-    compile_context: bool = False,
-    pinned: bool = False,
-    device: DeviceLike | None = None,
-) -> None:
-    """Start or stop recording every allocation and free.
-
-    Parameters
-    ----------
-    max_entries : int or None, default 1_000_000
-        Number of entries of the history, 48 bytes each; the newest are kept. None stops recording and discards them.
-    depth : int, default 64
-        Frames per Python stack, innermost first, at most 256.
-    context : {"state", "alloc", "all"} or None, default "alloc"
-        Stacks to capture: of live blocks ("state"), also of entries ("alloc"), also of frees ("all"), or none.
-    keep : bool, default False
-        Keep the entries of an earlier recording.
-    skip_actions : collection of str, optional
-        Actions that are not recorded, by PyTorch's names ("alloc", "free_requested", ...).
-    annotations : bool, default False
-        Record the spans of `annotate`.
-    compile_context : bool, default False
-        Record the contexts of `compile_context` in the entries.
-    pinned : bool, default False
-        Record pinned host memory, too.
-    device : device or str or int, optional
-        The device; the current one by default.
-
-    Raises
-    ------
-    ForebayError
-        If `context` or an action is unknown.
-    TypeError, ValueError
-        If a number is invalid.
-
-    Notes
-    -----
-    As `torch.cuda.memory._record_memory_history`. Opens the device.
-    """
-    if max_entries is not None and not isinstance(max_entries, int):
-        raise TypeError(f"max_entries must be an int or None, not {type(max_entries).__name__}")
-    if max_entries is not None and max_entries < 1:
-        raise ValueError(f"max_entries must be at least 1, or None to stop; got {max_entries}")
-    if depth < 0:
-        raise ValueError(f"depth must be a number of frames, not {depth}")
-    opened = opened_for(device)
-    recording.start(
-        opened.allocator,
-        None if max_entries is None else "all",
-        context,
-        max_entries=max_entries or 0,
-        clear_history=not keep,
-        compile_context=compile_context,
-        global_record_annotations=annotations,
-        skip_actions=skip_actions,
-        depth=depth,
-    )
-    if pinned or isinstance(opened.port, PinnedHost):  # started or stopped with every recording, as in PyTorch
-        enabled = "all" if pinned and max_entries is not None else None
-        opened.pinned.history.start(enabled, context, max_entries or 0, clear_history=not keep, depth=depth)
-
-
 def snapshot(device: DeviceLike | None = None, *, notes: Mapping[str, Any] | None = None) -> Snapshot:
     """Return the segments, blocks, statistics and recorded history of the device.
 
@@ -579,32 +513,6 @@ def memory_snapshot(device: DeviceLike | None = None) -> dict[str, Any]:
     opened = opened_for(device)
     host = opened.pinned.snapshot() if isinstance(opened.port, PinnedHost) else {}
     return torch_schema.snapshot_allocators([opened.allocator], opened.allocator.settings, host)
-
-
-def annotate_tensor(tensor: Tensor, said: str) -> None:
-    """Add an annotation of the tensor's memory to the history.
-
-    Parameters
-    ----------
-    tensor : Tensor
-        The tensor.
-    said : str
-        Metadata of the entry.
-
-    Raises
-    ------
-    ValueError
-        If the tensor's memory is not from the allocator.
-
-    Notes
-    -----
-    As `torch.cuda.memory._annotate_tensor`.
-    """
-    block = tensor.raw_storage.block
-    if not isinstance(block, Block):
-        raise ValueError(f"expected a tensor whose memory is the allocator's, got {tensor!r}")  # noqa: TRY004 -- PyTorch's
-    with history_annotations.temporary_metadata(said):
-        block.pool.record_annotation(block)
 
 
 def set_allocator_settings(settings: str) -> None:
@@ -695,6 +603,131 @@ def caching_allocator_enable(value: bool = True) -> None:
     process_settings.enable_caching(value)
 
 
+def attach_out_of_memory_observer(
+    observer: OutOfMemoryObserver, device: DeviceLike | None = None
+) -> Callable[[], None]:
+    """Register a function that is called before OutOfMemory is raised.
+
+    Parameters
+    ----------
+    observer : callable
+        Called as `observer(index, requested, total, free)`: the device index, then in bytes the requested memory, the
+        device's memory or the limit, and its free memory. An exception that it raises replaces OutOfMemory.
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    callable
+        Function without arguments that removes the observer.
+
+    Notes
+    -----
+    As `torch._C._cuda_attach_out_of_memory_observer`. Opens the device.
+    """
+    observers = opened_for(device).allocator.oom_observers
+    observers.append(observer)
+    return lambda: observers.remove(observer) if observer in observers else None
+
+
+# End of the written lines.
+
+
+def record_history(
+    max_entries: int | None = 1_000_000,
+    *,
+    depth: int = 64,
+    context: str | None = "alloc",
+    keep: bool = False,
+    skip_actions: Collection[str] = (),
+    annotations: bool = False,
+    compile_context: bool = False,
+    pinned: bool = False,
+    device: DeviceLike | None = None,
+) -> None:
+    """Start or stop recording every allocation and free.
+
+    Parameters
+    ----------
+    max_entries : int or None, default 1_000_000
+        Number of entries of the history, 48 bytes each; the newest are kept. None stops recording and discards them.
+    depth : int, default 64
+        Frames per Python stack, innermost first, at most 256.
+    context : {"state", "alloc", "all"} or None, default "alloc"
+        Stacks to capture: of live blocks ("state"), also of entries ("alloc"), also of frees ("all"), or none.
+    keep : bool, default False
+        Keep the entries of an earlier recording.
+    skip_actions : collection of str, optional
+        Actions that are not recorded, by PyTorch's names ("alloc", "free_requested", ...).
+    annotations : bool, default False
+        Record the spans of `annotate`.
+    compile_context : bool, default False
+        Record the contexts of `compile_context` in the entries.
+    pinned : bool, default False
+        Record pinned host memory, too.
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Raises
+    ------
+    ForebayError
+        If `context` or an action is unknown.
+    TypeError, ValueError
+        If a number is invalid.
+
+    Notes
+    -----
+    As `torch.cuda.memory._record_memory_history`. Opens the device.
+    """
+    if max_entries is not None and not isinstance(max_entries, int):
+        raise TypeError(f"max_entries must be an int or None, not {type(max_entries).__name__}")
+    if max_entries is not None and max_entries < 1:
+        raise ValueError(f"max_entries must be at least 1, or None to stop; got {max_entries}")
+    if depth < 0:
+        raise ValueError(f"depth must be a number of frames, not {depth}")
+    opened = opened_for(device)
+    recording.start(
+        opened.allocator,
+        None if max_entries is None else "all",
+        context,
+        max_entries=max_entries or 0,
+        clear_history=not keep,
+        compile_context=compile_context,
+        global_record_annotations=annotations,
+        skip_actions=skip_actions,
+        depth=depth,
+    )
+    if pinned or isinstance(opened.port, PinnedHost):  # started or stopped with every recording, as in PyTorch
+        enabled = "all" if pinned and max_entries is not None else None
+        opened.pinned.history.start(enabled, context, max_entries or 0, clear_history=not keep, depth=depth)
+
+
+def annotate_tensor(tensor: Tensor, said: str) -> None:
+    """Add an annotation of the tensor's memory to the history.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        The tensor.
+    said : str
+        Metadata of the entry.
+
+    Raises
+    ------
+    ValueError
+        If the tensor's memory is not from the allocator.
+
+    Notes
+    -----
+    As `torch.cuda.memory._annotate_tensor`.
+    """
+    block = tensor.raw_storage.block
+    if not isinstance(block, Block):
+        raise ValueError(f"expected a tensor whose memory is the allocator's, got {tensor!r}")  # noqa: TRY004 -- PyTorch's
+    with history_annotations.temporary_metadata(said):
+        block.pool.record_annotation(block)
+
+
 @contextmanager
 def caching_allocator_disabled() -> Iterator[None]:
     """Disable the caching allocator for all devices inside the `with` block.
@@ -721,30 +754,3 @@ def caching_allocator_disabled() -> Iterator[None]:
         yield
     finally:
         process_settings.enable_caching(before)
-
-
-def attach_out_of_memory_observer(
-    observer: OutOfMemoryObserver, device: DeviceLike | None = None
-) -> Callable[[], None]:
-    """Register a function that is called before OutOfMemory is raised.
-
-    Parameters
-    ----------
-    observer : callable
-        Called as `observer(index, requested, total, free)`: the device index, then in bytes the requested memory, the
-        device's memory or the limit, and its free memory. An exception that it raises replaces OutOfMemory.
-    device : device or str or int, optional
-        The device; the current one by default.
-
-    Returns
-    -------
-    callable
-        Function without arguments that removes the observer.
-
-    Notes
-    -----
-    As `torch._C._cuda_attach_out_of_memory_observer`. Opens the device.
-    """
-    observers = opened_for(device).allocator.oom_observers
-    observers.append(observer)
-    return lambda: observers.remove(observer) if observer in observers else None

@@ -73,37 +73,7 @@ __all__ = [
 ]
 
 
-def current_accelerator(check_available: bool = False) -> Device | None:
-    """Return the kind of the current accelerator.
-
-    Parameters
-    ----------
-    check_available : bool, optional
-        True to return None for a kind without devices.
-
-    Returns
-    -------
-    device or None
-        A device without an index; None without an accelerator.
-
-    Notes
-    -----
-    As `torch.accelerator.current_accelerator`. Does not open a device.
-    """
-    name = _accelerator_kind()
-    if name is None:
-        return None
-    return None if check_available and not _accelerator().count() else Device(name)
-
-
-def device_count() -> int:
-    """Return the number of devices of the current accelerator; 0 without one. Does not initialise a device kind."""
-    return 0 if _accelerator_kind() is None else _accelerator().count()
-
-
-def is_available() -> bool:
-    """Return True if there is an accelerator. Does not initialise a device kind."""
-    return device_count() > 0
+# Written by tools/write_names.py from tools/names/devices.toml: edit the table, not these lines.
 
 
 def get_device_capability(device: DeviceLike | None = None, /) -> dict[str, Any]:
@@ -129,15 +99,27 @@ def get_device_capability(device: DeviceLike | None = None, /) -> dict[str, Any]
     raise ForebayError("Backend doesn't support getting device capabilities.")
 
 
-def current_device_index() -> int:
-    """Return the index of this thread's current device. Initialises the kind."""
-    return _accelerator().current_index()
+def current_accelerator(check_available: bool = False) -> Device | None:
+    """Return the kind of the current accelerator.
 
+    Parameters
+    ----------
+    check_available : bool, optional
+        True to return None for a kind without devices.
 
-def current_device_idx() -> int:
-    """Return `current_device_index()`, with a deprecation warning."""
-    warnings.warn("Use `current_device_index` instead.", FutureWarning, stacklevel=2)
-    return current_device_index()
+    Returns
+    -------
+    device or None
+        A device without an index; None without an accelerator.
+
+    Notes
+    -----
+    As `torch.accelerator.current_accelerator`. Does not open a device.
+    """
+    name = _accelerator_kind()
+    if name is None:
+        return None
+    return None if check_available and not _accelerator().count() else Device(name)
 
 
 def set_device_index(device: DeviceLike, /) -> None:
@@ -174,6 +156,47 @@ def set_device_idx(device: DeviceLike, /) -> None:
     """
     warnings.warn("Use `set_device_index` instead.", FutureWarning, stacklevel=2)
     set_device_index(device)
+
+
+def set_stream(stream: _streams.Stream) -> None:
+    """Make a stream this thread's current stream, and its device the current device.
+
+    Parameters
+    ----------
+    stream : Stream
+        The stream.
+
+    Notes
+    -----
+    As `torch.accelerator.set_stream`.
+    """
+    if _accelerator_kind() is None and isinstance(stream, _streams.Stream):
+        raise ForebayError(NO_ACCELERATOR)
+    _streams.set_stream(stream)
+
+
+# End of the written lines.
+
+
+def device_count() -> int:
+    """Return the number of devices of the current accelerator; 0 without one. Does not initialise a device kind."""
+    return 0 if _accelerator_kind() is None else _accelerator().count()
+
+
+def is_available() -> bool:
+    """Return True if there is an accelerator. Does not initialise a device kind."""
+    return device_count() > 0
+
+
+def current_device_index() -> int:
+    """Return the index of this thread's current device. Initialises the kind."""
+    return _accelerator().current_index()
+
+
+def current_device_idx() -> int:
+    """Return `current_device_index()`, with a deprecation warning."""
+    warnings.warn("Use `current_device_index` instead.", FutureWarning, stacklevel=2)
+    return current_device_index()
 
 
 class device_index:  # noqa: N801 -- PyTorch's name
@@ -236,23 +259,6 @@ def current_stream(device: DeviceLike | None = None, /) -> _streams.Stream:
         kind = _accelerator()
         opened = kind.open_device(kind.check_range(index))
     return _streams.current_stream_for(opened)
-
-
-def set_stream(stream: _streams.Stream) -> None:
-    """Make a stream this thread's current stream, and its device the current device.
-
-    Parameters
-    ----------
-    stream : Stream
-        The stream.
-
-    Notes
-    -----
-    As `torch.accelerator.set_stream`.
-    """
-    if _accelerator_kind() is None and isinstance(stream, _streams.Stream):
-        raise ForebayError(NO_ACCELERATOR)
-    _streams.set_stream(stream)
 
 
 def synchronize(device: DeviceLike | None = None, /) -> None:

@@ -40,64 +40,7 @@ def _index(device: Any) -> Any:
     return None if device is None else _get_device_index(device, optional=True)
 
 
-def empty_cache() -> None:
-    """Release cached memory of all devices of the kind that no block uses, after their work has completed.
-
-    Notes
-    -----
-    As `torch.accelerator.memory.empty_cache`. Does nothing before the kind is initialised.
-    """
-    _statistics().empty_cache()
-
-
-def empty_host_cache() -> None:
-    """Release cached pinned host memory of the kind that is free. Never waits."""
-    pinned = open_device.get_pinned_allocator(accelerator().name)
-    if pinned is not None:
-        pinned.empty()
-
-
-def get_memory_info(device_index: DeviceLike | None = None, /) -> tuple[int, int]:
-    """Return free and total memory of a device.
-
-    Parameters
-    ----------
-    device_index : device or str or int, optional
-        The device; the current one by default.
-
-    Returns
-    -------
-    tuple of int
-        Bytes free and bytes in all.
-
-    Notes
-    -----
-    As `torch.accelerator.memory.get_memory_info`. Opens the device.
-    """
-    index = _get_device_index(device_index, optional=True)
-    return _statistics().mem_get_info(index)
-
-
-def memory_stats(device_index: DeviceLike | None = None, /) -> dict[str, Any]:
-    """Return all statistics of the allocator under flat keys.
-
-    Parameters
-    ----------
-    device_index : device or str or int, optional
-        The device; the current one by default.
-
-    Returns
-    -------
-    dict
-        Statistics, as of `forebay.cuda.memory_stats` without `num_oom_rejections`; empty before initialisation.
-
-    Notes
-    -----
-    As `torch.accelerator.memory.memory_stats`. Does not open a device.
-    """
-    stats = _statistics().memory_stats(_index(device_index))
-    stats.pop("num_oom_rejections", None)
-    return stats
+# Written by tools/write_names.py from tools/names/memory.toml: edit the table, not these lines.
 
 
 def memory_allocated(device_index: DeviceLike | None = None, /) -> int:
@@ -180,6 +123,28 @@ def max_memory_reserved(device_index: DeviceLike | None = None, /) -> int:
     return _statistics().max_memory_reserved(_index(device_index))
 
 
+def memory_stats(device_index: DeviceLike | None = None, /) -> dict[str, Any]:
+    """Return all statistics of the allocator under flat keys.
+
+    Parameters
+    ----------
+    device_index : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    dict
+        Statistics, as of `forebay.cuda.memory_stats` without `num_oom_rejections`; empty before initialisation.
+
+    Notes
+    -----
+    As `torch.accelerator.memory.memory_stats`. Does not open a device.
+    """
+    stats = _statistics().memory_stats(_index(device_index))
+    stats.pop("num_oom_rejections", None)
+    return stats
+
+
 def reset_peak_memory_stats(device_index: DeviceLike | None = None, /) -> None:
     """Reset every peak to the current value.
 
@@ -210,3 +175,44 @@ def reset_accumulated_memory_stats(device_index: DeviceLike | None = None, /) ->
     """
     if accelerator().initialised:
         _statistics().reset_accumulated_memory_stats(_index(device_index))
+
+
+def empty_cache() -> None:
+    """Release cached memory of all devices of the kind that no block uses, after their work has completed.
+
+    Notes
+    -----
+    As `torch.accelerator.memory.empty_cache`. Does nothing before the kind is initialised.
+    """
+    _statistics().empty_cache()
+
+
+def get_memory_info(device_index: DeviceLike | None = None, /) -> tuple[int, int]:
+    """Return free and total memory of a device.
+
+    Parameters
+    ----------
+    device_index : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    tuple of int
+        Bytes free and bytes in all.
+
+    Notes
+    -----
+    As `torch.accelerator.memory.get_memory_info`. Opens the device.
+    """
+    index = _get_device_index(device_index, optional=True)
+    return _statistics().mem_get_info(index)
+
+
+# End of the written lines.
+
+
+def empty_host_cache() -> None:
+    """Release cached pinned host memory of the kind that is free. Never waits."""
+    pinned = open_device.get_pinned_allocator(accelerator().name)
+    if pinned is not None:
+        pinned.empty()

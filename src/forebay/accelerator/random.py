@@ -13,6 +13,9 @@ from forebay.runtime.tensors.tensor import Tensor
 __all__ = ["get_rng_state", "get_rng_state_all", "initial_seed"]
 
 
+# Written by tools/write_names.py from tools/names/random.toml: edit the table, not these lines.
+
+
 def initial_seed(device: DeviceLike | None = None, /) -> int:
     """Return the seed of the device's generator.
 
@@ -51,6 +54,9 @@ def get_rng_state(device: DeviceLike | None = None, /) -> Tensor:
     As `torch.accelerator.random.get_rng_state`. Initialises the kind.
     """
     return RandomFunctions(accelerator()).get_rng_state(_index_or_current(device))
+
+
+# End of the written lines.
 
 
 def get_rng_state_all() -> list[Tensor]:

@@ -160,6 +160,9 @@ _OneNumber = Callable[[int], object]
 _TwoNumbers = Callable[[int, int], object]
 
 
+# Written by tools/write_names.py from tools/names/gpu_trace.toml: edit the table, not these lines.
+
+
 def register_callback_for_event_creation(cb: _OneNumber) -> None:
     """Register a callback that is called when an event is created.
 
@@ -308,3 +311,6 @@ def register_callback_for_event_synchronization(cb: _OneNumber) -> None:
     As `torch.cuda._gpu_trace.register_callback_for_event_synchronization`.
     """
     EventSynchronizationCallbacks.add_callback(cb)
+
+
+# End of the written lines.

@@ -98,6 +98,9 @@ PYTORCH_RELEASES_CODE_CC: dict[str, dict[str, set[int]]] = {
 _CUDA_VERSION = "13.2"
 
 
+# Written by tools/write_names.py from tools/names/devices.toml: edit the table, not these lines.
+
+
 def get_arch_list() -> list[str]:
     """Return the architectures that PyTorch 2.15 has code for.
 
@@ -141,6 +144,48 @@ def get_gencode_flags() -> str:
     return " ".join(f"-gencode compute=compute_{arch},code={kind}_{arch}" for kind, arch in parts)
 
 
+def is_tf32_supported() -> bool:
+    """Return True if the current device computes in TensorFloat-32.
+
+    Returns
+    -------
+    bool
+        False also if there is no device.
+
+    Notes
+    -----
+    As `torch.cuda.is_tf32_supported`. Initialises CUDA if there is a device.
+
+    Examples
+    --------
+    >>> import forebay, forebay.cuda as cuda
+    >>> with forebay.emulate("cuda", profile="v100"):
+    ...     cuda.is_tf32_supported()
+    False
+    """
+    return is_bf16_supported(including_emulation=False)
+
+
+def warn_unsupported_devices() -> None:
+    """Warn about each real device that PyTorch 2.15 does not support.
+
+    Warns
+    -----
+    UserWarning
+        If PyTorch 2.15 has no code for a device.
+
+    Notes
+    -----
+    Emulated devices are skipped: they run no GPU code. CUDA's first use calls this, as in PyTorch.
+    """
+    if not CUDA.describe().emulated:
+        _check_capability()
+        _check_cubins()
+
+
+# End of the written lines.
+
+
 def is_bf16_supported(including_emulation: bool = True) -> bool:
     """Return True if the current device supports bfloat16.
 
@@ -181,28 +226,6 @@ def _check_bf16_tensor_supported(device: Any) -> bool:
     except (ForebayError, AttributeError, ValueError):  # AttributeError: ml_dtypes is not installed
         return False
     return True
-
-
-def is_tf32_supported() -> bool:
-    """Return True if the current device computes in TensorFloat-32.
-
-    Returns
-    -------
-    bool
-        False also if there is no device.
-
-    Notes
-    -----
-    As `torch.cuda.is_tf32_supported`. Initialises CUDA if there is a device.
-
-    Examples
-    --------
-    >>> import forebay, forebay.cuda as cuda
-    >>> with forebay.emulate("cuda", profile="v100"):
-    ...     cuda.is_tf32_supported()
-    False
-    """
-    return is_bf16_supported(including_emulation=False)
 
 
 def _capability(index: int) -> tuple[int, int]:
@@ -280,20 +303,3 @@ def _check_cubins() -> None:
                 "https://pytorch.org/get-started/locally/\n",
                 stacklevel=2,
             )
-
-
-def warn_unsupported_devices() -> None:
-    """Warn about each real device that PyTorch 2.15 does not support.
-
-    Warns
-    -----
-    UserWarning
-        If PyTorch 2.15 has no code for a device.
-
-    Notes
-    -----
-    Emulated devices are skipped: they run no GPU code. CUDA's first use calls this, as in PyTorch.
-    """
-    if not CUDA.describe().emulated:
-        _check_capability()
-        _check_cubins()

@@ -152,6 +152,9 @@ class _CudaDeviceProperties:
         return repr(value) if name == "name" else str(value)
 
 
+# Written by tools/write_names.py from tools/names/devices.toml: edit the table, not these lines.
+
+
 def get_device_properties(device: DeviceLike | None = None) -> _CudaDeviceProperties:
     """Return a device's properties.
 
@@ -182,13 +185,6 @@ def get_device_properties(device: DeviceLike | None = None) -> _CudaDeviceProper
     132
     """
     return _properties_of(_described(device))
-
-
-@lru_cache(maxsize=64)  # slow to construct; a machine has fewer devices
-def _properties_of(props: DeviceProps) -> _CudaDeviceProperties:
-    known = {field.name: props.details.get(field.name, 0) for field in fields(_CudaDeviceProperties)}
-    uuid = _CUuuid(str(props.details.get("uuid", _NO_UUID)).removeprefix("GPU-"))
-    return _CudaDeviceProperties(**{**known, "name": props.name, "total_memory": props.total_bytes, "uuid": uuid})
 
 
 def get_device_name(device: DeviceLike | None = None) -> str:
@@ -256,6 +252,46 @@ def get_device_capability(device: DeviceLike | None = None) -> tuple[int, int]:
     return details["major"], details["minor"]
 
 
+def set_device(device: DeviceLike) -> None:
+    """Make a device this thread's current one.
+
+    Parameters
+    ----------
+    device : device or str or int
+        The device; a negative index changes nothing.
+
+    Raises
+    ------
+    DeviceError
+        If the device does not exist.
+    RuntimeError
+        If TORCH_CUDA_CHECK_STRAY_CONTEXT is "error" and this process has opened another device.
+
+    Warns
+    -----
+    ForebayWarning
+        If TORCH_CUDA_CHECK_STRAY_CONTEXT is "warn" and this process has opened another device.
+
+    Notes
+    -----
+    As `torch.cuda.set_device`. Does not open the device.
+    """
+    if not CUDA.select(device):
+        _DEVICES.set_device(device)
+    if _stray_contexts() in ("warn", "error"):
+        _check_stray_context(CUDA.index(device))
+
+
+# End of the written lines.
+
+
+@lru_cache(maxsize=64)  # slow to construct; a machine has fewer devices
+def _properties_of(props: DeviceProps) -> _CudaDeviceProperties:
+    known = {field.name: props.details.get(field.name, 0) for field in fields(_CudaDeviceProperties)}
+    uuid = _CUuuid(str(props.details.get("uuid", _NO_UUID)).removeprefix("GPU-"))
+    return _CudaDeviceProperties(**{**known, "name": props.name, "total_memory": props.total_bytes, "uuid": uuid})
+
+
 def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
     """Return True if a device can access another device's memory directly.
 
@@ -302,36 +338,6 @@ def _checked_index(device: Any, message: str) -> int:
     if not 0 <= index < CUDA.count():
         raise AssertionError(message)
     return index
-
-
-def set_device(device: DeviceLike) -> None:
-    """Make a device this thread's current one.
-
-    Parameters
-    ----------
-    device : device or str or int
-        The device; a negative index changes nothing.
-
-    Raises
-    ------
-    DeviceError
-        If the device does not exist.
-    RuntimeError
-        If TORCH_CUDA_CHECK_STRAY_CONTEXT is "error" and this process has opened another device.
-
-    Warns
-    -----
-    ForebayWarning
-        If TORCH_CUDA_CHECK_STRAY_CONTEXT is "warn" and this process has opened another device.
-
-    Notes
-    -----
-    As `torch.cuda.set_device`. Does not open the device.
-    """
-    if not CUDA.select(device):
-        _DEVICES.set_device(device)
-    if _stray_contexts() in ("warn", "error"):
-        _check_stray_context(CUDA.index(device))
 
 
 @cache  # read once, as in PyTorch: reading takes longer than selecting a device

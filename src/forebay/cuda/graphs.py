@@ -144,6 +144,9 @@ class graph(GraphContext):  # noqa: N801 -- PyTorch's name
         return streams.StreamContext(stream)
 
 
+# Written by tools/write_names.py from tools/names/graphs.toml: edit the table, not these lines.
+
+
 def is_current_stream_capturing() -> bool:
     """Return True if the current stream is being captured.
 
@@ -264,10 +267,6 @@ def export_graph_data(path: str) -> Callable[[Graph], None]:
     return lambda graph: _write_graph_data(path, graph)
 
 
-def _write_graph_data(path: str, graph: Graph) -> None:
-    Path(path).write_bytes(pickle.dumps(graph.get_graph_data()))
-
-
 def register_graph_capture_start_hook(fn: Callable[[CUDAGraph], object]) -> RemovableHandle:
     """Register a callback for the start of every graph capture.
 
@@ -386,3 +385,10 @@ def register_graph_destroy_hook(fn: Callable[[set[int]], object]) -> RemovableHa
     As `torch.cuda.graphs.register_graph_destroy_hook`.
     """
     return finalization.destroyed.add(fn)
+
+
+# End of the written lines.
+
+
+def _write_graph_data(path: str, graph: Graph) -> None:
+    Path(path).write_bytes(pickle.dumps(graph.get_graph_data()))

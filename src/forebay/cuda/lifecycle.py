@@ -54,6 +54,9 @@ _libc = ctypes.CDLL(None)
 _DEFAULT_CLOCK_KHZ = 1_000_000  # if the profile has no clock rate
 
 
+# Written by tools/write_names.py from tools/names/devices.toml: edit the table, not these lines.
+
+
 def ipc_collect() -> None:
     """Release exported memory that no other process uses any more.
 
@@ -68,6 +71,9 @@ def ipc_collect() -> None:
     """
     init()
     ipc_memory.collect()
+
+
+# End of the written lines.
 
 
 def _is_compiled() -> bool:

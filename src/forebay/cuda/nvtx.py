@@ -19,6 +19,9 @@ from forebay.runtime.base.queue_capabilities import can_launch
 __all__ = ["mark", "range", "range_end", "range_pop", "range_push", "range_start"]
 
 
+# Written by tools/write_names.py from tools/names/nvtx.toml: edit the table, not these lines.
+
+
 def range_push(msg: str) -> int:
     """Begin a nested range in this thread.
 
@@ -124,6 +127,9 @@ def mark(msg: str) -> None:
     As `torch.cuda.nvtx.mark`. Does not initialise CUDA.
     """
     ranges.mark(_text(msg, "mark"))
+
+
+# End of the written lines.
 
 
 @contextmanager

@@ -36,6 +36,9 @@ seed_all: Final = _RANDOMS.seed_all
 initial_seed: Final = _RANDOMS.initial_seed
 
 
+# Written by tools/write_names.py from tools/names/random.toml: edit the table, not these lines.
+
+
 def get_rng_state(device: DeviceLike = "cuda") -> Tensor:
     """Return the state of a device's generator.
 
@@ -186,6 +189,9 @@ def as_device(device: DeviceLike) -> Device:
     'cuda:1'
     """
     return Device("cuda", device) if isinstance(device, int) else Device(device)
+
+
+# End of the written lines.
 
 
 def _checked(device: Any) -> Any:

@@ -261,6 +261,9 @@ def _open_current_or(device: Any) -> OpenDevice:
     return CUDA.open_device(None if index < 0 else index)
 
 
+# Written by tools/write_names.py from tools/names/streams.toml: edit the table, not these lines.
+
+
 def as_cuda_stream(stream: streams.Stream) -> Stream:
     """Return the stream as a `forebay.cuda.Stream` of the same queue.
 
@@ -275,42 +278,6 @@ def as_cuda_stream(stream: streams.Stream) -> Stream:
         The stream itself if it is one already; otherwise the result replaces it as current or default stream.
     """
     return streams.cast_to_face(Stream, stream)
-
-
-def current_stream(device: DeviceLike | None = None) -> Stream:
-    """Return this thread's current stream on a device.
-
-    Parameters
-    ----------
-    device : device or str or int, optional
-        The device; the current one by default.
-
-    Returns
-    -------
-    Stream
-        The stream that receives this thread's work on the device.
-
-    Raises
-    ------
-    DeviceError
-        If the device does not exist.
-
-    Notes
-    -----
-    As `torch.cuda.current_stream`. Initialises CUDA and opens the device.
-
-    Examples
-    --------
-    >>> import forebay, forebay.cuda as cuda
-    >>> with forebay.emulate("cuda"):
-    ...     cuda.current_stream() == cuda.default_stream()
-    True
-    """
-    if device is None:
-        known = local.state.stream
-        if known.__class__ is Stream and not known.opened.unusable:
-            return known
-    return current_stream_on(CUDA.open_device_for_stream(device, "getCurrentStream"), Stream)
 
 
 def default_stream(device: DeviceLike | None = None) -> Stream:
@@ -419,6 +386,74 @@ def get_stream_from_external(data_ptr: int, device: DeviceLike | None = None) ->
     return Stream(int(device) if isinstance(device, bool) else device, stream_ptr=data_ptr)
 
 
+def stream(stream: streams.Stream | None) -> StreamContext:
+    """Return a context manager that makes a stream and its device current.
+
+    Parameters
+    ----------
+    stream : Stream or None
+        The stream; None changes nothing.
+
+    Returns
+    -------
+    StreamContext
+        The context manager.
+
+    Notes
+    -----
+    As `torch.cuda.stream`. Initialises CUDA.
+
+    Examples
+    --------
+    >>> import forebay, forebay.cuda as cuda
+    >>> with forebay.emulate("cuda"):
+    ...     s = cuda.Stream()
+    ...     with cuda.stream(s):
+    ...         cuda.current_stream() == s
+    True
+    """
+    return StreamContext(stream)
+
+
+# End of the written lines.
+
+
+def current_stream(device: DeviceLike | None = None) -> Stream:
+    """Return this thread's current stream on a device.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    Stream
+        The stream that receives this thread's work on the device.
+
+    Raises
+    ------
+    DeviceError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.cuda.current_stream`. Initialises CUDA and opens the device.
+
+    Examples
+    --------
+    >>> import forebay, forebay.cuda as cuda
+    >>> with forebay.emulate("cuda"):
+    ...     cuda.current_stream() == cuda.default_stream()
+    True
+    """
+    if device is None:
+        known = local.state.stream
+        if known.__class__ is Stream and not known.opened.unusable:
+            return known
+    return current_stream_on(CUDA.open_device_for_stream(device, "getCurrentStream"), Stream)
+
+
 class StreamContext(StreamContextOfKind):
     """A context manager that makes a stream and its device current.
 
@@ -466,35 +501,6 @@ class StreamContext(StreamContextOfKind):
             The stream itself if it is one already.
         """
         return as_cuda_stream(stream)
-
-
-def stream(stream: streams.Stream | None) -> StreamContext:
-    """Return a context manager that makes a stream and its device current.
-
-    Parameters
-    ----------
-    stream : Stream or None
-        The stream; None changes nothing.
-
-    Returns
-    -------
-    StreamContext
-        The context manager.
-
-    Notes
-    -----
-    As `torch.cuda.stream`. Initialises CUDA.
-
-    Examples
-    --------
-    >>> import forebay, forebay.cuda as cuda
-    >>> with forebay.emulate("cuda"):
-    ...     s = cuda.Stream()
-    ...     with cuda.stream(s):
-    ...         cuda.current_stream() == s
-    True
-    """
-    return StreamContext(stream)
 
 
 class Event(events.Event):

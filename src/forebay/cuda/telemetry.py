@@ -28,6 +28,9 @@ __all__ = [
 ]
 
 
+# Written by tools/write_names.py from tools/names/sensors.toml: edit the table, not these lines.
+
+
 def device_memory_used(device: DeviceLike | None = None) -> int:
     """Return the device memory in use by all processes.
 
@@ -220,6 +223,9 @@ def list_gpu_processes(device: DeviceLike | None = None) -> str:
     As `torch.cuda.list_gpu_processes`. Does not initialise CUDA.
     """
     return telemetry.list_processes(CUDA, device)
+
+
+# End of the written lines.
 
 
 # Undocumented functions of PyTorch that programs use.

@@ -72,6 +72,9 @@ def _checked(name: str, value: _T, expected: type[_T]) -> _T:
     return value
 
 
+# Written by tools/write_names.py from tools/names/tunable.toml: edit the table, not these lines.
+
+
 def enable(val: bool = True) -> None:
     """Enable or disable the tuner.
 
@@ -355,34 +358,6 @@ def get_rotating_buffer_size() -> int:
     return int(opened_for("cuda").port.props.details.get("L2_cache_size", 0))
 
 
-def set_numerical_check_tolerances(enable: bool, atol: float = 1e-5, rtol: float = 1e-5) -> None:
-    """Check the arguments: there are no results to compare.
-
-    Parameters
-    ----------
-    enable : bool
-        Ignored.
-    atol : float, default 1e-5
-        Ignored.
-    rtol : float, default 1e-5
-        Ignored.
-
-    Raises
-    ------
-    RuntimeError
-        If an argument has another type.
-
-    Notes
-    -----
-    As `torch.cuda.tunable.set_numerical_check_tolerances`.
-    """
-    if type(enable) is not bool:
-        raise RuntimeError(f"First argument must be a boolean, got {type(enable).__name__}")
-    for place, name, value in (("Second", "atol", atol), ("Third", "rtol", rtol)):
-        if type(value) is not float:
-            raise RuntimeError(f"{place} argument ({name}) must be a float, got {type(value).__name__}")
-
-
 @contextmanager
 def dynamic_dims_mask(M: bool = False, N: bool = False, K: bool = False, BATCH: bool = False) -> Iterator[None]:  # noqa: ARG001, N803 -- PyTorch's
     """Accept dimensions to ignore while the body of a `with` statement tunes; has no effect.
@@ -428,18 +403,6 @@ def set_filename(filename: str, insert_device_ordinal: bool = False) -> None:
     if insert_device_ordinal:
         name = _with_device_index(name, resolve("cuda").index or 0)
     _state.filename = name
-
-
-def _with_device_index(name: str, index: int) -> str:
-    """Insert the index in place of %d, else before the last dot, else at the end.
-
-    >>> _with_device_index("results.csv", 1), _with_device_index("r%d.tar.gz", 1), _with_device_index("results", 1)
-    ('results1.csv', 'r1.tar.gz', 'results1')
-    """
-    if "%d" in name:
-        return name.replace("%d", str(index), 1)
-    stem, dot, suffix = name.rpartition(".")
-    return f"{stem}{index}{dot}{suffix}" if dot else f"{name}{index}"
 
 
 def get_filename() -> str:
@@ -544,6 +507,49 @@ def write_file_on_exit(val: bool) -> None:
     As `torch.cuda.tunable.write_file_on_exit`. Only in PyTorch 2.4.
     """
     _checked("tunableop_write_file_on_exit", val, bool)
+
+
+# End of the written lines.
+
+
+def set_numerical_check_tolerances(enable: bool, atol: float = 1e-5, rtol: float = 1e-5) -> None:
+    """Check the arguments: there are no results to compare.
+
+    Parameters
+    ----------
+    enable : bool
+        Ignored.
+    atol : float, default 1e-5
+        Ignored.
+    rtol : float, default 1e-5
+        Ignored.
+
+    Raises
+    ------
+    RuntimeError
+        If an argument has another type.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.set_numerical_check_tolerances`.
+    """
+    if type(enable) is not bool:
+        raise RuntimeError(f"First argument must be a boolean, got {type(enable).__name__}")
+    for place, name, value in (("Second", "atol", atol), ("Third", "rtol", rtol)):
+        if type(value) is not float:
+            raise RuntimeError(f"{place} argument ({name}) must be a float, got {type(value).__name__}")
+
+
+def _with_device_index(name: str, index: int) -> str:
+    """Insert the index in place of %d, else before the last dot, else at the end.
+
+    >>> _with_device_index("results.csv", 1), _with_device_index("r%d.tar.gz", 1), _with_device_index("results", 1)
+    ('results1.csv', 'r1.tar.gz', 'results1')
+    """
+    if "%d" in name:
+        return name.replace("%d", str(index), 1)
+    stem, dot, suffix = name.rpartition(".")
+    return f"{stem}{index}{dot}{suffix}" if dot else f"{name}{index}"
 
 
 write_file: Final = unsupported(__name__, "write_file(filename=None)")

@@ -38,6 +38,9 @@ def _default() -> Generator:
     return default_generator(MPS.device_at(current_index(MPS.name)))
 
 
+# Written by tools/write_names.py from tools/names/random.toml: edit the table, not these lines.
+
+
 def get_rng_state(device: DeviceLike = "mps") -> Tensor:  # noqa: ARG001 -- PyTorch's signature; there is one device
     """Return the state of the device's generator.
 
@@ -101,6 +104,21 @@ def set_rng_state(new_state: RngState, device: DeviceLike = "mps") -> None:  # n
     generator().set_state(state)
 
 
+def seed() -> None:
+    """Seed the device's generator with a random number.
+
+    Raises
+    ------
+    ForebayError
+        If there is no MPS device.
+
+    Notes
+    -----
+    As `torch.mps.seed`. Does not initialise MPS.
+    """
+    generator().seed()
+
+
 def manual_seed(seed: int) -> None:
     """Seed the device's generator; do nothing without a device.
 
@@ -118,16 +136,4 @@ def manual_seed(seed: int) -> None:
         (_default() if initialised is None else initialised).manual_seed(int(seed))
 
 
-def seed() -> None:
-    """Seed the device's generator with a random number.
-
-    Raises
-    ------
-    ForebayError
-        If there is no MPS device.
-
-    Notes
-    -----
-    As `torch.mps.seed`. Does not initialise MPS.
-    """
-    generator().seed()
+# End of the written lines.

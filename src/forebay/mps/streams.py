@@ -100,27 +100,7 @@ def _type_error(error: TypeError, event: object) -> TypeError:
     return error
 
 
-def current_stream() -> Stream:
-    """Return this thread's current stream of the current device.
-
-    Returns
-    -------
-    Stream
-        The stream.
-
-    Raises
-    ------
-    ForebayError
-        If there is no MPS device.
-
-    Notes
-    -----
-    As `torch.mps.current_stream`. Opens the device.
-    """
-    cached = local.state.stream
-    if cached.__class__ is Stream and not cached.opened.unusable:
-        return cached
-    return current_stream_on(open_device(None, "getCurrentStream"), Stream)
+# Written by tools/write_names.py from tools/names/streams.toml: edit the table, not these lines.
 
 
 def default_stream() -> Stream:
@@ -166,32 +146,6 @@ def set_stream(stream: streams.Stream | None) -> None:
         streams.set_stream(stream if stream.__class__ is Stream else _checked(stream))
 
 
-def _checked(stream: object) -> streams.Stream:
-    if not isinstance(stream, streams.Stream):
-        raise TypeError(f"expected a Stream, not {type(stream).__name__}")
-    if stream.device.kind != MPS.name:
-        raise TypeError(f"expected a stream of an MPS device, not of {stream.device}")
-    return stream
-
-
-class _StreamContext(StreamContext, ContextDecorator):
-    """Stream context manager that also works as a decorator, as PyTorch's: each call enters a new context."""
-
-    kind = MPS
-    stream_class: ClassVar[type[Stream]] = Stream
-
-    def __init__(self, stream: streams.Stream | None) -> None:
-        require_backend("getCurrentStream")
-        super().__init__(None if stream is None else _checked(stream))
-
-    @staticmethod
-    def as_stream_class(stream: streams.Stream) -> Stream:
-        return streams.cast_to_face(Stream, stream)
-
-    def _recreate_cm(self) -> _StreamContext:
-        return _StreamContext(self.stream)
-
-
 def stream(stream: streams.Stream | None) -> _StreamContext:
     """Return a context manager, also usable as a decorator, that makes a stream current.
 
@@ -225,3 +179,55 @@ def stream(stream: streams.Stream | None) -> _StreamContext:
     <forebay.mps.Stream stream_id=1>
     """
     return _StreamContext(stream)
+
+
+def current_stream() -> Stream:
+    """Return this thread's current stream of the current device.
+
+    Returns
+    -------
+    Stream
+        The stream.
+
+    Raises
+    ------
+    ForebayError
+        If there is no MPS device.
+
+    Notes
+    -----
+    As `torch.mps.current_stream`. Opens the device.
+    """
+    cached = local.state.stream
+    if cached.__class__ is Stream and not cached.opened.unusable:
+        return cached
+    return current_stream_on(open_device(None, "getCurrentStream"), Stream)
+
+
+# End of the written lines.
+
+
+def _checked(stream: object) -> streams.Stream:
+    if not isinstance(stream, streams.Stream):
+        raise TypeError(f"expected a Stream, not {type(stream).__name__}")
+    if stream.device.kind != MPS.name:
+        raise TypeError(f"expected a stream of an MPS device, not of {stream.device}")
+    return stream
+
+
+class _StreamContext(StreamContext, ContextDecorator):
+    """Stream context manager that also works as a decorator, as PyTorch's: each call enters a new context."""
+
+    kind = MPS
+    stream_class: ClassVar[type[Stream]] = Stream
+
+    def __init__(self, stream: streams.Stream | None) -> None:
+        require_backend("getCurrentStream")
+        super().__init__(None if stream is None else _checked(stream))
+
+    @staticmethod
+    def as_stream_class(stream: streams.Stream) -> Stream:
+        return streams.cast_to_face(Stream, stream)
+
+    def _recreate_cm(self) -> _StreamContext:
+        return _StreamContext(self.stream)

@@ -48,36 +48,7 @@ class device(DeviceContext):  # noqa: N801 -- PyTorch's name
     kind: ClassVar[DeviceKind] = MTIA
 
 
-def set_device(device: DeviceLike) -> None:
-    """Make a device this thread's current one.
-
-    Parameters
-    ----------
-    device : device or str or int
-        The device; a negative index changes nothing.
-
-    Raises
-    ------
-    ValueError
-        If `device` is not an MTIA device or has no index.
-    DeviceError
-        If the device does not exist.
-
-    Notes
-    -----
-    As `torch.mtia.set_device`. Initialises MTIA but does not open a device.
-    """
-    index = MTIA.index(device)
-    if index >= 0:
-        MTIA.require_backend("setCurrentDevice")
-        MTIA.exchange(index)
-
-
-def _exchange_device(device: int) -> int:
-    """Make a device current and return the index of the previous one; a negative index only returns -1."""
-    if isinstance(device, int) and device >= 0:
-        MTIA.require_backend("exchangeDevice")
-    return _DEVICES.exchange_device(device)
+# Written by tools/write_names.py from tools/names/devices.toml: edit the table, not these lines.
 
 
 def get_device_properties(device: DeviceLike | None = None) -> dict[str, Any]:
@@ -111,6 +82,61 @@ def get_device_properties(device: DeviceLike | None = None) -> dict[str, Any]:
     """
     props = _describe(device, "getDeviceProperties")
     return {**props.details, "name": props.name, "total_memory": props.total_bytes}
+
+
+def set_device(device: DeviceLike) -> None:
+    """Make a device this thread's current one.
+
+    Parameters
+    ----------
+    device : device or str or int
+        The device; a negative index changes nothing.
+
+    Raises
+    ------
+    ValueError
+        If `device` is not an MTIA device or has no index.
+    DeviceError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.mtia.set_device`. Initialises MTIA but does not open a device.
+    """
+    index = MTIA.index(device)
+    if index >= 0:
+        MTIA.require_backend("setCurrentDevice")
+        MTIA.exchange(index)
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:  # noqa: ARG001 -- PyTorch's
+    """Return True: every MTIA device supports bfloat16.
+
+    Parameters
+    ----------
+    including_emulation : bool, default True
+        Ignored.
+
+    Returns
+    -------
+    bool
+        True.
+
+    Notes
+    -----
+    As `torch.mtia.is_bf16_supported`. Does not initialise MTIA.
+    """
+    return True
+
+
+# End of the written lines.
+
+
+def _exchange_device(device: int) -> int:
+    """Make a device current and return the index of the previous one; a negative index only returns -1."""
+    if isinstance(device, int) and device >= 0:
+        MTIA.require_backend("exchangeDevice")
+    return _DEVICES.exchange_device(device)
 
 
 def get_device_capability(device: DeviceLike | None = None) -> tuple[int, int]:
@@ -153,23 +179,3 @@ def _describe(device: Any, hook: str) -> DeviceProps:
     index = MTIA.index(device, optional=True)
     MTIA.require_backend(hook)
     return MTIA.describe(index)
-
-
-def is_bf16_supported(including_emulation: bool = True) -> bool:  # noqa: ARG001 -- PyTorch's
-    """Return True: every MTIA device supports bfloat16.
-
-    Parameters
-    ----------
-    including_emulation : bool, default True
-        Ignored.
-
-    Returns
-    -------
-    bool
-        True.
-
-    Notes
-    -----
-    As `torch.mtia.is_bf16_supported`. Does not initialise MTIA.
-    """
-    return True

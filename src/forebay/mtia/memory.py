@@ -86,6 +86,9 @@ def memory_stats(device: DeviceLike | None = None) -> dict[str, Any]:
     return {"dram": dict(zip(_COUNTED, numbers, strict=True))}
 
 
+# Written by tools/write_names.py from tools/names/memory.toml: edit the table, not these lines.
+
+
 def reset_peak_memory_stats(device: DeviceLike | None = None) -> None:
     """Set every peak to the current value; do nothing before MTIA's first use.
 
@@ -105,36 +108,6 @@ def reset_peak_memory_stats(device: DeviceLike | None = None) -> None:
     """
     if MTIA.initialised:
         _STATISTICS.reset_peak_memory_stats(device)
-
-
-def record_memory_history(enabled: str | None = "all", stacks: str = "python", max_entries: int = 0) -> None:
-    """Start, change or stop recording of the memory history; do nothing before MTIA's first use.
-
-    Parameters
-    ----------
-    enabled : {"all", "state", None}, default "all"
-        "all" keeps `max_entries` entries, "state" the newest one, None stops the recording.
-    stacks : {"python", "cpp"}, default "python"
-        Both record Python frames.
-    max_entries : int, default 0
-        Number of entries per device; 0 is unlimited.
-
-    Raises
-    ------
-    RuntimeError
-        If `enabled` or `stacks` is unknown.
-    TypeError
-        If `max_entries` is not an int.
-    ValueError
-        If `max_entries` is negative.
-
-    Notes
-    -----
-    As `torch.mtia.record_memory_history`. Before MTIA's first use the arguments are not checked either.
-    """
-    if MTIA.initialised:
-        limit = min(operator.index(max_entries), UNLIMITED)
-        _HISTORY.start(enabled, "all", "all" if stacks == "cpp" else stacks, limit or UNLIMITED)
 
 
 def snapshot() -> dict[str, Any]:
@@ -181,3 +154,36 @@ def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], None]
     emulation ends.
     """
     oom_observers.attach(MTIA, observer)
+
+
+def record_memory_history(enabled: str | None = "all", stacks: str = "python", max_entries: int = 0) -> None:
+    """Start, change or stop recording of the memory history; do nothing before MTIA's first use.
+
+    Parameters
+    ----------
+    enabled : {"all", "state", None}, default "all"
+        "all" keeps `max_entries` entries, "state" the newest one, None stops the recording.
+    stacks : {"python", "cpp"}, default "python"
+        Both record Python frames.
+    max_entries : int, default 0
+        Number of entries per device; 0 is unlimited.
+
+    Raises
+    ------
+    RuntimeError
+        If `enabled` or `stacks` is unknown.
+    TypeError
+        If `max_entries` is not an int.
+    ValueError
+        If `max_entries` is negative.
+
+    Notes
+    -----
+    As `torch.mtia.record_memory_history`. Before MTIA's first use the arguments are not checked either.
+    """
+    if MTIA.initialised:
+        limit = min(operator.index(max_entries), UNLIMITED)
+        _HISTORY.start(enabled, "all", "all" if stacks == "cpp" else stacks, limit or UNLIMITED)
+
+
+# End of the written lines.

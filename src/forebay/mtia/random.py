@@ -31,6 +31,9 @@ seed: Final = _RANDOMS.seed_and_return  # CUDA's functions return None
 seed_all: Final = _RANDOMS.seed_all_and_return
 
 
+# Written by tools/write_names.py from tools/names/random.toml: edit the table, not these lines.
+
+
 def initial_seed() -> int:
     """Return the seed of the current device's generator.
 
@@ -105,3 +108,6 @@ def set_rng_state(new_state: RngState, device: DeviceLike = "mtia") -> None:
     As `torch.mtia.set_rng_state`. Initialises MTIA if `device` has no index.
     """
     _RANDOMS.set_rng_state(new_state, MTIA.index(device, optional=True))
+
+
+# End of the written lines.

@@ -53,63 +53,7 @@ class StreamContext(kind_streams.StreamContext):
     cur_stream: Stream | None = None  # PyTorch never sets its attribute either
 
 
-def stream(stream: Stream | None) -> StreamContext:
-    """Return a context manager that makes a stream current.
-
-    Parameters
-    ----------
-    stream : Stream or None
-        The stream; None changes nothing.
-
-    Returns
-    -------
-    StreamContext
-        The context manager.
-
-    Notes
-    -----
-    As `torch.mtia.stream`. Initialises MTIA.
-
-    Examples
-    --------
-    >>> import forebay, forebay.mtia as mtia
-    >>> with forebay.emulate("mtia"):
-    ...     s = mtia.Stream("mtia")
-    ...     with mtia.stream(s):
-    ...         mtia.current_stream() == s
-    True
-    """
-    return StreamContext(stream)
-
-
-def current_stream(device: DeviceLike | None = None) -> Stream:
-    """Return this thread's current stream of a device.
-
-    Parameters
-    ----------
-    device : device or str or int, optional
-        The device; the current one by default.
-
-    Returns
-    -------
-    Stream
-        The stream.
-
-    Raises
-    ------
-    ForebayError
-        If the device does not exist.
-
-    Notes
-    -----
-    As `torch.mtia.current_stream`. Initialises MTIA and opens the device.
-    """
-    if device is not None:
-        return streams.current_stream_for(MTIA.open_device_for_stream(device, "getCurrentStream"))
-    cached = local.state.stream
-    if cached is not None and cached.device.kind == "mtia" and not cached.opened.unusable:
-        return cached
-    return kind_streams.current_stream_on(MTIA.open_device(), Stream)
+# Written by tools/write_names.py from tools/names/streams.toml: edit the table, not these lines.
 
 
 def default_stream(device: DeviceLike | None = None) -> Stream:
@@ -157,6 +101,68 @@ def set_stream(stream: Stream | None) -> None:
     """
     if stream is not None:
         streams.set_stream(stream)
+
+
+def stream(stream: Stream | None) -> StreamContext:
+    """Return a context manager that makes a stream current.
+
+    Parameters
+    ----------
+    stream : Stream or None
+        The stream; None changes nothing.
+
+    Returns
+    -------
+    StreamContext
+        The context manager.
+
+    Notes
+    -----
+    As `torch.mtia.stream`. Initialises MTIA.
+
+    Examples
+    --------
+    >>> import forebay, forebay.mtia as mtia
+    >>> with forebay.emulate("mtia"):
+    ...     s = mtia.Stream("mtia")
+    ...     with mtia.stream(s):
+    ...         mtia.current_stream() == s
+    True
+    """
+    return StreamContext(stream)
+
+
+# End of the written lines.
+
+
+def current_stream(device: DeviceLike | None = None) -> Stream:
+    """Return this thread's current stream of a device.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    Stream
+        The stream.
+
+    Raises
+    ------
+    ForebayError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.mtia.current_stream`. Initialises MTIA and opens the device.
+    """
+    if device is not None:
+        return streams.current_stream_for(MTIA.open_device_for_stream(device, "getCurrentStream"))
+    cached = local.state.stream
+    if cached is not None and cached.device.kind == "mtia" and not cached.opened.unusable:
+        return cached
+    return kind_streams.current_stream_on(MTIA.open_device(), Stream)
 
 
 def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:

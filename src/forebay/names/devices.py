@@ -33,6 +33,8 @@ class DeviceFunctions:
     def __init__(self, kind: DeviceKind) -> None:
         self._kind = kind
 
+    # Written by tools/write_names.py from tools/names/devices.toml: edit the table, not these lines.
+
     def init(self) -> None:
         """Initialise the kind and run the queued calls.
 
@@ -95,6 +97,64 @@ class DeviceFunctions:
         """
         return self._kind.count()
 
+    def exchange_device(self, device: int) -> int:
+        """Make a device current and return the index of the previous one.
+
+        Parameters
+        ----------
+        device : int
+            The device index; a negative one changes nothing.
+
+        Returns
+        -------
+        int
+            The previous index; -1 if `device` is negative.
+
+        Raises
+        ------
+        ForebayError
+            If `device` is not an int.
+        DeviceError
+            If the device does not exist.
+        """
+        return self._kind.exchange(device)
+
+    def lazy_call(self, callable: Callable[[], Any], **kwargs: Any) -> Any:  # noqa: A002 -- PyTorch's name
+        """Call a function now if the kind is initialised, else queue the call until its first use.
+
+        Parameters
+        ----------
+        callable : Callable
+            The function, called without arguments.
+        **kwargs : Any
+            `seed_all=True` marks a call that seeds all devices, `seed=True` one that seeds one device: only the last
+            queued call of each is made.
+
+        Returns
+        -------
+        Any
+            The function's result, or None if the call is queued.
+        """
+        seeds = "all" if kwargs.get("seed_all", False) else "one" if kwargs.get("seed", False) else ""
+        return self._kind.initialisation.call(callable, seeds=seeds)
+
+    def get_sync_debug_mode(self) -> int:
+        """Return the mode that `set_sync_debug_mode` set.
+
+        Returns
+        -------
+        int
+            0 ("default"), 1 ("warn") or 2 ("error").
+
+        Notes
+        -----
+        Initialises the kind.
+        """
+        self._kind.initialisation.ensure()
+        return sync_debug.mode
+
+    # End of the written lines.
+
     def set_device(self, device: DeviceLike) -> None:
         """Make a device this thread's current one.
 
@@ -119,28 +179,6 @@ class DeviceFunctions:
             raise ForebayError("invalid argument to setDevice")
         if index >= 0:
             self._kind.exchange(index)
-
-    def exchange_device(self, device: int) -> int:
-        """Make a device current and return the index of the previous one.
-
-        Parameters
-        ----------
-        device : int
-            The device index; a negative one changes nothing.
-
-        Returns
-        -------
-        int
-            The previous index; -1 if `device` is negative.
-
-        Raises
-        ------
-        ForebayError
-            If `device` is not an int.
-        DeviceError
-            If the device does not exist.
-        """
-        return self._kind.exchange(device)
 
     def synchronize(self, device: DeviceLike | None = None) -> None:
         """Wait until all work on all streams of a device has completed.
@@ -176,25 +214,6 @@ class DeviceFunctions:
         if opened is not None:  # a device that is not open has no work
             opened.synchronize()
 
-    def lazy_call(self, callable: Callable[[], Any], **kwargs: Any) -> Any:  # noqa: A002 -- PyTorch's name
-        """Call a function now if the kind is initialised, else queue the call until its first use.
-
-        Parameters
-        ----------
-        callable : Callable
-            The function, called without arguments.
-        **kwargs : Any
-            `seed_all=True` marks a call that seeds all devices, `seed=True` one that seeds one device: only the last
-            queued call of each is made.
-
-        Returns
-        -------
-        Any
-            The function's result, or None if the call is queued.
-        """
-        seeds = "all" if kwargs.get("seed_all", False) else "one" if kwargs.get("seed", False) else ""
-        return self._kind.initialisation.call(callable, seeds=seeds)
-
     def set_sync_debug_mode(self, debug_mode: int | str) -> None:
         """Set how calls that wait for the device are reported.
 
@@ -228,21 +247,6 @@ class DeviceFunctions:
         if debug_mode not in range(len(_MODES)):
             raise ForebayError("invalid value of debug_mode, expected one of 0,1,2")
         sync_debug.set_mode(debug_mode)
-
-    def get_sync_debug_mode(self) -> int:
-        """Return the mode that `set_sync_debug_mode` set.
-
-        Returns
-        -------
-        int
-            0 ("default"), 1 ("warn") or 2 ("error").
-
-        Notes
-        -----
-        Initialises the kind.
-        """
-        self._kind.initialisation.ensure()
-        return sync_debug.mode
 
 
 _MODES = ("default", "warn", "error")

@@ -104,27 +104,7 @@ class MemoryStatistics:
             )
         return OrderedStatistics(statistics.flat_stats(opened.allocator))
 
-    def memory_stats_as_nested_dict(self, device: DeviceLike | None = None) -> dict[str, Any]:
-        """Return all statistics of the allocator as nested dicts.
-
-        Parameters
-        ----------
-        device : device or str or int, optional
-            The device; the current one by default.
-
-        Returns
-        -------
-        dict
-            As `memory_stats`, with keys split at the dots: `["allocated_bytes"]["all"]["current"]`.
-
-        Raises
-        ------
-        ForebayError
-            If the device does not exist.
-        Unsupported
-            If the kind uses a pluggable allocator.
-        """
-        return statistics.nested_stats(self.memory_stats(device))
+    # Written by tools/write_names.py from tools/names/memory.toml: edit the table, not these lines.
 
     def memory_allocated(self, device: DeviceLike | None = None) -> int:
         """Return the bytes of memory in use by live blocks.
@@ -218,8 +198,8 @@ class MemoryStatistics:
         opened = self.find_device(device)
         return 0 if opened is None else opened.allocator.peak(RESERVED_BYTES)
 
-    def memory_cached(self, device: DeviceLike | None = None) -> int:
-        """Return `memory_reserved(device)`; the deprecated name.
+    def memory_stats_as_nested_dict(self, device: DeviceLike | None = None) -> dict[str, Any]:
+        """Return all statistics of the allocator as nested dicts.
 
         Parameters
         ----------
@@ -228,41 +208,17 @@ class MemoryStatistics:
 
         Returns
         -------
-        int
-            Bytes.
+        dict
+            As `memory_stats`, with keys split at the dots: `["allocated_bytes"]["all"]["current"]`.
 
-        Warns
-        -----
-        FutureWarning
-            Always.
+        Raises
+        ------
+        ForebayError
+            If the device does not exist.
+        Unsupported
+            If the kind uses a pluggable allocator.
         """
-        self._warn_renamed("memory_cached", "memory_reserved")
-        return self.memory_reserved(device)
-
-    def max_memory_cached(self, device: DeviceLike | None = None) -> int:
-        """Return `max_memory_reserved(device)`; the deprecated name.
-
-        Parameters
-        ----------
-        device : device or str or int, optional
-            The device; the current one by default.
-
-        Returns
-        -------
-        int
-            Bytes.
-
-        Warns
-        -----
-        FutureWarning
-            Always.
-        """
-        self._warn_renamed("max_memory_cached", "max_memory_reserved")
-        return self.max_memory_reserved(device)
-
-    def _warn_renamed(self, old: str, new: str) -> None:
-        module = f"forebay.{self._name}"
-        warnings.warn(f"`{module}.{old}` has been renamed to `{module}.{new}`", FutureWarning, stacklevel=3)
+        return statistics.nested_stats(self.memory_stats(device))
 
     def memory_summary(self, device: DeviceLike | None = None, abbreviated: bool = False) -> str:
         """Return the statistics as a printable table.
@@ -314,6 +270,167 @@ class MemoryStatistics:
         if opened is not None:
             opened.allocator.reset_peaks()
 
+    def peak(self, device: DeviceLike | None = None) -> Peak:
+        """Return a context manager that measures the peak memory of a code section.
+
+        Parameters
+        ----------
+        device : device or str or int, optional
+            The device; the current one by default.
+
+        Returns
+        -------
+        Peak
+            The context manager of `forebay.memory.peak`.
+
+        Raises
+        ------
+        DeviceError
+            If the device does not exist.
+        Unsupported
+            If the device uses a pluggable allocator.
+
+        Notes
+        -----
+        Initialises the kind and opens the device.
+        """
+        return Peak(self._kind.open_device(device))
+
+    def host_memory_stats(self) -> dict[str, Any]:
+        """Return the statistics of pinned host memory under flat keys.
+
+        Returns
+        -------
+        dict of str to int
+            Sorted by key, such as "active_bytes.current"; sizes in bytes, times in µs; empty before the kind's first
+            use.
+        """
+        rows: list[tuple[str, Any]] = []
+        flatten(rows, "", self.host_memory_stats_as_nested_dict(), str)
+        return OrderedStatistics(sorted(rows))
+
+    def host_memory_stats_as_nested_dict(self) -> dict[str, Any]:
+        """Return the statistics of pinned host memory as nested dicts.
+
+        Returns
+        -------
+        dict
+            Such as `["active_bytes"]["current"]`; sizes in bytes, times in µs; empty before the kind's first use.
+        """
+        if not self._kind.initialised:
+            return {}
+        pinned = open_device.get_pinned_allocator(self._name)
+        return PinnedAllocator.empty_stats() if pinned is None else pinned.stats_as_nested_dict()
+
+    def mem_get_info(self, device: DeviceLike | None = None) -> tuple[int, int]:
+        """Return the free and the total memory of a device.
+
+        Parameters
+        ----------
+        device : device or str or int, optional
+            The device; the current one by default.
+
+        Returns
+        -------
+        free : int
+            Bytes that are free.
+        total : int
+            Bytes in total.
+
+        Raises
+        ------
+        DeviceError
+            If the device does not exist.
+
+        Notes
+        -----
+        Opens the device.
+        """
+        if (opened := self._kind.known(device)) is None:
+            index = self._kind.index(device, optional=True)
+            opened = self._kind.open_device(None if index == -1 else index)
+        return opened.port.memory_info()
+
+    def memory_cached(self, device: DeviceLike | None = None) -> int:
+        """Return `memory_reserved(device)`; the deprecated name.
+
+        Parameters
+        ----------
+        device : device or str or int, optional
+            The device; the current one by default.
+
+        Returns
+        -------
+        int
+            Bytes.
+
+        Warns
+        -----
+        FutureWarning
+            Always.
+        """
+        self._warn_renamed("memory_cached", "memory_reserved")
+        return self.memory_reserved(device)
+
+    def max_memory_cached(self, device: DeviceLike | None = None) -> int:
+        """Return `max_memory_reserved(device)`; the deprecated name.
+
+        Parameters
+        ----------
+        device : device or str or int, optional
+            The device; the current one by default.
+
+        Returns
+        -------
+        int
+            Bytes.
+
+        Warns
+        -----
+        FutureWarning
+            Always.
+        """
+        self._warn_renamed("max_memory_cached", "max_memory_reserved")
+        return self.max_memory_reserved(device)
+
+    def reset_max_memory_allocated(self, device: DeviceLike | None = None) -> None:
+        """Call `reset_peak_memory_stats(device)`; the deprecated name.
+
+        Parameters
+        ----------
+        device : device or str or int, optional
+            The device; the current one by default.
+
+        Warns
+        -----
+        FutureWarning
+            Always: all peaks are reset, not only this one.
+        """
+        self._warn_all_peaks("reset_max_memory_allocated")
+        self.reset_peak_memory_stats(device)
+
+    def reset_max_memory_cached(self, device: DeviceLike | None = None) -> None:
+        """Call `reset_peak_memory_stats(device)`; the deprecated name.
+
+        Parameters
+        ----------
+        device : device or str or int, optional
+            The device; the current one by default.
+
+        Warns
+        -----
+        FutureWarning
+            Always: all peaks are reset, not only this one.
+        """
+        self._warn_all_peaks("reset_max_memory_cached")
+        self.reset_peak_memory_stats(device)
+
+    # End of the written lines.
+
+    def _warn_renamed(self, old: str, new: str) -> None:
+        module = f"forebay.{self._name}"
+        warnings.warn(f"`{module}.{old}` has been renamed to `{module}.{new}`", FutureWarning, stacklevel=3)
+
     def reset_accumulated_memory_stats(self, device: DeviceLike | None = None) -> None:
         """Set all totals ("allocated", "freed") and event counters to 0.
 
@@ -351,38 +468,6 @@ class MemoryStatistics:
         require_native_allocator(self._kind, call)
         return find_open_device(self._kind, index, "Invalid device argument")
 
-    def reset_max_memory_allocated(self, device: DeviceLike | None = None) -> None:
-        """Call `reset_peak_memory_stats(device)`; the deprecated name.
-
-        Parameters
-        ----------
-        device : device or str or int, optional
-            The device; the current one by default.
-
-        Warns
-        -----
-        FutureWarning
-            Always: all peaks are reset, not only this one.
-        """
-        self._warn_all_peaks("reset_max_memory_allocated")
-        self.reset_peak_memory_stats(device)
-
-    def reset_max_memory_cached(self, device: DeviceLike | None = None) -> None:
-        """Call `reset_peak_memory_stats(device)`; the deprecated name.
-
-        Parameters
-        ----------
-        device : device or str or int, optional
-            The device; the current one by default.
-
-        Warns
-        -----
-        FutureWarning
-            Always: all peaks are reset, not only this one.
-        """
-        self._warn_all_peaks("reset_max_memory_cached")
-        self.reset_peak_memory_stats(device)
-
     def _warn_all_peaks(self, name: str) -> None:
         module = f"forebay.{self._name}"
         warnings.warn(
@@ -391,59 +476,7 @@ class MemoryStatistics:
             stacklevel=3,
         )
 
-    def peak(self, device: DeviceLike | None = None) -> Peak:
-        """Return a context manager that measures the peak memory of a code section.
-
-        Parameters
-        ----------
-        device : device or str or int, optional
-            The device; the current one by default.
-
-        Returns
-        -------
-        Peak
-            The context manager of `forebay.memory.peak`.
-
-        Raises
-        ------
-        DeviceError
-            If the device does not exist.
-        Unsupported
-            If the device uses a pluggable allocator.
-
-        Notes
-        -----
-        Initialises the kind and opens the device.
-        """
-        return Peak(self._kind.open_device(device))
-
     # Pinned host memory, which all devices of the kind share
-
-    def host_memory_stats_as_nested_dict(self) -> dict[str, Any]:
-        """Return the statistics of pinned host memory as nested dicts.
-
-        Returns
-        -------
-        dict
-            Such as `["active_bytes"]["current"]`; sizes in bytes, times in µs; empty before the kind's first use.
-        """
-        if not self._kind.initialised:
-            return {}
-        pinned = open_device.get_pinned_allocator(self._name)
-        return PinnedAllocator.empty_stats() if pinned is None else pinned.stats_as_nested_dict()
-
-    def host_memory_stats(self) -> dict[str, Any]:
-        """Return the statistics of pinned host memory under flat keys.
-
-        Returns
-        -------
-        dict of str to int
-            Sorted by key, such as "active_bytes.current"; sizes in bytes, times in µs; empty before the kind's first
-            use.
-        """
-        rows: list[tuple[str, Any]] = []
-        flatten(rows, "", self.host_memory_stats_as_nested_dict(), str)
-        return OrderedStatistics(sorted(rows))
 
     def reset_peak_host_memory_stats(self) -> None:
         """Set every peak of pinned host memory to the current value."""
@@ -456,35 +489,6 @@ class MemoryStatistics:
             pinned.reset_accumulated()
 
     # Capacity and limits
-
-    def mem_get_info(self, device: DeviceLike | None = None) -> tuple[int, int]:
-        """Return the free and the total memory of a device.
-
-        Parameters
-        ----------
-        device : device or str or int, optional
-            The device; the current one by default.
-
-        Returns
-        -------
-        free : int
-            Bytes that are free.
-        total : int
-            Bytes in total.
-
-        Raises
-        ------
-        DeviceError
-            If the device does not exist.
-
-        Notes
-        -----
-        Opens the device.
-        """
-        if (opened := self._kind.known(device)) is None:
-            index = self._kind.index(device, optional=True)
-            opened = self._kind.open_device(None if index == -1 else index)
-        return opened.port.memory_info()
 
     def empty_cache(self) -> None:
         """Release the cached memory of all devices of the kind.

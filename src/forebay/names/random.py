@@ -47,6 +47,46 @@ class RandomFunctions:
             return None
         return default_generator(device)
 
+    # Written by tools/write_names.py from tools/names/random.toml: edit the table, not these lines.
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Seed the generators of all devices.
+
+        Parameters
+        ----------
+        seed : int
+            From -2**63 to 2**64 - 1; negative seeds are taken modulo 2**64.
+
+        Notes
+        -----
+        Queued until the kind's first use.
+        """
+        number = int(seed)
+        self._call_or_queue(lambda: self._for_each_generator(lambda generator: generator.manual_seed(number)), "all")
+
+    def seed_all(self) -> None:
+        """Seed the generators of all devices with the same random number.
+
+        Notes
+        -----
+        Queued until the kind's first use.
+        """
+        self.seed_all_and_return()
+
+    def initial_seed(self) -> int:
+        """Return the seed of the current device's generator.
+
+        Returns
+        -------
+        int
+            The seed.
+
+        Notes
+        -----
+        Initialises the kind.
+        """
+        return self.generator().initial_seed()
+
     def get_rng_state(self, device: DeviceLike | None = None) -> Tensor:
         """Return the state of a device's generator.
 
@@ -130,6 +170,27 @@ class RandomFunctions:
         for index, state in enumerate(new_states):
             self.set_rng_state(state, index)
 
+    def seed(self) -> None:
+        """Seed the current device's generator with a random number.
+
+        Notes
+        -----
+        Queued until the kind's first use.
+        """
+        self.seed_and_return()
+
+    def seed_and_return(self) -> int | None:
+        """Seed the current device's generator with a random number and return that number.
+
+        Returns
+        -------
+        int or None
+            The seed; None if the call is queued until the kind's first use.
+        """
+        return self._call_or_queue(lambda: self.generator().seed(), "one")
+
+    # End of the written lines.
+
     def manual_seed(self, seed: int) -> None:
         """Seed the current device's generator.
 
@@ -148,49 +209,6 @@ class RandomFunctions:
         else:
             generator.manual_seed(number)
 
-    def manual_seed_all(self, seed: int) -> None:
-        """Seed the generators of all devices.
-
-        Parameters
-        ----------
-        seed : int
-            From -2**63 to 2**64 - 1; negative seeds are taken modulo 2**64.
-
-        Notes
-        -----
-        Queued until the kind's first use.
-        """
-        number = int(seed)
-        self._call_or_queue(lambda: self._for_each_generator(lambda generator: generator.manual_seed(number)), "all")
-
-    def seed(self) -> None:
-        """Seed the current device's generator with a random number.
-
-        Notes
-        -----
-        Queued until the kind's first use.
-        """
-        self.seed_and_return()
-
-    def seed_all(self) -> None:
-        """Seed the generators of all devices with the same random number.
-
-        Notes
-        -----
-        Queued until the kind's first use.
-        """
-        self.seed_all_and_return()
-
-    def seed_and_return(self) -> int | None:
-        """Seed the current device's generator with a random number and return that number.
-
-        Returns
-        -------
-        int or None
-            The seed; None if the call is queued until the kind's first use.
-        """
-        return self._call_or_queue(lambda: self.generator().seed(), "one")
-
     def seed_all_and_return(self) -> int | None:
         """Seed the generators of all devices with the same random number and return that number.
 
@@ -206,20 +224,6 @@ class RandomFunctions:
             return number
 
         return self._call_or_queue(seed_generators, "all")
-
-    def initial_seed(self) -> int:
-        """Return the seed of the current device's generator.
-
-        Returns
-        -------
-        int
-            The seed.
-
-        Notes
-        -----
-        Initialises the kind.
-        """
-        return self.generator().initial_seed()
 
     def set_offset(self, offset: int, device: DeviceLike | None = None) -> None:
         """Set the offset of a device's generator; RuntimeError unless it is a multiple of 4."""

@@ -161,6 +161,22 @@ class Generator:
         self._shared.set(number, 0)
         return self
 
+    # Written by tools/write_names.py from tools/names/random.toml: edit the table, not these lines.
+
+    def initial_seed(self) -> int:
+        """Return the current seed.
+
+        Returns
+        -------
+        int
+            From 0 to 2**64 - 1.
+
+        Notes
+        -----
+        As `torch.Generator.initial_seed`.
+        """
+        return self._shared.position[0]
+
     def seed(self) -> int:
         """Set a random seed and reset the offset to 0.
 
@@ -182,20 +198,6 @@ class Generator:
         number = _random_seed()
         self.manual_seed(number)
         return number
-
-    def initial_seed(self) -> int:
-        """Return the current seed.
-
-        Returns
-        -------
-        int
-            From 0 to 2**64 - 1.
-
-        Notes
-        -----
-        As `torch.Generator.initial_seed`.
-        """
-        return self._shared.position[0]
 
     def get_offset(self) -> int:
         """Return the offset.
@@ -258,6 +260,57 @@ class Generator:
         """
         return hooks.state_tensor(self.state_bytes())
 
+    def clone_state(self) -> Generator:
+        """Return a new generator with the same state and geometry.
+
+        Returns
+        -------
+        Generator
+            A generator that draws the numbers this one would draw next.
+
+        Raises
+        ------
+        RuntimeError
+            While a graph is captured.
+
+        Notes
+        -----
+        As `torch.Generator.clone_state`.
+        """
+        self._check_not_captured("clone_impl")
+        return _from_state(self.device, PhiloxState(*self._shared.position), self._geometry)
+
+    def graphsafe_get_state(self) -> Generator:
+        """Return a generator that shares this one's state: a draw from either advances both.
+
+        Returns
+        -------
+        Generator
+            A new generator of the same device and geometry.
+
+        Notes
+        -----
+        As `torch.Generator.graphsafe_get_state`. Allowed while a graph is captured.
+        """
+        return _from_state(self.device, self._shared, self._geometry)
+
+    def advance(self, words: int) -> tuple[int, int]:
+        """Return the seed and offset for a kernel, and advance the offset. Internal to the runtime.
+
+        Parameters
+        ----------
+        words : int
+            The 32-bit words that each thread draws; rounded up to a multiple of 4.
+
+        Returns
+        -------
+        tuple of int
+            Seed and offset.
+        """
+        return self._shared.advance(words)
+
+    # End of the written lines.
+
     def state_bytes(self) -> bytes:
         """Return the bytes of `get_state`. Internal to the runtime: needs no open device.
 
@@ -307,40 +360,6 @@ class Generator:
         self._shared.set(seed, offset)
         return self
 
-    def clone_state(self) -> Generator:
-        """Return a new generator with the same state and geometry.
-
-        Returns
-        -------
-        Generator
-            A generator that draws the numbers this one would draw next.
-
-        Raises
-        ------
-        RuntimeError
-            While a graph is captured.
-
-        Notes
-        -----
-        As `torch.Generator.clone_state`.
-        """
-        self._check_not_captured("clone_impl")
-        return _from_state(self.device, PhiloxState(*self._shared.position), self._geometry)
-
-    def graphsafe_get_state(self) -> Generator:
-        """Return a generator that shares this one's state: a draw from either advances both.
-
-        Returns
-        -------
-        Generator
-            A new generator of the same device and geometry.
-
-        Notes
-        -----
-        As `torch.Generator.graphsafe_get_state`. Allowed while a graph is captured.
-        """
-        return _from_state(self.device, self._shared, self._geometry)
-
     def graphsafe_set_state(self, state: Generator) -> Self:
         """Share another generator's state from now on.
 
@@ -381,21 +400,6 @@ class Generator:
             raise RuntimeError(f"Expected a {self.device.kind.upper()} Generator")
         self._shared = state._shared
         return self
-
-    def advance(self, words: int) -> tuple[int, int]:
-        """Return the seed and offset for a kernel, and advance the offset. Internal to the runtime.
-
-        Parameters
-        ----------
-        words : int
-            The 32-bit words that each thread draws; rounded up to a multiple of 4.
-
-        Returns
-        -------
-        tuple of int
-            Seed and offset.
-        """
-        return self._shared.advance(words)
 
     def advance_on(self, opened: OpenDevice, words: int) -> tuple[int, int]:
         """Advance the offset for work on this thread's current stream on a device. Internal to the runtime.
@@ -580,6 +584,9 @@ def manual_seed(seed: int, device: DeviceLike | None = None) -> Generator:
     return default_generator(device).manual_seed(number)
 
 
+# Written by tools/write_names.py from tools/names/random.toml: edit the table, not these lines.
+
+
 def manual_seed_all(seed: int, kind: str | None = None) -> None:
     """Seed the default generators of all devices of a kind, including devices opened later.
 
@@ -600,40 +607,6 @@ def manual_seed_all(seed: int, kind: str | None = None) -> None:
     As `torch.cuda.manual_seed_all`. Does not open a device.
     """
     _seed_defaults(kind or current.current_device().kind, _long(int(seed), "manual_seed"))
-
-
-def _seed_defaults(kind: str | None, number: int) -> None:
-    with _lock:
-        if kind is None:
-            _seeds.clear()
-        _seeds[kind] = number
-        for device, generator in _defaults.items():
-            if kind in (None, device.kind):
-                generator.manual_seed(number)
-
-
-def seed(device: DeviceLike | None = None) -> int:
-    """Seed a device's default generator at random, or those of all devices with one seed.
-
-    Parameters
-    ----------
-    device : device or str or int, optional
-        The device; all devices by default, including devices opened later.
-
-    Returns
-    -------
-    int
-        The new seed.
-
-    Notes
-    -----
-    As `torch.seed`; with a device, as `torch.cuda.seed`. Does not open a device.
-    """
-    if device is not None:
-        return default_generator(device).seed()
-    number = _random_seed()
-    _seed_defaults(None, number)
-    return number
 
 
 def seed_all(kind: str | None = None) -> int:
@@ -773,6 +746,43 @@ def set_rng_state_all(new_states: Iterable[RngState], kind: str | None = None) -
     kind = kind or current.current_device().kind
     for index, state in enumerate(new_states):
         set_rng_state(state, Device(kind, index))
+
+
+# End of the written lines.
+
+
+def _seed_defaults(kind: str | None, number: int) -> None:
+    with _lock:
+        if kind is None:
+            _seeds.clear()
+        _seeds[kind] = number
+        for device, generator in _defaults.items():
+            if kind in (None, device.kind):
+                generator.manual_seed(number)
+
+
+def seed(device: DeviceLike | None = None) -> int:
+    """Seed a device's default generator at random, or those of all devices with one seed.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; all devices by default, including devices opened later.
+
+    Returns
+    -------
+    int
+        The new seed.
+
+    Notes
+    -----
+    As `torch.seed`; with a device, as `torch.cuda.seed`. Does not open a device.
+    """
+    if device is not None:
+        return default_generator(device).seed()
+    number = _random_seed()
+    _seed_defaults(None, number)
+    return number
 
 
 def reset_kind(kind: str) -> None:

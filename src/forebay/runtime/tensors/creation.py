@@ -90,123 +90,7 @@ def allocate(nbytes: int, device: DeviceLike = None, *, usage: str = "") -> AnyB
     return allocate_block(stream.opened, nbytes, stream.handle)
 
 
-def empty(
-    *sizes: int | Sequence[int],
-    size: Sequence[int] | None = None,
-    out: Tensor | None = None,
-    dtype: DTypeLike | None = None,
-    layout: layout = strided,
-    device: DeviceLike = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-    memory_format: memory_format = contiguous_format,
-) -> Tensor:
-    """Create a tensor without initialising its elements.
-
-    Parameters
-    ----------
-    *sizes : int or sequence of int
-        The shape: `empty(2, 3)` or `empty((2, 3))`.
-    size : sequence of int, optional
-        The shape, as a keyword.
-    out : Tensor, optional
-        A tensor to return instead of a new one; it gets this shape.
-    dtype : dtype, optional
-        The element type; float32 by default.
-    layout : layout, optional
-        Only `forebay.strided`.
-    device : device or str or int, optional
-        The device; the default device of this thread otherwise (`set_default_device`). It is opened.
-    requires_grad : bool, optional
-        Only False.
-    pin_memory : bool, optional
-        True to create a CPU tensor in page-locked memory, which accelerators copy without blocking the host.
-    memory_format : memory_format, optional
-        The order of the dimensions in memory, such as `forebay.channels_last`.
-
-    Returns
-    -------
-    Tensor
-        The tensor, allocated on the current stream of its device.
-
-    Raises
-    ------
-    OutOfMemory
-        If the device has no memory for it.
-    RuntimeError
-        If `pin_memory` is given for another device than the CPU, or if there is no accelerator to pin memory.
-    Unsupported
-        If an option needs a tensor library.
-
-    Notes
-    -----
-    As `torch.empty`.
-
-    Examples
-    --------
-    >>> import forebay
-    >>> forebay.empty(2, 3, dtype=forebay.uint8).nbytes
-    6
-    """
-    if requires_grad or layout is not strided or memory_format is not contiguous_format:
-        check_options("empty", layout, requires_grad, memory_format)
-        if memory_format is not contiguous_format:
-            return _in_format(memory_format, sizes, size, out, dtype, device, pin_memory=pin_memory)
-    length = sizes[0] if len(sizes) == 1 and size is None and out is None and pin_memory is False else None
-    if length.__class__ is int and 0 <= length < MAX_REQUEST_BYTES:
-        return new_tensor((length,), as_dtype(dtype), device)
-    return empty_for("empty", sizes, size, out, dtype, device, pin_memory=pin_memory)
-
-
-def _in_format(
-    format_: memory_format,
-    sizes: tuple[int | Sequence[int], ...],
-    size: Sequence[int] | None,
-    out: Tensor | None,
-    dtype: DTypeLike | None,
-    device: DeviceLike,
-    *,
-    pin_memory: bool,
-) -> Tensor:
-    """Return an uninitialised tensor in a format of `empty` that is not the default one."""
-    if format_ is preserve_format:
-        raise ForebayError("unsupported memory format Preserve")
-    if out is not None:
-        raise ForebayError("'memory_format' argument is incompatible with 'out' tensor argument")
-    shape = shape_of("empty", sizes, size, as_dtype(dtype))
-    order = order_in(format_, len(shape))
-    if order is None:
-        return empty_for("empty", (shape,), None, out, dtype, device, pin_memory=pin_memory)
-    ordered = tuple(shape[dim] for dim in order)
-    return empty_for("empty", (ordered,), None, None, dtype, device, pin_memory=pin_memory).in_order(inverse(order))
-
-
-def empty_for(
-    function: str,
-    sizes: tuple[int | Sequence[int], ...],
-    size: Sequence[int] | None,
-    out: Tensor | None,
-    dtype: DTypeLike | None,
-    device: DeviceLike,
-    *,
-    pin_memory: bool,
-) -> Tensor:
-    """Return an uninitialised tensor for a factory, whose name error texts contain."""
-    kind = as_dtype(dtype)
-    shape = shape_of(function, sizes, size, kind)
-    if pin_memory.__class__ is not bool and pin_memory is not None:
-        raise TypeError(f"{function}(): argument 'pin_memory' must be bool, not {type(pin_memory).__name__}")
-    if out is not None:
-        wanted = None if device is None else current.resolve(device)
-        check_out(function, out, None if dtype is None else kind, wanted)
-        before = out.shape
-        out.resize_(shape)
-        if function == "randn" or (function != "empty" and shape == before):  # as PyTorch counts changes
-            out.count_change()
-        return out
-    if pin_memory:
-        return _pinned(shape, kind, device)
-    return new_tensor(shape, kind, device)
+# Written by tools/write_names.py from tools/names/factories.toml: edit the table, not these lines.
 
 
 def zeros(
@@ -324,6 +208,107 @@ def ones(
     return made
 
 
+def empty_pinned(*size: int | Sequence[int], dtype: DTypeLike | None = None, device: DeviceLike = None) -> NDArray[Any]:
+    """Create a NumPy array in page-locked host memory.
+
+    Parameters
+    ----------
+    *size : int or sequence of int
+        The shape.
+    dtype : dtype, optional
+        The element type; float32 by default.
+    device : device or str or int, optional
+        The device that pins the memory; the current one by default.
+
+    Returns
+    -------
+    numpy.ndarray
+        An array that the device's queues copy from and to while the host continues. Its memory comes from a cache and
+        returns there after the last array and the last queued copy (`forebay.memory.empty_host_cache`).
+
+    Raises
+    ------
+    Unsupported
+        If the device has no pinned memory.
+    DeviceError
+        If the system locks no more pages.
+
+    Notes
+    -----
+    As `torch.empty(..., pin_memory=True)`, for NumPy.
+    """
+    kind = as_dtype(dtype)
+    return pinned_array(shape_of("empty_pinned", size, None, kind), kind, current.opened_for(device).pinned)
+
+
+def empty(
+    *sizes: int | Sequence[int],
+    size: Sequence[int] | None = None,
+    out: Tensor | None = None,
+    dtype: DTypeLike | None = None,
+    layout: layout = strided,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    memory_format: memory_format = contiguous_format,
+) -> Tensor:
+    """Create a tensor without initialising its elements.
+
+    Parameters
+    ----------
+    *sizes : int or sequence of int
+        The shape: `empty(2, 3)` or `empty((2, 3))`.
+    size : sequence of int, optional
+        The shape, as a keyword.
+    out : Tensor, optional
+        A tensor to return instead of a new one; it gets this shape.
+    dtype : dtype, optional
+        The element type; float32 by default.
+    layout : layout, optional
+        Only `forebay.strided`.
+    device : device or str or int, optional
+        The device; the default device of this thread otherwise (`set_default_device`). It is opened.
+    requires_grad : bool, optional
+        Only False.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory, which accelerators copy without blocking the host.
+    memory_format : memory_format, optional
+        The order of the dimensions in memory, such as `forebay.channels_last`.
+
+    Returns
+    -------
+    Tensor
+        The tensor, allocated on the current stream of its device.
+
+    Raises
+    ------
+    OutOfMemory
+        If the device has no memory for it.
+    RuntimeError
+        If `pin_memory` is given for another device than the CPU, or if there is no accelerator to pin memory.
+    Unsupported
+        If an option needs a tensor library.
+
+    Notes
+    -----
+    As `torch.empty`.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> forebay.empty(2, 3, dtype=forebay.uint8).nbytes
+    6
+    """
+    if requires_grad or layout is not strided or memory_format is not contiguous_format:
+        check_options("empty", layout, requires_grad, memory_format)
+        if memory_format is not contiguous_format:
+            return _in_format(memory_format, sizes, size, out, dtype, device, pin_memory=pin_memory)
+    length = sizes[0] if len(sizes) == 1 and size is None and out is None and pin_memory is False else None
+    if length.__class__ is int and 0 <= length < MAX_REQUEST_BYTES:
+        return new_tensor((length,), as_dtype(dtype), device)
+    return empty_for("empty", sizes, size, out, dtype, device, pin_memory=pin_memory)
+
+
 def full(
     size: Sequence[int],
     fill_value: complex,
@@ -390,6 +375,99 @@ def full(
     made = empty_for("full", (size,), None, out, kind if dtype is None else dtype, device, pin_memory=pin_memory)
     fill(made, fill_value)
     return made
+
+
+def as_tensor(data: ArrayLike | Tensor, dtype: DTypeLike | None = None, device: DeviceLike = None) -> Tensor:
+    """Return data as a tensor, without a copy where none is needed.
+
+    Parameters
+    ----------
+    data : array_like or Tensor
+        A tensor, an array, a number or nested sequences; also an array of a GPU with `__cuda_array_interface__`.
+    dtype : dtype, optional
+        The element type; as for `tensor` by default.
+    device : device or str or int, optional
+        The device; by default that of a tensor, else the default device of this thread. Arrays of a GPU stay there if
+        no default device is set.
+
+    Returns
+    -------
+    Tensor
+        The tensor itself if it has the dtype and device already; a tensor that shares an array's memory if that has
+        the dtype and device; else a copy.
+
+    Notes
+    -----
+    As `torch.as_tensor`.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> numbers = forebay.ones(3)
+    >>> forebay.as_tensor(numbers) is numbers
+    True
+    """
+    if isinstance(data, Tensor):
+        return data.to(device=data.device if device is None else device, dtype=dtype)
+    if isinstance(data, np.ndarray) and data.flags.writeable and current.resolve_default(device) is CPU:
+        return from_numpy(data).to(dtype=dtype)
+    if (shared := cuda_array_tensor(data)) is not None:
+        return shared.to(dtype=dtype, device=_place_of(shared, device))
+    return tensor(data, dtype=dtype, device=device)
+
+
+# End of the written lines.
+
+
+def _in_format(
+    format_: memory_format,
+    sizes: tuple[int | Sequence[int], ...],
+    size: Sequence[int] | None,
+    out: Tensor | None,
+    dtype: DTypeLike | None,
+    device: DeviceLike,
+    *,
+    pin_memory: bool,
+) -> Tensor:
+    """Return an uninitialised tensor in a format of `empty` that is not the default one."""
+    if format_ is preserve_format:
+        raise ForebayError("unsupported memory format Preserve")
+    if out is not None:
+        raise ForebayError("'memory_format' argument is incompatible with 'out' tensor argument")
+    shape = shape_of("empty", sizes, size, as_dtype(dtype))
+    order = order_in(format_, len(shape))
+    if order is None:
+        return empty_for("empty", (shape,), None, out, dtype, device, pin_memory=pin_memory)
+    ordered = tuple(shape[dim] for dim in order)
+    return empty_for("empty", (ordered,), None, None, dtype, device, pin_memory=pin_memory).in_order(inverse(order))
+
+
+def empty_for(
+    function: str,
+    sizes: tuple[int | Sequence[int], ...],
+    size: Sequence[int] | None,
+    out: Tensor | None,
+    dtype: DTypeLike | None,
+    device: DeviceLike,
+    *,
+    pin_memory: bool,
+) -> Tensor:
+    """Return an uninitialised tensor for a factory, whose name error texts contain."""
+    kind = as_dtype(dtype)
+    shape = shape_of(function, sizes, size, kind)
+    if pin_memory.__class__ is not bool and pin_memory is not None:
+        raise TypeError(f"{function}(): argument 'pin_memory' must be bool, not {type(pin_memory).__name__}")
+    if out is not None:
+        wanted = None if device is None else current.resolve(device)
+        check_out(function, out, None if dtype is None else kind, wanted)
+        before = out.shape
+        out.resize_(shape)
+        if function == "randn" or (function != "empty" and shape == before):  # as PyTorch counts changes
+            out.count_change()
+        return out
+    if pin_memory:
+        return _pinned(shape, kind, device)
+    return new_tensor(shape, kind, device)
 
 
 def arange(
@@ -553,45 +631,6 @@ def tensor(
     return made
 
 
-def as_tensor(data: ArrayLike | Tensor, dtype: DTypeLike | None = None, device: DeviceLike = None) -> Tensor:
-    """Return data as a tensor, without a copy where none is needed.
-
-    Parameters
-    ----------
-    data : array_like or Tensor
-        A tensor, an array, a number or nested sequences; also an array of a GPU with `__cuda_array_interface__`.
-    dtype : dtype, optional
-        The element type; as for `tensor` by default.
-    device : device or str or int, optional
-        The device; by default that of a tensor, else the default device of this thread. Arrays of a GPU stay there if
-        no default device is set.
-
-    Returns
-    -------
-    Tensor
-        The tensor itself if it has the dtype and device already; a tensor that shares an array's memory if that has
-        the dtype and device; else a copy.
-
-    Notes
-    -----
-    As `torch.as_tensor`.
-
-    Examples
-    --------
-    >>> import forebay
-    >>> numbers = forebay.ones(3)
-    >>> forebay.as_tensor(numbers) is numbers
-    True
-    """
-    if isinstance(data, Tensor):
-        return data.to(device=data.device if device is None else device, dtype=dtype)
-    if isinstance(data, np.ndarray) and data.flags.writeable and current.resolve_default(device) is CPU:
-        return from_numpy(data).to(dtype=dtype)
-    if (shared := cuda_array_tensor(data)) is not None:
-        return shared.to(dtype=dtype, device=_place_of(shared, device))
-    return tensor(data, dtype=dtype, device=device)
-
-
 def _place_of(shared: Tensor, device: DeviceLike) -> Device:
     """Return the device of a factory's result: the named or the default one; that of the data if neither is set."""
     wanted = chosen_device() if device is None else device
@@ -643,39 +682,6 @@ def tensor_over(ndarray: NDArray[Any]) -> Tensor:
     address = ndarray.__array_interface__["data"][0]
     storage = Storage(current.opened_for(CPU), ndarray.nbytes, address, ndarray)
     return Tensor(storage, dtype, ndarray.shape, ndarray.strides)
-
-
-def empty_pinned(*size: int | Sequence[int], dtype: DTypeLike | None = None, device: DeviceLike = None) -> NDArray[Any]:
-    """Create a NumPy array in page-locked host memory.
-
-    Parameters
-    ----------
-    *size : int or sequence of int
-        The shape.
-    dtype : dtype, optional
-        The element type; float32 by default.
-    device : device or str or int, optional
-        The device that pins the memory; the current one by default.
-
-    Returns
-    -------
-    numpy.ndarray
-        An array that the device's queues copy from and to while the host continues. Its memory comes from a cache and
-        returns there after the last array and the last queued copy (`forebay.memory.empty_host_cache`).
-
-    Raises
-    ------
-    Unsupported
-        If the device has no pinned memory.
-    DeviceError
-        If the system locks no more pages.
-
-    Notes
-    -----
-    As `torch.empty(..., pin_memory=True)`, for NumPy.
-    """
-    kind = as_dtype(dtype)
-    return pinned_array(shape_of("empty_pinned", size, None, kind), kind, current.opened_for(device).pinned)
 
 
 def _pinned(shape: Sequence[int], dtype: np.dtype[Any], device: DeviceLike) -> Tensor:

@@ -13,6 +13,9 @@ from forebay.runtime.tensors.tensor import Tensor
 __all__ = ["empty_like", "full_like", "new_like", "ones_like", "zeros_like"]
 
 
+# Written by tools/write_names.py from tools/names/factories.toml: edit the table, not these lines.
+
+
 def empty_like(
     input: Tensor,  # noqa: A002 - PyTorch's name
     *,
@@ -188,6 +191,9 @@ def full_like(
     made = new_like("full_like", input, dtype, device, pin_memory, memory_format=memory_format)
     fill(made, fill_value)
     return made
+
+
+# End of the written lines.
 
 
 def new_like(

@@ -18,6 +18,9 @@ from forebay.runtime.tensors.tensor import Tensor
 __all__ = ["bernoulli", "exponential", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like"]
 
 
+# Written by tools/write_names.py from tools/names/factories.toml: edit the table, not these lines.
+
+
 def rand(
     *sizes: int | Sequence[int],
     size: Sequence[int] | None = None,
@@ -155,68 +158,6 @@ def exponential(
     return made
 
 
-def randint(
-    low: int = 0,
-    high: int | Sequence[int] | None = None,
-    size: Sequence[int] | None = None,
-    *,
-    generator: Generator | None = None,
-    out: Tensor | None = None,
-    dtype: DTypeLike | None = None,
-    layout: layout = strided,
-    device: DeviceLike = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
-    """Create a tensor of uniform random integers in [low, high).
-
-    Parameters
-    ----------
-    low : int, optional
-        The smallest value; `randint(high, size)` begins at 0.
-    high : int
-        The bound, which is not drawn.
-    size : sequence of int
-        The shape.
-    generator : Generator, optional
-        The generator; that of the tensor's device by default.
-    out : Tensor, optional
-        A tensor to fill instead of a new one; it gets this shape.
-    dtype : dtype, optional
-        The element type; int64 by default.
-    layout : layout, optional
-        Only `forebay.strided`.
-    device : device or str or int, optional
-        The device; the default device of this thread otherwise.
-    requires_grad : bool, optional
-        Only False.
-    pin_memory : bool, optional
-        True to create a CPU tensor in page-locked memory.
-
-    Returns
-    -------
-    Tensor
-        The tensor; its fill is queued on the current stream of its device.
-
-    Notes
-    -----
-    As `torch.randint` on a GPU.
-    """
-    check_options("randint", layout, requires_grad)
-    if size is None and isinstance(high, Sequence):
-        size, high = high, None
-    if not isinstance(size, Sequence) or isinstance(size, str):
-        raise TypeError(f"randint(): argument 'size' must be tuple of ints, not {type(size).__name__}")
-    if isinstance(high, Sequence):
-        raise TypeError(f"randint(): argument 'high' must be int, not {type(high).__name__}")
-    if high is None:
-        low, high = 0, low
-    kind = np.int64 if dtype is None and out is None else dtype
-    made = empty_for("randint", (tuple(size),), None, out, kind, device, pin_memory=pin_memory)
-    fill.integers(made, low, high, generator)
-    return made
-
-
 def bernoulli(
     input: Tensor,  # noqa: A002 - PyTorch's name
     p: float | None = None,
@@ -347,6 +288,68 @@ def randn_like(
     return made
 
 
+def randint(
+    low: int = 0,
+    high: int | Sequence[int] | None = None,
+    size: Sequence[int] | None = None,
+    *,
+    generator: Generator | None = None,
+    out: Tensor | None = None,
+    dtype: DTypeLike | None = None,
+    layout: layout = strided,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Create a tensor of uniform random integers in [low, high).
+
+    Parameters
+    ----------
+    low : int, optional
+        The smallest value; `randint(high, size)` begins at 0.
+    high : int
+        The bound, which is not drawn.
+    size : sequence of int
+        The shape.
+    generator : Generator, optional
+        The generator; that of the tensor's device by default.
+    out : Tensor, optional
+        A tensor to fill instead of a new one; it gets this shape.
+    dtype : dtype, optional
+        The element type; int64 by default.
+    layout : layout, optional
+        Only `forebay.strided`.
+    device : device or str or int, optional
+        The device; the default device of this thread otherwise.
+    requires_grad : bool, optional
+        Only False.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory.
+
+    Returns
+    -------
+    Tensor
+        The tensor; its fill is queued on the current stream of its device.
+
+    Notes
+    -----
+    As `torch.randint` on a GPU.
+    """
+    check_options("randint", layout, requires_grad)
+    if size is None and isinstance(high, Sequence):
+        size, high = high, None
+    if not isinstance(size, Sequence) or isinstance(size, str):
+        raise TypeError(f"randint(): argument 'size' must be tuple of ints, not {type(size).__name__}")
+    if isinstance(high, Sequence):
+        raise TypeError(f"randint(): argument 'high' must be int, not {type(high).__name__}")
+    if high is None:
+        low, high = 0, low
+    kind = np.int64 if dtype is None and out is None else dtype
+    made = empty_for("randint", (tuple(size),), None, out, kind, device, pin_memory=pin_memory)
+    fill.integers(made, low, high, generator)
+    return made
+
+
 def randint_like(
     input: Tensor,  # noqa: A002 - PyTorch's name
     low: int | None = None,
@@ -402,3 +405,6 @@ def randint_like(
     made = new_like("randint_like", input, dtype, device, pin_memory, memory_format=memory_format)
     fill.integers(made, low or 0, high, generator)
     return made
+
+
+# End of the written lines.
