@@ -484,7 +484,6 @@ class StreamContext(StreamContextOfKind):
         self.idx: int = local.state.indices.get("cuda", 0) if _lazy_init.done else -1
         self.src_prev_stream: streams.Stream | None = None
         self.dst_prev_stream: streams.Stream | None = None
-        self._before = None
 
     @staticmethod
     def as_stream_class(stream: streams.Stream) -> Stream:
