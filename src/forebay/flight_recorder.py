@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from forebay._base.device_spec import Device
-from forebay._base.incident_triggers import IncidentTriggers, check_reasons
+from forebay._base.incident_triggers import REASONS, IncidentTriggers, check_reasons
 from forebay.records.model import Snapshot
 from forebay.runtime.allocator import statistics
 from forebay.runtime.devices import open_device
@@ -21,8 +21,6 @@ from forebay.snapshot.formats import native
 from forebay.snapshot.report.incident_files import IncidentFiles
 
 __all__ = ["FlightRecorder"]
-
-_REASONS = ("oom", "exit", "signal")
 
 
 class FlightRecorder:
@@ -78,13 +76,13 @@ class FlightRecorder:
         folder: str | os.PathLike[str],
         *,
         entries: int = 100_000,
-        on: Collection[str] = _REASONS,
+        on: Collection[str] = REASONS,
         limit: int = 8,
         replay: bool = True,
     ) -> None:
         if entries < 1:
             raise ValueError(f"entries must be at least 1, not {entries}")
-        self._on = check_reasons(on, _REASONS)
+        self._on = check_reasons(on)
         self._files = IncidentFiles(folder, ".forebay", limit, replay)
         self._entries = entries
         self._triggers = IncidentTriggers(self.write, self._on)

@@ -13,16 +13,18 @@ from typing import Any
 
 from forebay.errors import warn_unraisable
 
-__all__ = ["IncidentTriggers", "check_reasons"]
+__all__ = ["REASONS", "IncidentTriggers", "check_reasons"]
+
+REASONS = ("oom", "exit", "signal")  # when recorders of a program write files; "oom" is not a trigger of this module
 
 _STOP_SECONDS = 60.0  # time for a file that is being written
 
 
-def check_reasons(on: Collection[str], reasons: tuple[str, ...]) -> frozenset[str]:
-    """Return `on` as a set. Raises ValueError if it has a word that is not in `reasons`."""
-    if isinstance(on, str) or (unknown := {*on} - {*reasons}):
+def check_reasons(on: Collection[str]) -> frozenset[str]:
+    """Return `on` as a set. Raises ValueError if it has a word that is not in `REASONS`."""
+    if isinstance(on, str) or (unknown := {*on} - {*REASONS}):
         wrong = on if isinstance(on, str) else min(unknown)
-        raise ValueError(f"on must be a collection of {', '.join(map(repr, reasons))}, and has {wrong!r}")
+        raise ValueError(f"on must be a collection of {', '.join(map(repr, REASONS))}, and has {wrong!r}")
     return frozenset(on)
 
 

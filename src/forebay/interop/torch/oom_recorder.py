@@ -19,8 +19,6 @@ from forebay.snapshot.report.incident_files import IncidentFiles
 
 __all__ = ["OomRecorder", "record_oom"]
 
-_REASONS = ("oom", "exit", "signal")
-
 
 class OomRecorder:
     """A recorder of out-of-memory errors of PyTorch, which `record_oom` returns.
@@ -148,7 +146,7 @@ def record_oom(
     """
     if entries < 1:
         raise ValueError(f"entries must be at least 1, not {entries}")
-    reasons = check_reasons(on, _REASONS)
+    reasons = check_reasons(on)
     torch, why_not = _usable_torch()
     files = IncidentFiles(folder, ".pickle", limit, replay)
     recorder = OomRecorder(files, reasons, why_not, torch)
