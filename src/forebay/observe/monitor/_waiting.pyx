@@ -2,7 +2,7 @@
 """The wait of the endpoint's threads; documented in _waiting.pyi."""
 
 import gc
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
 
 cimport cython
 from libc.errno cimport EINTR, errno
@@ -30,6 +30,7 @@ cdef tuple _never = (0,)
 cdef class CollectionFreeSection:
     cdef readonly object lock
     cdef object _acquire, _release
+    cdef object _owner  # number of the thread that is in the section
     cdef tuple _threshold  # the program's; None if it collects no garbage, and outside the section
 
     def __cinit__(self): self.make_lock()
@@ -42,7 +43,10 @@ cdef class CollectionFreeSection:
     # as the step would annul a call of the program in the meantime: a program changes its threshold more seldom.
 
     cpdef enter(self):
+        if self._owner == get_ident():
+            raise RuntimeError("this thread has entered the section already")
         self._acquire()
+        self._owner = get_ident()
         cdef int collects = PyGC_Disable()
         try:
             found = get_threshold()
@@ -54,11 +58,15 @@ cdef class CollectionFreeSection:
                 PyGC_Enable()
 
     cpdef leave(self):
+        if self._owner != get_ident():
+            raise RuntimeError("this thread has not entered the section")
         self.restore()
+        self._owner = None
         self._release()
 
     def after_fork_in_child(self):
         self.restore()
+        self._owner = None
         self.make_lock()
 
     cdef restore(self):
@@ -74,7 +82,7 @@ cdef class CollectionFreeSection:
     def wait(self, dict events not None, double seconds):
         cdef pollfd descriptors[_MOST]
         cdef unsigned long count = 0, index
-        cdef int found, reason, milliseconds = <int>(min(max(seconds, 0.0), 1e5) * 1000)
+        cdef int found, reason, milliseconds = <int>(min(max(seconds, 0.0), 1.0) * 1000)
         if len(events) > _MOST:
             raise ValueError(f"at most {_MOST} descriptors can be waited for: {len(events)}")
         for number, wanted in events.items():
