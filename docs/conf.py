@@ -5,7 +5,7 @@ import warnings
 from importlib.metadata import version as distribution_version
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # for the extension code_note
+sys.path.insert(0, str(Path(__file__).parent))  # for the extensions of this folder
 
 project = "forebay"
 author = "the forebay authors"
@@ -13,7 +13,8 @@ project_copyright = "the forebay authors"
 version = release = distribution_version("forebay")
 
 # No intersphinx: it would download inventories, and a build must not need the network.
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "code_note"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions += ["code_note", "profile_table"]  # of this folder
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 
