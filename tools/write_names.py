@@ -2,7 +2,9 @@
 
 Such functions repeat parameters and entries of docstrings, and differ in a line of code. A table in tools/names/ states
 what differs; tools/names/README.md describes the format. The script writes ordinary functions between two comments of
-the modules that the table names, so that editors, type checkers and help() need nothing from the tables.
+the modules that the table names, so that editors, type checkers and help() need nothing from the tables. It adds them
+to `__all__` of the module, and to the imports and `__all__` of the package that the table names.
+`docs/written_functions.py` shows them in the reference.
 
 `--check` writes nothing and fails if a file differs, as tests/house/test_written_names.py does.
 """
@@ -14,8 +16,9 @@ import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from name_lists import with_imported, with_listed
 from steps import ROOT, fail
 
 Row = dict[str, Any]  # a function of one module, by the keys below
@@ -25,7 +28,9 @@ TABLES = ROOT / "tools/names"
 SHARED = "shared"  # the table whose entries all others may use
 WIDTH = 120
 SECTIONS = ("returns", "yields", "raises", "warns")
-KEYS = {"summary", "details", "parameters", "result", "notes", "examples", "code", "comment", "decorator", *SECTIONS}
+PLACES = {"package", "internal"}  # keys that tell where a name is known
+TEXTS = {"summary", "details", "parameters", "result", "notes", "examples", "code", "comment", "decorator", *SECTIONS}
+KEYS = TEXTS | PLACES
 BEGIN = "# Written by tools/write_names.py from {table}: edit the table, not these lines."
 END = "# End of the written lines."
 
@@ -43,39 +48,105 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+class Written(NamedTuple):
+    """The functions that a table describes for one module."""
+
+    table: str
+    column: str
+    place: dict[str, str]
+    lines: dict[str, list[str]]  # of each function
+    rows: dict[str, Row]
+
+    def in_package(self) -> list[str]:
+        """Return the functions that are names of the package, too."""
+        keys = self.rows.items() if "package" in self.place else ()
+        return [name for name, row in keys if row.get("package", True) and not row.get("internal", False)]
+
+    def documented(self) -> list[str]:
+        """Return the full names under which the reference has the functions."""
+        in_package = {*self.in_package()}
+        home, package = (module_name(self.place[key]) if key in self.place else "" for key in ("file", "package"))
+        return [
+            f"{package if name in in_package else home}.{name}"
+            for name, row in self.rows.items()
+            if not row.get("internal", False)
+        ]
+
+
 def written_files(root: Path = ROOT) -> dict[Path, str]:
     """Return the text that each file should have, by path."""
     texts: dict[Path, str] = {}
-    for table, place, functions in described(root):
-        file = root / "src/forebay" / place["file"]
-        indent = "    " if "class" in place else ""
-        lines = [[f"{indent}{line}" if line else "" for line in lines] for lines in functions.values()]
-        begin = indent + BEGIN.format(table=f"tools/names/{table}.toml")
-        text = texts[file] if file in texts else file.read_text()
+
+    def text_of(file: Path) -> str:
+        return texts[file] if file in texts else file.read_text()
+
+    for each in described(root):
+        file = root / "src/forebay" / each.place["file"]
+        indent = "    " if "class" in each.place else ""
+        lines = [[f"{indent}{line}" if line else "" for line in code] for code in each.lines.values()]
+        begin, end = indent + BEGIN.format(table=f"tools/names/{each.table}.toml"), indent + END
+        text = text_of(file)
+        gone = written_functions(text, begin, end) - each.lines.keys()
         gap = "\n\n" if indent else "\n\n\n"
-        texts[file] = with_region(text, begin, indent + END, ["\n".join(each) for each in lines], file, gap)
+        texts[file] = with_region(text, begin, end, ["\n".join(function) for function in lines], file, gap)
+        if "class" in each.place:
+            continue
+        try:
+            texts[file] = with_listed(texts[file], (name for name in each.lines if name[0] != "_"), gone)
+            if "package" in each.place:
+                file = root / "src/forebay" / each.place["package"]
+                text = with_imported(text_of(file), module_name(each.place["file"]), each.in_package(), gone)
+                texts[file] = with_listed(text, each.in_package(), gone)
+        except LookupError as error:
+            fail(f"{file} needs {error.args[0]}")
     return texts
 
 
-def described(root: Path = ROOT) -> Iterator[tuple[str, dict[str, str], dict[str, list[str]]]]:
-    """Yield each table's name, each of its modules, and the lines of the module's functions by their names."""
+def documented_names(table: str, column: str, root: Path = ROOT) -> list[str]:
+    """Return the full names under which the reference has the functions that a table describes for one module."""
+    return [
+        name for each in described(root) if (each.table, each.column) == (table, column) for name in each.documented()
+    ]
+
+
+def module_name(file: str) -> str:
+    """Return the name of a module below src/forebay: "forebay.cuda.streams" of "cuda/streams.py"."""
+    return ".".join(["forebay", *Path(file).with_suffix("").parts]).removesuffix(".__init__")
+
+
+def comments(lines: list[str], begin: str, end: str) -> tuple[int, int] | None:
+    """Return the places of the two comments, of which the second may be that of several tables."""
+    first = lines.index(begin) if begin in lines else len(lines)
+    return (first, lines.index(end, first)) if end in lines[first:] else None
+
+
+def written_functions(text: str, begin: str, end: str) -> set[str]:
+    """Return the names of the functions that a file has between its two comments; none without the comments."""
+    lines, define = text.split("\n"), begin[: -len(begin.lstrip())] + "def "
+    inside = slice(*comments(lines, begin, end) or (0, 0))
+    return {line.removeprefix(define).partition("(")[0] for line in lines[inside] if line.startswith(define)}
+
+
+def described(root: Path = ROOT) -> Iterator[Written]:
+    """Yield the functions of each module of each table."""
     tables = {path.stem: tomllib.loads(path.read_text()) for path in sorted((root / "tools/names").glob("*.toml"))}
     shared = tables.pop(SHARED)
     for name, table in tables.items():
         entries = {key: {**shared.get(key, {}), **table.pop(key, {})} for key in ("parameters", *SECTIONS)}
         for column, place in table.pop("modules").items():
-            functions = {}
-            for called, row in rows(table, column):
+            functions: dict[str, list[str]] = {}
+            rows = dict(rows_of(table, column))
+            for called, row in rows.items():
                 if unknown := row.keys() - KEYS:
                     fail(f"{name}.toml: {called} has the unknown key {min(unknown)!r}")
                 try:
                     functions[called] = function(called, row, place, entries)
                 except KeyError as error:
                     fail(f"{name}.toml: {called} of {place['file']} needs {error}")
-            yield name, place, functions
+            yield Written(name, column, place, functions, rows)
 
 
-def rows(table: dict[str, Any], column: str) -> Iterator[tuple[str, Row]]:
+def rows_of(table: dict[str, Any], column: str) -> Iterator[tuple[str, Row]]:
     """Yield the functions of one module: what all modules share, and what is the module's own."""
     for name, row in table.items():
         if column in row:
@@ -85,9 +156,7 @@ def rows(table: dict[str, Any], column: str) -> Iterator[tuple[str, Row]]:
 def with_region(text: str, begin: str, end: str, functions: list[str], file: Path, gap: str) -> str:
     """Return the text of a file with these functions between its two comments."""
     lines = text.split("\n")
-    if begin not in lines or end not in lines:
-        fail(f"{file} needs the lines {begin.strip()!r} and {end.strip()!r}")
-    first, last = lines.index(begin), lines.index(end)
+    first, last = comments(lines, begin, end) or fail(f"{file} needs the lines {begin.strip()!r} and {end.strip()!r}")
     written = f"{begin}{gap}{gap.join(functions)}{gap}{end}"
     return "\n".join([*lines[:first], written, *lines[last + 1 :]])
 

@@ -13,6 +13,12 @@ import pytest
 
 MODULES = ("forebay.accelerator", "forebay.cuda", "forebay.mps", "forebay.mtia", "forebay.spi", "forebay.vendor")
 _NAMED = re.compile(r"^\.\. auto\w+:: ([\w.]+)(?:\n +(:members:)(.*))?|`{1,2}([\w.]+)`{1,2}", re.MULTILINE)
+_WRITTEN = re.compile(r"^\.\. written-functions:: (\w+) (\w+)$", re.MULTILINE)  # a directive of docs/
+
+
+def directives(names: list[str]) -> str:
+    """Return the lines in place of which a page has the directive `written-functions`."""
+    return "\n".join(f".. autofunction:: {name}" for name in names)
 
 
 def documented_names(page: str) -> Iterator[str]:
@@ -46,9 +52,20 @@ def undocumented(module: ModuleType, pages: str) -> list[str]:
 
 
 @pytest.mark.parametrize("module_name", MODULES)
-def test_reference_has_every_public_name(module_name, root):
+def test_reference_has_every_public_name(module_name, root, write_names):
     pages = "\n".join(path.read_text() for path in sorted((root / "docs/reference").glob("*.md")))
+    pages = _WRITTEN.sub(lambda found: directives(write_names.documented_names(found[1], found[2])), pages)
     assert undocumented(importlib.import_module(module_name), pages) == []  # add a line in docs/reference/<module>*.md
+
+
+def test_every_function_of_a_table_is_in_the_reference_once(root, write_names):
+    pages = "\n".join(path.read_text() for path in sorted((root / "docs/reference").glob("*.md")))
+    shown = _WRITTEN.findall(pages)
+    assert sorted({*shown}) == sorted(shown)
+    names = {name for table, column in shown for name in write_names.documented_names(table, column)}
+    assert names.isdisjoint(re.findall(r"^\.\. autofunction:: (\S+)", pages, re.MULTILINE))
+    described = [each for each in write_names.described(root) if "package" in each.place]
+    assert [f"{each.table} {each.column}" for each in described if (each.table, each.column) not in shown] == []
 
 
 def test_every_module_of_the_root_is_documented_or_private(root):

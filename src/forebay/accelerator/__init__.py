@@ -158,8 +158,13 @@ def set_device_idx(device: DeviceLike, /) -> None:
     set_device_index(device)
 
 
+# End of the written lines.
+
+# Written by tools/write_names.py from tools/names/streams.toml: edit the table, not these lines.
+
+
 def set_stream(stream: _streams.Stream) -> None:
-    """Make a stream this thread's current stream, and its device the current device.
+    """Make a stream this thread's current one, and its device the current device.
 
     Parameters
     ----------

@@ -131,7 +131,7 @@ def set_stream(stream: streams.Stream | None) -> None:
     Parameters
     ----------
     stream : Stream or None
-        The stream; None does nothing.
+        The stream; None changes nothing.
 
     Raises
     ------

@@ -82,13 +82,13 @@ def default_stream(device: DeviceLike | None = None) -> Stream:
     return streams.default_stream_for(opened)
 
 
-def set_stream(stream: Stream | None) -> None:
+def set_stream(stream: streams.Stream | None) -> None:
     """Make a stream this thread's current one, and its device the current device.
 
     Parameters
     ----------
     stream : Stream or None
-        The stream; None does nothing.
+        The stream; None changes nothing.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def set_stream(stream: Stream | None) -> None:
         streams.set_stream(stream)
 
 
-def stream(stream: Stream | None) -> StreamContext:
+def stream(stream: streams.Stream | None) -> StreamContext:
     """Return a context manager that makes a stream current.
 
     Parameters
