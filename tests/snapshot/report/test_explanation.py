@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from support.snapshot_scenes import training
 from forebay import OutOfMemory, simulate
 from forebay.records.model import Action
 from forebay.snapshot.formats import torch_pickle
-from forebay.snapshot.report.explanation import Cause, explanation
+from forebay.snapshot.report.explanation import Cause, Explanation, explanation
 from forebay.snapshot.report.explanation_text import paragraphs
 
 
@@ -226,6 +226,7 @@ def test_names_from_files_are_printable():
 def test_explanation_is_json():
     for snapshot in (fragmented_history(), training(), too_large()):
         value = json.loads(json.dumps(explanation(snapshot).as_json()))
+        assert {*value} == {field.name for field in fields(Explanation)}
         assert value["use"]["reserved"] > 0
         assert value["request"]["event"]["wanted"] > 0
         assert value["remedies"]["proved"] in (True, False)
