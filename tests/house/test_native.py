@@ -1,4 +1,4 @@
-"""The native core does not use Python, so its locks can be taken with the GIL held (DESIGN.md, house rule 3)."""
+"""The native core does not use Python, so its locks can be taken with the GIL held (CONTRIBUTING.md, house rule 3)."""
 
 from __future__ import annotations
 
