@@ -81,6 +81,8 @@ def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = Fal
 def get_device_module(device: Device | str | None = None) -> ModuleType:
     """Return the module of a device, such as `forebay.cuda`.
 
+    As `torch.get_device_module`.
+
     Parameters
     ----------
     device : device or str, optional
@@ -95,10 +97,6 @@ def get_device_module(device: Device | str | None = None) -> ModuleType:
     ------
     RuntimeError
         If the kind of device has no module.
-
-    Notes
-    -----
-    As `torch.get_device_module`.
     """
     if device is None:
         from forebay import accelerator

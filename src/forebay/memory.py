@@ -647,6 +647,8 @@ def record_history(
 ) -> None:
     """Start or stop recording every allocation and free.
 
+    As `torch.cuda.memory._record_memory_history`. Opens the device.
+
     Parameters
     ----------
     max_entries : int or None, default 1_000_000
@@ -674,10 +676,6 @@ def record_history(
         If `context` or an action is unknown.
     TypeError, ValueError
         If a number is invalid.
-
-    Notes
-    -----
-    As `torch.cuda.memory._record_memory_history`. Opens the device.
     """
     if max_entries is not None and not isinstance(max_entries, int):
         raise TypeError(f"max_entries must be an int or None, not {type(max_entries).__name__}")
@@ -705,6 +703,8 @@ def record_history(
 def annotate_tensor(tensor: Tensor, said: str) -> None:
     """Add an annotation of the tensor's memory to the history.
 
+    As `torch.cuda.memory._annotate_tensor`.
+
     Parameters
     ----------
     tensor : Tensor
@@ -716,10 +716,6 @@ def annotate_tensor(tensor: Tensor, said: str) -> None:
     ------
     ValueError
         If the tensor's memory is not from the allocator.
-
-    Notes
-    -----
-    As `torch.cuda.memory._annotate_tensor`.
     """
     block = tensor.raw_storage.block
     if not isinstance(block, Block):
@@ -732,13 +728,11 @@ def annotate_tensor(tensor: Tensor, said: str) -> None:
 def caching_allocator_disabled() -> Iterator[None]:
     """Disable the caching allocator for all devices inside the `with` block.
 
+    As `torch.cuda.caching_allocator_disabled`. Restores the previous setting on exit.
+
     Yields
     ------
     None
-
-    Notes
-    -----
-    As `torch.cuda.caching_allocator_disabled`. Restores the previous setting on exit.
 
     Examples
     --------

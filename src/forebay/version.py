@@ -11,8 +11,6 @@ __all__ = ["TorchVersion", "cuda", "debug", "git_version", "hip", "rocm", "xpu"]
 class TorchVersion(str):
     """A version as a string that compares with strings and tuples by its numbers.
 
-    Notes
-    -----
     As `torch.torch_version.TorchVersion`. A version with a suffix such as `+cu132` is above the one without it, one
     such as `rc1` or `.dev20250101` below. A string that is no version is compared as a string.
 

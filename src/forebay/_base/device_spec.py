@@ -42,6 +42,9 @@ class Device:
     Construction does not open the device, which need not exist. As a context manager it sets the default
     device of tensor factories in the calling thread.
 
+    As `torch.device`, with its messages. Kinds of installed backends are accepted besides PyTorch's. Unlike PyTorch,
+    an index above 127 does not wrap around.
+
     Parameters
     ----------
     type : str or device or int
@@ -59,11 +62,6 @@ class Device:
         If the string or the index is malformed, or if an index is given and there is no accelerator.
     TypeError
         If an argument has another type.
-
-    Notes
-    -----
-    As `torch.device`, with its messages. Kinds of installed backends are accepted besides PyTorch's. Unlike PyTorch,
-    an index above 127 does not wrap around.
 
     Examples
     --------

@@ -53,8 +53,6 @@ class DType:
 
     It equals the NumPy dtype that it stands for, and NumPy accepts it in that dtype's place.
 
-    Notes
-    -----
     As `torch.dtype`. Instances are constants of the package, such as `forebay.float32`; the class has no public
     constructor.
 

@@ -23,6 +23,8 @@ __all__ = [
 class Size(tuple[int, ...]):
     """The shape of a tensor: a tuple of its dimensions.
 
+    As `torch.Size`.
+
     Parameters
     ----------
     shape : iterable of int, optional
@@ -32,10 +34,6 @@ class Size(tuple[int, ...]):
     ------
     TypeError
         If a dimension is not an int.
-
-    Notes
-    -----
-    As `torch.Size`.
 
     Examples
     --------
@@ -111,28 +109,24 @@ class _Constant:
 class layout(_Constant):  # noqa: N801 - PyTorch's name
     """The layout of a tensor in memory; `forebay.strided` is the only one.
 
+    As `torch.layout`.
+
     Parameters
     ----------
     name : str
         The public name.
-
-    Notes
-    -----
-    As `torch.layout`.
     """
 
 
 class memory_format(_Constant):  # noqa: N801 - PyTorch's name
     """The order of a tensor's dimensions in memory.
 
+    As `torch.memory_format`.
+
     Parameters
     ----------
     name : str
         The public name.
-
-    Notes
-    -----
-    As `torch.memory_format`.
     """
 
 

@@ -207,6 +207,8 @@ def current_device_idx() -> int:
 class device_index:  # noqa: N801 -- PyTorch's name
     """Context manager that makes the device of an index current and restores the previous one.
 
+    As `torch.accelerator.device_index`.
+
     Parameters
     ----------
     device : int or None
@@ -218,10 +220,6 @@ class device_index:  # noqa: N801 -- PyTorch's name
         If the argument is not an int.
     DeviceError
         When entered, if there is no such device.
-
-    Notes
-    -----
-    As `torch.accelerator.device_index`.
     """
 
     def __init__(self, device: int | None, /) -> None:
@@ -245,6 +243,8 @@ class device_index:  # noqa: N801 -- PyTorch's name
 def current_stream(device: DeviceLike | None = None, /) -> _streams.Stream:
     """Return this thread's current stream on a device.
 
+    As `torch.accelerator.current_stream`. Opens the device.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -254,10 +254,6 @@ def current_stream(device: DeviceLike | None = None, /) -> _streams.Stream:
     -------
     Stream
         The stream.
-
-    Notes
-    -----
-    As `torch.accelerator.current_stream`. Opens the device.
     """
     if (opened := _known(device)) is None:
         index = _index_or_current(device)
@@ -268,6 +264,8 @@ def current_stream(device: DeviceLike | None = None, /) -> _streams.Stream:
 
 def synchronize(device: DeviceLike | None = None, /) -> None:
     """Wait until all work on all streams of a device has completed.
+
+    As `torch.accelerator.synchronize`.
 
     Parameters
     ----------
@@ -280,10 +278,6 @@ def synchronize(device: DeviceLike | None = None, /) -> None:
         If that work failed; each failure is raised once.
     ForebayError
         If the index is negative, or if there is no accelerator.
-
-    Notes
-    -----
-    As `torch.accelerator.synchronize`.
     """
     if (opened := _known(device)) is not None:
         opened.synchronize()

@@ -16,6 +16,9 @@ __all__ = ["Graph"]
 class Graph(graph.Graph):
     """A recording of the current stream's work that can be replayed.
 
+    As `torch.accelerator.Graph`. As a context manager it synchronises the device, empties the caches, and captures
+    the work queued inside.
+
     Parameters
     ----------
     keep_graph : bool, optional
@@ -29,11 +32,6 @@ class Graph(graph.Graph):
     ------
     ForebayError
         If there is no accelerator.
-
-    Notes
-    -----
-    As `torch.accelerator.Graph`. As a context manager it synchronises the device, empties the caches, and captures
-    the work queued inside.
 
     Examples
     --------

@@ -45,6 +45,8 @@ _REGISTER_FLAGS = 0xF  # portable, mapped, I/O memory, read-only
 class cudaError(IntEnum):  # noqa: N801 -- CUDA's own name
     """A CUDA error code.
 
+    As `torch.cuda.cudart().cudaError`: only `success` (0) has a name.
+
     Parameters
     ----------
     value : int
@@ -54,10 +56,6 @@ class cudaError(IntEnum):  # noqa: N801 -- CUDA's own name
     ------
     TypeError
         If `value` is not an int.
-
-    Notes
-    -----
-    As `torch.cuda.cudart().cudaError`: only `success` (0) has a name.
     """
 
     success = 0

@@ -30,14 +30,12 @@ _SHARED_BYTES_PER_CYCLE = 128  # of one multiprocessor: 4 for each of a warp's 3
 class GPULimits:
     """Peak throughput of one device at its highest clock rate.
 
+    As `torch.cuda._device_limits.GPULimits`. Initialises CUDA, does not open the device.
+
     Parameters
     ----------
     target_device : device or str or int
         The device; None is the current one.
-
-    Notes
-    -----
-    As `torch.cuda._device_limits.GPULimits`. Initialises CUDA, does not open the device.
 
     Examples
     --------

@@ -10,8 +10,6 @@ __all__ = ["CUDA", "DeferredCudaCallError"]
 class DeferredCudaCallError(Exception):
     """A call deferred until CUDA's first use failed when it ran.
 
-    Notes
-    -----
     As `torch.cuda.DeferredCudaCallError`. The message contains the stack of the original call.
     """
 

@@ -58,6 +58,8 @@ legend = LEGEND
 def format_flamegraph(flamegraph_lines: str, flamegraph_script: str | None = None) -> str:
     """Return folded stacks drawn as a flame graph.
 
+    As `torch.cuda._memory_viz.format_flamegraph`, which downloads a Perl script by default.
+
     Parameters
     ----------
     flamegraph_lines : str
@@ -74,10 +76,6 @@ def format_flamegraph(flamegraph_lines: str, flamegraph_script: str | None = Non
     ------
     AssertionError
         If the program exits with an error.
-
-    Notes
-    -----
-    As `torch.cuda._memory_viz.format_flamegraph`, which downloads a Perl script by default.
     """
     if flamegraph_script is None:
         return flamegraph.draw(flamegraph_lines)

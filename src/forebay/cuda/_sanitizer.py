@@ -53,8 +53,6 @@ _TensorsAccessed = TensorsAccessed  # PyTorch's name
 class CUDASanitizer:
     """Race detection between CUDA streams, off until `enable` is called.
 
-    Notes
-    -----
     As `torch.cuda._sanitizer.CUDASanitizer`.
     """
 
@@ -83,8 +81,6 @@ cuda_sanitizer = CUDASanitizer()
 def enable_cuda_sanitizer() -> None:
     """Enable race detection for the process.
 
-    Notes
-    -----
     As `torch.cuda._sanitizer.enable_cuda_sanitizer`. A racing operation is queued; then its races are printed to
     stderr and CUDASanitizerErrors is raised.
     """

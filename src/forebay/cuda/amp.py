@@ -22,14 +22,12 @@ __all__ = ["GradScaler", "amp_definitely_not_available", "autocast", "custom_bwd
 def amp_definitely_not_available() -> bool:
     """Return True: no device supports automatic mixed precision.
 
+    As `torch.cuda.amp.common.amp_definitely_not_available`. Does not initialise CUDA.
+
     Returns
     -------
     bool
         True.
-
-    Notes
-    -----
-    As `torch.cuda.amp.common.amp_definitely_not_available`. Does not initialise CUDA.
 
     Examples
     --------
@@ -47,6 +45,8 @@ def _not_supported(name: str) -> Unsupported:
 class autocast(ContextDecorator):  # noqa: N801 -- PyTorch's name
     """A context manager and decorator without effect, for programs that disable autocasting.
 
+    As `torch.cuda.amp.autocast`.
+
     Parameters
     ----------
     enabled : bool, default True
@@ -60,10 +60,6 @@ class autocast(ContextDecorator):  # noqa: N801 -- PyTorch's name
     ------
     Unsupported
         Unless `enabled` is False.
-
-    Notes
-    -----
-    As `torch.cuda.amp.autocast`.
 
     Examples
     --------
@@ -92,6 +88,8 @@ class autocast(ContextDecorator):  # noqa: N801 -- PyTorch's name
 class GradScaler:
     """A gradient scaler that does not scale, for programs that disable scaling.
 
+    As `torch.cuda.amp.GradScaler`.
+
     Parameters
     ----------
     init_scale : float, default 65536.0
@@ -109,10 +107,6 @@ class GradScaler:
     ------
     Unsupported
         Unless `enabled` is False.
-
-    Notes
-    -----
-    As `torch.cuda.amp.GradScaler`.
 
     Examples
     --------

@@ -189,6 +189,8 @@ def warn_unsupported_devices() -> None:
 def is_bf16_supported(including_emulation: bool = True) -> bool:
     """Return True if the current device supports bfloat16.
 
+    As `torch.cuda.is_bf16_supported`. Initialises CUDA if there is a device.
+
     Parameters
     ----------
     including_emulation : bool, default True
@@ -198,10 +200,6 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     -------
     bool
         False also if there is no device.
-
-    Notes
-    -----
-    As `torch.cuda.is_bf16_supported`. Initialises CUDA if there is a device.
 
     Examples
     --------

@@ -42,6 +42,8 @@ def broadcast(
 ) -> tuple[Tensor, ...]:
     """Copy a tensor to several devices.
 
+    As `torch.cuda.comm.broadcast`. Does not wait.
+
     Parameters
     ----------
     tensor : Tensor
@@ -60,10 +62,6 @@ def broadcast(
     ------
     RuntimeError
         Unless exactly one of `devices` and `out` is given, or if an output does not match.
-
-    Notes
-    -----
-    As `torch.cuda.comm.broadcast`. Does not wait.
 
     Examples
     --------
@@ -112,6 +110,8 @@ def broadcast_coalesced(
 ) -> list[list[Tensor]]:
     """Copy several tensors to several devices.
 
+    As `torch.cuda.comm.broadcast_coalesced`. Does not wait.
+
     Parameters
     ----------
     tensors : iterable of Tensor
@@ -130,10 +130,6 @@ def broadcast_coalesced(
     ------
     RuntimeError
         If there is no device, or a tensor is not on the first device.
-
-    Notes
-    -----
-    As `torch.cuda.comm.broadcast_coalesced`. Does not wait.
     """
     targets = [_as_device(each) for each in devices]
     sources = [_view_as_real(each) for each in tensors]
@@ -147,6 +143,8 @@ def broadcast_coalesced(
 
 def reduce_add(inputs: Sequence[Tensor], destination: DeviceLike | None = None) -> Tensor:
     """Return the sum of tensors on several devices.
+
+    As `torch.cuda.comm.reduce_add`. Does not wait.
 
     Parameters
     ----------
@@ -168,10 +166,6 @@ def reduce_add(inputs: Sequence[Tensor], destination: DeviceLike | None = None) 
         If the shapes differ.
     AssertionError
         If an input is on the CPU device.
-
-    Notes
-    -----
-    As `torch.cuda.comm.reduce_add`. Does not wait.
 
     Examples
     --------
@@ -233,6 +227,8 @@ def reduce_add_coalesced(
 ) -> tuple[Tensor, ...]:
     """Return the sums of several lists of tensors, one list for each device.
 
+    As `torch.cuda.comm.reduce_add_coalesced`. Does not wait.
+
     Parameters
     ----------
     inputs : sequence of sequence of Tensor
@@ -253,10 +249,6 @@ def reduce_add_coalesced(
         If no tensor of a position is on the destination.
     ValueError
         If the shapes at a position or the lengths of the lists differ.
-
-    Notes
-    -----
-    As `torch.cuda.comm.reduce_add_coalesced`. Does not wait.
     """
     _check_buffer_size(buffer_size)
     found = []
@@ -276,6 +268,8 @@ def scatter(
     out: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, ...]:
     """Split a tensor into chunks and copy each to a device.
+
+    As `torch.cuda.comm.scatter`. Does not wait.
 
     Parameters
     ----------
@@ -304,10 +298,6 @@ def scatter(
         If the sizes, devices, streams or outputs do not match the tensor.
     IndexError
         If `dim` does not exist.
-
-    Notes
-    -----
-    As `torch.cuda.comm.scatter`. Does not wait.
 
     Examples
     --------
@@ -375,6 +365,8 @@ def gather(
 ) -> Tensor:
     """Concatenate tensors of several devices on one device.
 
+    As `torch.cuda.comm.gather`. Copies are queued.
+
     Parameters
     ----------
     tensors : iterable of Tensor
@@ -402,10 +394,6 @@ def gather(
     -----
     FutureWarning
         If `destination` is -1, an old name of the CPU device.
-
-    Notes
-    -----
-    As `torch.cuda.comm.gather`. Copies are queued.
 
     Examples
     --------

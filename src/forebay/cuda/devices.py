@@ -39,6 +39,8 @@ _NO_UUID = "00000000-0000-0000-0000-000000000000"
 class device(DeviceContext):  # noqa: N801 -- PyTorch's name
     """A context manager that makes a device current and restores the previous one on exit.
 
+    As `torch.cuda.device`. Does not open the device.
+
     Parameters
     ----------
     device : device or str or int
@@ -50,10 +52,6 @@ class device(DeviceContext):  # noqa: N801 -- PyTorch's name
         If `device` is not a CUDA device.
     DeviceError
         On entry, if the device does not exist.
-
-    Notes
-    -----
-    As `torch.cuda.device`. Does not open the device.
 
     Examples
     --------
@@ -70,6 +68,8 @@ class device(DeviceContext):  # noqa: N801 -- PyTorch's name
 class device_of(device):  # noqa: N801 -- PyTorch's name
     """A context manager that makes a tensor's device current and restores the previous one on exit.
 
+    As `torch.cuda.device_of`.
+
     Parameters
     ----------
     obj : Tensor
@@ -79,10 +79,6 @@ class device_of(device):  # noqa: N801 -- PyTorch's name
     ------
     AttributeError
         If `obj` is not a tensor.
-
-    Notes
-    -----
-    As `torch.cuda.device_of`.
     """
 
     def __init__(self, obj: Tensor) -> None:
@@ -295,6 +291,8 @@ def _properties_of(props: DeviceProps) -> _CudaDeviceProperties:
 def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
     """Return True if a device can access another device's memory directly.
 
+    As `torch.cuda.can_device_access_peer`. Initialises CUDA.
+
     Parameters
     ----------
     device : device or str or int
@@ -313,10 +311,6 @@ def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
         If one of the devices does not exist.
     ValueError
         If `peer_device` has no index.
-
-    Notes
-    -----
-    As `torch.cuda.can_device_access_peer`. Initialises CUDA.
     """
     named = CUDA.index(peer_device)
     index, peer = _checked_index(device, "Invalid device id"), _checked_index(named, "Invalid peer device id")

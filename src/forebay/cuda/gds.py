@@ -12,14 +12,12 @@ __all__ = ["GdsFile", "gds_deregister_buffer", "gds_register_buffer", "is_availa
 def is_available() -> bool:
     """Return False: files cannot be read directly into device memory.
 
+    As `torch.cuda.gds.is_available`. Does not initialise CUDA.
+
     Returns
     -------
     bool
         False.
-
-    Notes
-    -----
-    As `torch.cuda.gds.is_available`. Does not initialise CUDA.
 
     Examples
     --------

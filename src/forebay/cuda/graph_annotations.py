@@ -35,14 +35,12 @@ __all__ = [
 def is_available() -> bool:
     """Return True if there is a CUDA device, whose graphs can be annotated.
 
+    As `torch.cuda.graph_annotations.is_available`. Does not initialise CUDA.
+
     Returns
     -------
     bool
         True if there is a device, emulated or not.
-
-    Notes
-    -----
-    As `torch.cuda.graph_annotations.is_available`. Does not initialise CUDA.
     """
     return CUDA.count() > 0
 
@@ -51,17 +49,15 @@ def is_available() -> bool:
 def mark_kernels(annotation: str | dict[str, Any], *, backward: bool = True) -> Iterator[None]:  # noqa: ARG001 -- no gradients
     """Annotate the work that the body of a `with` statement captures.
 
+    As `torch.cuda.graph_annotations.mark_kernels`. Has no effect unless the current stream is captured by
+    `forebay.cuda.graph(..., enable_annotations=True)`.
+
     Parameters
     ----------
     annotation : str or dict
         The annotation; a string is stored under the key "name". In nested statements the inner one wins.
     backward : bool, default True
         Ignored: there are no gradients.
-
-    Notes
-    -----
-    As `torch.cuda.graph_annotations.mark_kernels`. Has no effect unless the current stream is captured by
-    `forebay.cuda.graph(..., enable_annotations=True)`.
     """
     if not capture_state.active:
         yield
@@ -73,14 +69,12 @@ def mark_kernels(annotation: str | dict[str, Any], *, backward: bool = True) -> 
 def get_kernel_annotations() -> Mapping[int, list[dict[str, Any]]]:
     """Return the annotations of all graphs.
 
+    As `torch.cuda.graph_annotations.get_kernel_annotations`.
+
     Returns
     -------
     mapping of int to list of dict
         A read-only live view. The keys are node numbers: `tools_id` in `CUDAGraph.get_graph_data`.
-
-    Notes
-    -----
-    As `torch.cuda.graph_annotations.get_kernel_annotations`.
     """
     return graphs_annotations.recorded
 
@@ -88,14 +82,12 @@ def get_kernel_annotations() -> Mapping[int, list[dict[str, Any]]]:
 def clear_kernel_annotations() -> None:
     """Delete the annotations of all graphs.
 
+    As `torch.cuda.graph_annotations.clear_kernel_annotations`.
+
     Warns
     -----
     FutureWarning
         Always: the annotations of a graph are deleted with it.
-
-    Notes
-    -----
-    As `torch.cuda.graph_annotations.clear_kernel_annotations`.
     """
     warnings.warn(
         "`forebay.cuda.graph_annotations.clear_kernel_annotations` is deprecated. The registry bounds itself: "
@@ -110,14 +102,12 @@ def clear_kernel_annotations() -> None:
 def get_kernel_py_stacks() -> Mapping[int, str]:
     """Return the Python stack of each node: always empty.
 
+    As `torch.cuda.graph_annotations.get_kernel_py_stacks`.
+
     Returns
     -------
     mapping of int to str
         Empty: recording the stacks needs a profiler in the GPU's driver.
-
-    Notes
-    -----
-    As `torch.cuda.graph_annotations.get_kernel_py_stacks`.
     """
     return graphs_annotations.stacks
 
@@ -125,13 +115,11 @@ def get_kernel_py_stacks() -> Mapping[int, str]:
 def dump_kernel_py_stacks(path: str) -> None:
     """Write the Python stacks of all nodes to a file.
 
+    As `torch.cuda.graph_annotations.dump_kernel_py_stacks`.
+
     Parameters
     ----------
     path : str
         The file, written as gzip-compressed JSON.
-
-    Notes
-    -----
-    As `torch.cuda.graph_annotations.dump_kernel_py_stacks`.
     """
     graphs_annotations.dump_stacks(path)

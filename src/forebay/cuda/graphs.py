@@ -37,15 +37,13 @@ __all__ = [
 class CUDAGraph(Graph):
     """A capture of a CUDA stream's work that can be replayed.
 
+    As `torch.cuda.CUDAGraph`.
+
     Parameters
     ----------
     keep_graph : bool, default False
         Keep the captured work available for inspection after `capture_end`; `instantiate` or the first replay makes
         it replayable.
-
-    Notes
-    -----
-    As `torch.cuda.CUDAGraph`.
 
     Examples
     --------
@@ -84,6 +82,8 @@ class CUDAGraph(Graph):
 class graph(GraphContext):  # noqa: N801 -- PyTorch's name
     """A context manager that captures the work of its body into a graph.
 
+    As `torch.cuda.graph`. On entry waits for the device and empties its caches.
+
     Parameters
     ----------
     cuda_graph : CUDAGraph
@@ -108,10 +108,6 @@ class graph(GraphContext):  # noqa: N801 -- PyTorch's name
         If `annotation_config` contains an unknown option or value.
     RuntimeError
         On entry, if the capture cannot begin.
-
-    Notes
-    -----
-    As `torch.cuda.graph`. On entry waits for the device and empties its caches.
     """
 
     kind = CUDA

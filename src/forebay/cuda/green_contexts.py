@@ -17,6 +17,8 @@ _QUEUES = "workqueue_scope=None, workqueue_concurrency_limit=None, device_id=Non
 def get_num_locality_domains(device_id: int | None = None) -> int:  # noqa: ARG001 -- equal on all devices
     """Return the number of locality domains of a device: always 1.
 
+    As `torch.cuda.green_contexts.get_num_locality_domains`. Does not initialise CUDA.
+
     Parameters
     ----------
     device_id : int, optional
@@ -26,10 +28,6 @@ def get_num_locality_domains(device_id: int | None = None) -> int:  # noqa: ARG0
     -------
     int
         1, as for any device that is not partitioned.
-
-    Notes
-    -----
-    As `torch.cuda.green_contexts.get_num_locality_domains`. Does not initialise CUDA.
 
     Examples
     --------
@@ -43,6 +41,8 @@ def get_num_locality_domains(device_id: int | None = None) -> int:  # noqa: ARG0
 def is_localization_supported(device_id: int | None = None) -> bool:  # noqa: ARG001 -- equal on all devices
     """Return False: no device can be partitioned.
 
+    As `torch.cuda.green_contexts.is_localization_supported`. Does not initialise CUDA.
+
     Parameters
     ----------
     device_id : int, optional
@@ -52,10 +52,6 @@ def is_localization_supported(device_id: int | None = None) -> bool:  # noqa: AR
     -------
     bool
         False.
-
-    Notes
-    -----
-    As `torch.cuda.green_contexts.is_localization_supported`. Does not initialise CUDA.
 
     Examples
     --------

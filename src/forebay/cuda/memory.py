@@ -58,6 +58,8 @@ __all__ = [
 class MemPool(KindMemPool):
     """A private memory pool: it shares no cached blocks with other allocations.
 
+    As `torch.cuda.MemPool`. Initialises CUDA.
+
     Parameters
     ----------
     allocator : object, optional
@@ -75,10 +77,6 @@ class MemPool(KindMemPool):
         If there is no CUDA device.
     Unsupported
         If a pluggable allocator is the device's current one.
-
-    Notes
-    -----
-    As `torch.cuda.MemPool`. Initialises CUDA.
 
     Examples
     --------

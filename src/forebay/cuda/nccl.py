@@ -63,6 +63,8 @@ class Communicator:
 def is_available(tensors: Iterable[Tensor]) -> bool:
     """Return True if the tensors can be used in one operation.
 
+    As `torch.cuda.nccl.is_available`.
+
     Parameters
     ----------
     tensors : iterable of Tensor
@@ -72,10 +74,6 @@ def is_available(tensors: Iterable[Tensor]) -> bool:
     -------
     bool
         True if all are contiguous and each is on a different CUDA device.
-
-    Notes
-    -----
-    As `torch.cuda.nccl.is_available`.
     """
     seen = set()
     for tensor in tensors:
@@ -88,14 +86,12 @@ def is_available(tensors: Iterable[Tensor]) -> bool:
 def version() -> tuple[int, ...]:
     """Return the version of NCCL that this module is compatible with.
 
+    As `torch.cuda.nccl.version`. Does not initialise CUDA.
+
     Returns
     -------
     tuple of int
         Major, minor and patch version.
-
-    Notes
-    -----
-    As `torch.cuda.nccl.version`. Does not initialise CUDA.
 
     Examples
     --------
@@ -109,20 +105,20 @@ def version() -> tuple[int, ...]:
 def unique_id() -> bytes:
     """Return a new id for a group of ranks.
 
+    As `torch.cuda.nccl.unique_id`. Does not initialise CUDA.
+
     Returns
     -------
     bytes
         128 random bytes, for `init_rank`.
-
-    Notes
-    -----
-    As `torch.cuda.nccl.unique_id`. Does not initialise CUDA.
     """
     return os.urandom(_ID_BYTES)
 
 
 def init_rank(num_ranks: int, uid: bytes, rank: int) -> Communicator:
     """Return one rank's communicator, for the parameter `comms`.
+
+    As `torch.cuda.nccl.init_rank`, but does not wait for the other ranks.
 
     Parameters
     ----------
@@ -144,10 +140,6 @@ def init_rank(num_ranks: int, uid: bytes, rank: int) -> Communicator:
         If `num_ranks` or `rank` is not an int.
     ValueError
         If `uid` is not an id, or `rank` is out of range.
-
-    Notes
-    -----
-    As `torch.cuda.nccl.init_rank`, but does not wait for the other ranks.
     """
     if not isinstance(num_ranks, int) or not isinstance(rank, int):
         raise TypeError(f"num_ranks and rank must be ints, not {num_ranks!r} and {rank!r}")
@@ -166,6 +158,8 @@ def all_reduce(
     comms: Sequence[Communicator] | None = None,
 ) -> None:
     """Reduce the inputs, and store the result in every output.
+
+    As `torch.cuda.nccl.all_reduce`. Does not wait.
 
     Parameters
     ----------
@@ -188,10 +182,6 @@ def all_reduce(
         If an argument has the wrong type.
     Unsupported
         If `comms` does not contain all ranks of one group.
-
-    Notes
-    -----
-    As `torch.cuda.nccl.all_reduce`. Does not wait.
 
     Examples
     --------
@@ -222,6 +212,8 @@ def reduce(
     outputs: Sequence[Tensor] | None = None,
 ) -> None:
     """Reduce the inputs, and store the result in one output.
+
+    As `torch.cuda.nccl.reduce`. Does not wait.
 
     Parameters
     ----------
@@ -255,10 +247,6 @@ def reduce(
     -----
     FutureWarning
         If a sequence of outputs is given.
-
-    Notes
-    -----
-    As `torch.cuda.nccl.reduce`. Does not wait.
     """
     ins = _checked_tensors(inputs)
     if outputs is not None:
@@ -301,6 +289,8 @@ def broadcast(
 ) -> None:
     """Copy one tensor to all others.
 
+    As `torch.cuda.nccl.broadcast`. Does not wait.
+
     Parameters
     ----------
     inputs : sequence of Tensor
@@ -320,10 +310,6 @@ def broadcast(
         If an argument has the wrong type.
     Unsupported
         If `comms` does not contain all ranks of one group.
-
-    Notes
-    -----
-    As `torch.cuda.nccl.broadcast`. Does not wait.
     """
     tensors = _checked_tensors(inputs)
     choose_streams = _stream_chooser(streams, tensors)
@@ -340,6 +326,8 @@ def all_gather(
     comms: Sequence[Communicator] | None = None,
 ) -> None:
     """Concatenate the inputs, and store the result in every output.
+
+    As `torch.cuda.nccl.all_gather`. Does not wait.
 
     Parameters
     ----------
@@ -360,10 +348,6 @@ def all_gather(
         If an argument has the wrong type.
     Unsupported
         If `comms` does not contain all ranks of one group.
-
-    Notes
-    -----
-    As `torch.cuda.nccl.all_gather`. Does not wait.
     """
     ins, outs = _checked_tensors(inputs), _checked_tensors(outputs)
     choose_streams = _stream_chooser(streams, ins)
@@ -380,6 +364,8 @@ def reduce_scatter(
     comms: Sequence[Communicator] | None = None,
 ) -> None:
     """Reduce the inputs, and store one part of the result in each output.
+
+    As `torch.cuda.nccl.reduce_scatter`. Does not wait.
 
     Parameters
     ----------
@@ -402,10 +388,6 @@ def reduce_scatter(
         If an argument has the wrong type.
     Unsupported
         If `comms` does not contain all ranks of one group.
-
-    Notes
-    -----
-    As `torch.cuda.nccl.reduce_scatter`. Does not wait.
     """
     ins, outs = _checked_tensors(inputs), _checked_tensors(outputs)
     choose_streams, parse_op = _stream_chooser(streams, ins), _op_parser(op)

@@ -136,6 +136,8 @@ def mark(msg: str) -> None:
 def range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:  # noqa: A001 -- PyTorch's name
     """Run the body of a `with` statement, or each call of a decorated function, in a nested range.
 
+    As `torch.cuda.nvtx.range`. Does not initialise CUDA.
+
     Parameters
     ----------
     msg : str
@@ -144,10 +146,6 @@ def range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:  # noqa: A001 
         Arguments of `msg.format`.
     **kwargs : object
         Arguments of `msg.format`.
-
-    Notes
-    -----
-    As `torch.cuda.nvtx.range`. Does not initialise CUDA.
 
     Examples
     --------

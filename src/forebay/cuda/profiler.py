@@ -30,14 +30,12 @@ DEFAULT_FLAGS = [  # for nvprof; unused
 def start() -> None:
     """Start profiling.
 
+    As `torch.cuda.profiler.start`. Initialises CUDA. If FOREBAY_TRACE names a file and no trace is active, starts one.
+
     Raises
     ------
     CudaError
         If CUDA rejects the call.
-
-    Notes
-    -----
-    As `torch.cuda.profiler.start`. Initialises CUDA. If FOREBAY_TRACE names a file and no trace is active, starts one.
     """
     check_error(cudart().cudaProfilerStart())
 
@@ -45,15 +43,13 @@ def start() -> None:
 def stop() -> None:
     """Stop profiling.
 
+    As `torch.cuda.profiler.stop`. Initialises CUDA. Ends and writes an active trace, even if the emulation of its
+    devices has ended.
+
     Raises
     ------
     CudaError
         If CUDA rejects the call.
-
-    Notes
-    -----
-    As `torch.cuda.profiler.stop`. Initialises CUDA. Ends and writes an active trace, even if the emulation of its
-    devices has ended.
     """
     try:
         check_error(cudart().cudaProfilerStop())
@@ -66,14 +62,12 @@ def stop() -> None:
 def profile() -> Iterator[None]:
     """Profile the body of a `with` statement.
 
+    As `torch.cuda.profiler.profile`. Calls `start` on entry and `stop` on exit, also after an error. Initialises CUDA.
+
     Raises
     ------
     CudaError
         If CUDA rejects the start or the stop.
-
-    Notes
-    -----
-    As `torch.cuda.profiler.profile`. Calls `start` on entry and `stop` on exit, also after an error. Initialises CUDA.
     """
     with stop_on_exit(stop, "the trace", OSError):
         start()

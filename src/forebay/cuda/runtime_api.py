@@ -18,8 +18,6 @@ AcceleratorError = DeviceError
 class cudaStatus:  # noqa: N801 -- PyTorch's name
     """Named CUDA status codes.
 
-    Notes
-    -----
     As `torch.cuda.cudaStatus`: only SUCCESS (0) and ERROR_NOT_READY (34) are defined.
     """
 
@@ -30,14 +28,12 @@ class cudaStatus:  # noqa: N801 -- PyTorch's name
 class CudaError(RuntimeError):
     """An error code returned by the CUDA runtime library, with its description.
 
+    As `torch.cuda.CudaError`.
+
     Parameters
     ----------
     code : int
         The CUDA error code.
-
-    Notes
-    -----
-    As `torch.cuda.CudaError`.
 
     Examples
     --------
@@ -53,6 +49,8 @@ class CudaError(RuntimeError):
 def check_error(res: int) -> None:
     """Raise CudaError unless the code means success.
 
+    As `torch.cuda.check_error`.
+
     Parameters
     ----------
     res : int
@@ -62,10 +60,6 @@ def check_error(res: int) -> None:
     ------
     CudaError
         If `res` is not 0.
-
-    Notes
-    -----
-    As `torch.cuda.check_error`.
 
     Examples
     --------
@@ -82,6 +76,8 @@ def check_error(res: int) -> None:
 def cudart() -> ModuleType:
     """Return the module of CUDA runtime functions.
 
+    As `torch.cuda.cudart`. Initialises CUDA.
+
     Returns
     -------
     module
@@ -91,10 +87,6 @@ def cudart() -> ModuleType:
     ------
     RuntimeError
         If there is no CUDA device.
-
-    Notes
-    -----
-    As `torch.cuda.cudart`. Initialises CUDA.
     """
     CUDA.initialisation.ensure()
     return _cudart

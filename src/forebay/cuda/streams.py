@@ -47,6 +47,9 @@ _ANOTHER_DEVICE_TYPE = (
 class Stream(streams.Stream):
     """An in-order queue of work on a CUDA device.
 
+    As `torch.cuda.Stream`. Each priority has 32 streams per device, assigned in turn: the 33rd stream is the first
+    again. Initialises CUDA and opens the device.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -65,11 +68,6 @@ class Stream(streams.Stream):
         If `stream_id` or `device_index` is given without CUDA's `device_type`.
     DeviceError
         If the device, or the stream to wrap, does not exist.
-
-    Notes
-    -----
-    As `torch.cuda.Stream`. Each priority has 32 streams per device, assigned in turn: the 33rd stream is the first
-    again. Initialises CUDA and opens the device.
 
     Examples
     --------
@@ -123,14 +121,12 @@ class Stream(streams.Stream):
     def priority_range() -> tuple[int, int]:
         """Return the least and the most urgent priority.
 
+        As `torch.cuda.Stream.priority_range`. Does not initialise CUDA.
+
         Returns
         -------
         tuple of (int, int)
             `(0, -3)`.
-
-        Notes
-        -----
-        As `torch.cuda.Stream.priority_range`. Does not initialise CUDA.
 
         Examples
         --------
@@ -156,19 +152,19 @@ class Stream(streams.Stream):
     def wait_stream(self, stream: streams.Stream) -> None:
         """Make later work on this stream wait until the work queued so far on another stream is done.
 
+        As `torch.cuda.Stream.wait_stream`. The host does not wait.
+
         Parameters
         ----------
         stream : Stream
             The stream to wait for.
-
-        Notes
-        -----
-        As `torch.cuda.Stream.wait_stream`. The host does not wait.
         """
         streams.Stream.wait_stream(self, stream)
 
     def record_event(self, event: events.Event | None = None) -> events.Event:
         """Record an event on this stream and return the event.
+
+        As `torch.cuda.Stream.record_event`.
 
         Parameters
         ----------
@@ -184,10 +180,6 @@ class Stream(streams.Stream):
         ------
         RuntimeError
             If the event belongs to another device.
-
-        Notes
-        -----
-        As `torch.cuda.Stream.record_event`.
         """
         event = Event() if event is None else event
         event.record(self)
@@ -205,6 +197,10 @@ class Stream(streams.Stream):
 class ExternalStream(Stream):
     """A stream created elsewhere, wrapped by its handle.
 
+    As `torch.cuda.ExternalStream`. The creator owns the stream and must keep it alive as long as this object is used,
+    and until memory that `record_stream` marked with it is free. Initialises CUDA and opens the device. Emulated
+    devices accept only handles of their own streams.
+
     Parameters
     ----------
     stream_ptr : int or None
@@ -220,12 +216,6 @@ class ExternalStream(Stream):
         If `stream_ptr` is neither an int nor None.
     DeviceError
         If the device has no such stream.
-
-    Notes
-    -----
-    As `torch.cuda.ExternalStream`. The creator owns the stream and must keep it alive as long as this object is used,
-    and until memory that `record_stream` marked with it is free. Initialises CUDA and opens the device. Emulated
-    devices accept only handles of their own streams.
 
     Examples
     --------
@@ -421,6 +411,8 @@ def stream(stream: streams.Stream | None) -> StreamContext:
 def current_stream(device: DeviceLike | None = None) -> Stream:
     """Return this thread's current stream on a device.
 
+    As `torch.cuda.current_stream`. Initialises CUDA and opens the device.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -435,10 +427,6 @@ def current_stream(device: DeviceLike | None = None) -> Stream:
     ------
     DeviceError
         If the device does not exist.
-
-    Notes
-    -----
-    As `torch.cuda.current_stream`. Initialises CUDA and opens the device.
 
     Examples
     --------
@@ -457,6 +445,9 @@ def current_stream(device: DeviceLike | None = None) -> Stream:
 class StreamContext(StreamContextOfKind):
     """A context manager that makes a stream and its device current.
 
+    As `torch.cuda.StreamContext`. On exit the previous streams of both devices and the previous device are restored.
+    Not re-entrant: enter a context again only after leaving it. Creating one initialises CUDA.
+
     Parameters
     ----------
     stream : Stream or None
@@ -466,11 +457,6 @@ class StreamContext(StreamContextOfKind):
     ------
     TypeError
         On entry, if `stream` is not a stream.
-
-    Notes
-    -----
-    As `torch.cuda.StreamContext`. On exit the previous streams of both devices and the previous device are restored.
-    Not re-entrant: enter a context again only after leaving it. Creating one initialises CUDA.
     """
 
     kind = CUDA
@@ -505,6 +491,8 @@ class StreamContext(StreamContextOfKind):
 class Event(events.Event):
     """A marker in a stream, to query, wait for or time.
 
+    As `torch.cuda.Event`. The first `record` determines the event's device.
+
     Parameters
     ----------
     enable_timing : bool, default False
@@ -516,10 +504,6 @@ class Event(events.Event):
     external : bool, default False
         Make `record` and `wait` in a graph capture nodes of the graph, which each replay repeats, so that the event can
         be used outside the graph. Otherwise they order the captured streams only.
-
-    Notes
-    -----
-    As `torch.cuda.Event`. The first `record` determines the event's device.
 
     Examples
     --------
@@ -547,6 +531,8 @@ class Event(events.Event):
     def record(self, stream: streams.Stream | None = None) -> None:
         """Record the event after the work queued so far on a stream, replacing an earlier record.
 
+        As `torch.cuda.Event.record`. Does not wait.
+
         Parameters
         ----------
         stream : Stream, optional
@@ -556,29 +542,25 @@ class Event(events.Event):
         ------
         RuntimeError
             If the stream is on another device than the event.
-
-        Notes
-        -----
-        As `torch.cuda.Event.record`. Does not wait.
         """
         self.record_on(current_stream() if stream is None else stream)
 
     def wait(self, stream: streams.Stream | None = None) -> None:
         """Make later work on a stream wait for the event.
 
+        As `torch.cuda.Event.wait`. The host does not wait. Does nothing if the event was never recorded.
+
         Parameters
         ----------
         stream : Stream, optional
             The stream; the current one by default.
-
-        Notes
-        -----
-        As `torch.cuda.Event.wait`. The host does not wait. Does nothing if the event was never recorded.
         """
         events.Event.wait(self, current_stream() if stream is None else stream)  # faster than super()
 
     def ipc_handle(self) -> bytes:
         """Return a handle by which another process can import the event.
+
+        As `torch.cuda.Event.ipc_handle`. An event that was never recorded is assigned to the current device.
 
         Returns
         -------
@@ -589,10 +571,6 @@ class Event(events.Event):
         ------
         DeviceError
             Unless the event was created with `interprocess=True` and without timing.
-
-        Notes
-        -----
-        As `torch.cuda.Event.ipc_handle`. An event that was never recorded is assigned to the current device.
         """
         if self.device is None:
             self.bind(CUDA.open_device(None).device)
@@ -601,6 +579,8 @@ class Event(events.Event):
     @classmethod
     def from_ipc_handle(cls, device: DeviceLike, handle: bytes) -> Self:
         """Return the event that another process exported.
+
+        As `torch.cuda.Event.from_ipc_handle`. Initialises CUDA and opens the device.
 
         Parameters
         ----------
@@ -618,10 +598,6 @@ class Event(events.Event):
         ------
         DeviceError
             If the handle is of this process, or the other process or its event no longer exists.
-
-        Notes
-        -----
-        As `torch.cuda.Event.from_ipc_handle`. Initialises CUDA and opens the device.
         """
         if isinstance(device, (str, int, Device)) and device.__class__ is not bool:
             named = Device(device)
@@ -641,6 +617,8 @@ class Event(events.Event):
     def elapsed_time(self, end_event: events.Event) -> float:
         """Return the time from this event to another one.
 
+        As `torch.cuda.Event.elapsed_time`. Does not wait.
+
         Parameters
         ----------
         end_event : Event
@@ -657,10 +635,6 @@ class Event(events.Event):
             If an event was not created with `enable_timing=True`, or not recorded.
         RuntimeError
             If the work before one of the events is not done.
-
-        Notes
-        -----
-        As `torch.cuda.Event.elapsed_time`. Does not wait.
         """
         return events.Event.elapsed_time(self, end_event)
 

@@ -515,6 +515,8 @@ def write_file_on_exit(val: bool) -> None:
 def set_numerical_check_tolerances(enable: bool, atol: float = 1e-5, rtol: float = 1e-5) -> None:
     """Check the arguments: there are no results to compare.
 
+    As `torch.cuda.tunable.set_numerical_check_tolerances`.
+
     Parameters
     ----------
     enable : bool
@@ -528,10 +530,6 @@ def set_numerical_check_tolerances(enable: bool, atol: float = 1e-5, rtol: float
     ------
     RuntimeError
         If an argument has another type.
-
-    Notes
-    -----
-    As `torch.cuda.tunable.set_numerical_check_tolerances`.
     """
     if type(enable) is not bool:
         raise RuntimeError(f"First argument must be a boolean, got {type(enable).__name__}")

@@ -27,6 +27,8 @@ __all__ = [*multiprocessing.__all__, "rebuild_tensor", "reduce_tensor"]  # noqa:
 def reduce_tensor(tensor: Tensor) -> tuple[Any, ...]:
     """Return the pickle reduction of a tensor: a handle of its shared memory, and its layout.
 
+    As `torch.multiprocessing.reductions.reduce_tensor`. Called by `ForkingPickler`.
+
     Parameters
     ----------
     tensor : Tensor
@@ -37,10 +39,6 @@ def reduce_tensor(tensor: Tensor) -> tuple[Any, ...]:
     tuple
         A callable and its arguments, as `object.__reduce__` returns them. If the memory cannot be shared, the tensor's
         own reduction, which copies the data.
-
-    Notes
-    -----
-    As `torch.multiprocessing.reductions.reduce_tensor`. Called by `ForkingPickler`.
     """
     storage = tensor.raw_storage
     owned = storage.nbytes == 0 or storage.block is not None or ipc_memory.was_received(storage)

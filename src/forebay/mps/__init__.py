@@ -67,16 +67,14 @@ _is_in_bad_fork = _devices.is_in_bad_fork
 def synchronize() -> None:
     """Wait until all work on all streams of the device has completed.
 
+    As `torch.mps.synchronize`. Initialises MPS but does not open a device.
+
     Raises
     ------
     DeviceError
         If queued work failed and the failure was not reported yet.
     ForebayError
         If there is no MPS device.
-
-    Notes
-    -----
-    As `torch.mps.synchronize`. Initialises MPS but does not open a device.
     """
     opened = _get_open_device()
     if opened is None:

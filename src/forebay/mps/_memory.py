@@ -34,6 +34,8 @@ _BYTE = np.dtype(np.uint8)
 def current_allocated_memory() -> int:
     """Return the bytes of memory in use by live buffers, without cached memory.
 
+    As `torch.mps.current_allocated_memory`. Does not initialise MPS.
+
     Returns
     -------
     int
@@ -43,10 +45,6 @@ def current_allocated_memory() -> int:
     ------
     ForebayError
         If there is no MPS device.
-
-    Notes
-    -----
-    As `torch.mps.current_allocated_memory`. Does not initialise MPS.
     """
     opened = get_open_device()
     if opened is None:
@@ -58,6 +56,8 @@ def current_allocated_memory() -> int:
 def driver_allocated_memory() -> int:
     """Return the bytes that this process has reserved from the device, cached memory included.
 
+    As `torch.mps.driver_allocated_memory`. Does not initialise MPS.
+
     Returns
     -------
     int
@@ -67,10 +67,6 @@ def driver_allocated_memory() -> int:
     ------
     ForebayError
         If there is no MPS device.
-
-    Notes
-    -----
-    As `torch.mps.driver_allocated_memory`. Does not initialise MPS.
     """
     opened = get_open_device()
     if opened is None:
@@ -82,6 +78,8 @@ def driver_allocated_memory() -> int:
 def recommended_max_memory() -> int:
     """Return the maximum number of bytes that the system recommends for one process.
 
+    As `torch.mps.recommended_max_memory`. Initialises MPS but does not open a device.
+
     Returns
     -------
     int
@@ -91,10 +89,6 @@ def recommended_max_memory() -> int:
     ------
     ForebayError
         If there is no MPS device.
-
-    Notes
-    -----
-    As `torch.mps.recommended_max_memory`. Initialises MPS but does not open a device.
 
     Examples
     --------
@@ -116,6 +110,8 @@ def recommended_max_memory() -> int:
 def set_per_process_memory_fraction(fraction: float) -> None:
     """Limit allocated memory to a fraction of the recommended maximum.
 
+    As `torch.mps.set_per_process_memory_fraction`. Opens the device.
+
     Parameters
     ----------
     fraction : float
@@ -129,10 +125,6 @@ def set_per_process_memory_fraction(fraction: float) -> None:
         If `fraction` is outside 0.0 to 2.0.
     ForebayError
         If there is no MPS device or `fraction` is NaN.
-
-    Notes
-    -----
-    As `torch.mps.set_per_process_memory_fraction`. Opens the device.
     """
     if not isinstance(fraction, float):
         raise TypeError("Invalid type for fraction argument, must be `float`")
@@ -143,6 +135,9 @@ def set_per_process_memory_fraction(fraction: float) -> None:
 
 def host_alias_storage(storage: UntypedStorage | Tensor) -> UntypedStorage | Tensor:
     """Return a CPU storage that shares the memory of an MPS storage and keeps it alive.
+
+    As `torch.mps._host_alias_storage`. Copies nothing and does not synchronise: call `synchronize()` before the host
+    accesses the memory, and finish host access before the device uses the memory again.
 
     Parameters
     ----------
@@ -162,11 +157,6 @@ def host_alias_storage(storage: UntypedStorage | Tensor) -> UntypedStorage | Ten
         If the host cannot access the memory.
     TypeError
         If `storage` is neither a storage nor a tensor.
-
-    Notes
-    -----
-    As `torch.mps._host_alias_storage`. Copies nothing and does not synchronise: call `synchronize()` before the host
-    accesses the memory, and finish host access before the device uses the memory again.
     """
     check_available()
     if not isinstance(storage, Tensor | UntypedStorage):

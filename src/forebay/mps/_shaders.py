@@ -151,6 +151,8 @@ class MetalLibrary:
 def compile_shader(source: str) -> MetalLibrary:
     """Compile kernels in the Metal Shading Language.
 
+    As `torch.mps.compile_shader`. Opens the device.
+
     Parameters
     ----------
     source : str
@@ -171,10 +173,6 @@ def compile_shader(source: str) -> MetalLibrary:
         If there is no MPS device.
     TypeError
         If `source` is not a str.
-
-    Notes
-    -----
-    As `torch.mps.compile_shader`. Opens the device.
     """
     check_available()
     if not isinstance(source, str):
@@ -190,6 +188,8 @@ def compile_shader(source: str) -> MetalLibrary:
 
 def load_metallib(source: Any) -> MetalLibrary:
     """Load kernels that were compiled before.
+
+    As `torch.mps.load_metallib`. Opens the device.
 
     Parameters
     ----------
@@ -211,10 +211,6 @@ def load_metallib(source: Any) -> MetalLibrary:
         If there is no MPS device.
     TypeError
         If `source` is neither bytes nor a path.
-
-    Notes
-    -----
-    As `torch.mps.load_metallib`. Opens the device.
     """
     if not isinstance(source, (bytes, bytearray, str, os.PathLike)):
         raise TypeError(f"expected bytes or path, got {type(source).__name__}")

@@ -40,6 +40,9 @@ _event_ids: WeakKeyDictionary[OpenDevice, _EventIds] = WeakKeyDictionary()
 class Event(Disposable):
     """Event on the default stream of the current MPS device.
 
+    As `torch.mps.Event`. Opens the device. The event's number is allocated from the device's pool and freed with the
+    event. As in PyTorch 2.15, other streams than the default one are not supported; use `forebay.Event` for those.
+
     Parameters
     ----------
     enable_timing : bool, default False
@@ -51,11 +54,6 @@ class Event(Disposable):
         If there is no MPS device.
     RuntimeError
         If `enable_timing` is not a bool.
-
-    Notes
-    -----
-    As `torch.mps.Event`. Opens the device. The event's number is allocated from the device's pool and freed with the
-    event. As in PyTorch 2.15, other streams than the default one are not supported; use `forebay.Event` for those.
 
     Examples
     --------

@@ -29,6 +29,8 @@ _started: list[Signposts | None] = []  # one entry while a trace is active
 def start(mode: _ProfilerMode = "interval", wait_until_completed: bool = False) -> None:
     """Start a trace.
 
+    As `torch.mps.profiler.start`.
+
     Parameters
     ----------
     mode : str, default "interval"
@@ -43,10 +45,6 @@ def start(mode: _ProfilerMode = "interval", wait_until_completed: bool = False) 
         If `mode` is unknown, a trace is active or there is no MPS device.
     ModuleNotFoundError
         If the package that writes the file is not installed.
-
-    Notes
-    -----
-    As `torch.mps.profiler.start`.
     """
     normalized = mode.lower().replace(" ", "")
     wait_until_completed = as_boolean(wait_until_completed)
@@ -77,16 +75,14 @@ def start(mode: _ProfilerMode = "interval", wait_until_completed: bool = False) 
 def stop() -> None:
     """Stop the trace and write the file; do nothing without an active trace.
 
+    As `torch.mps.profiler.stop`. Waits up to five seconds for pending work. Also works after the emulation has ended.
+
     Raises
     ------
     ForebayError
         If no trace is active and there is no MPS device.
     OSError
         If the file cannot be written.
-
-    Notes
-    -----
-    As `torch.mps.profiler.stop`. Waits up to five seconds for pending work. Also works after the emulation has ended.
     """
     with profiler_session.lock:
         was_tracing, tracers = _tracing(), _started[:]
@@ -104,6 +100,8 @@ def stop() -> None:
 def profile(mode: _ProfilerMode = "interval", wait_until_completed: bool = False) -> Iterator[None]:
     """Trace the operations inside the context.
 
+    As `torch.mps.profiler.profile`: `stop` also runs if `start` fails.
+
     Parameters
     ----------
     mode : str, default "interval"
@@ -120,10 +118,6 @@ def profile(mode: _ProfilerMode = "interval", wait_until_completed: bool = False
     ------
     RuntimeError
         As `start`.
-
-    Notes
-    -----
-    As `torch.mps.profiler.profile`: `stop` also runs if `start` fails.
     """
     with stop_on_exit(stop, "the trace", OSError):
         start(mode, wait_until_completed)
@@ -133,15 +127,13 @@ def profile(mode: _ProfilerMode = "interval", wait_until_completed: bool = False
 def is_metal_capture_enabled() -> bool:
     """Return True if `metal_capture` can be used.
 
+    As `torch.mps.profiler.is_metal_capture_enabled`. Opens the device if there is one.
+
     Returns
     -------
     bool
         Whether there is a Metal device and the system permits recordings, which the variable MTL_CAPTURE_ENABLED=1
         enables; False for an emulated device.
-
-    Notes
-    -----
-    As `torch.mps.profiler.is_metal_capture_enabled`. Opens the device if there is one.
     """
     if not MPS.count():
         return False
@@ -152,14 +144,12 @@ def is_metal_capture_enabled() -> bool:
 def is_capturing_metal() -> bool:
     """Return True while `metal_capture` records.
 
+    As `torch.mps.profiler.is_capturing_metal`. Does not open the device.
+
     Returns
     -------
     bool
         Whether Metal's commands are recorded.
-
-    Notes
-    -----
-    As `torch.mps.profiler.is_capturing_metal`. Does not open the device.
     """
     opened = get_open_device()
     return opened is not None and isinstance(opened.port, ToolTraces) and opened.port.tool_trace_active()
@@ -168,6 +158,8 @@ def is_capturing_metal() -> bool:
 @contextmanager
 def metal_capture(fname: str) -> Iterator[None]:
     """Record Metal's commands inside the context, for Xcode.
+
+    As `torch.mps.profiler.metal_capture`. Opens the device.
 
     Parameters
     ----------
@@ -187,10 +179,6 @@ def metal_capture(fname: str) -> Iterator[None]:
         If the system does not permit it, or a recording is active.
     ForebayError
         If there is no MPS device.
-
-    Notes
-    -----
-    As `torch.mps.profiler.metal_capture`. Opens the device.
     """
     require_backend("startCapture")
     opened = open_device(None, "startCapture")

@@ -23,6 +23,8 @@ _record_event = streams.Stream.record_event
 class Stream(streams.Stream):
     """Stream of the current MPS device.
 
+    As `torch.mps.Stream`. Opens the device.
+
     Parameters
     ----------
     stream_id : int, optional
@@ -34,10 +36,6 @@ class Stream(streams.Stream):
         If `stream_id` is unknown or there is no MPS device.
     TypeError
         If `stream_id` is not an int.
-
-    Notes
-    -----
-    As `torch.mps.Stream`. Opens the device.
     """
 
     def __init__(self, stream_id: int = _NEXT_OF_POOL) -> None:

@@ -10,8 +10,6 @@ __all__ = ["MTIA", "DeferredMtiaCallError"]
 class DeferredMtiaCallError(Exception):
     """Error of a call that was queued before the first use of MTIA.
 
-    Notes
-    -----
     As `torch.mtia.DeferredMtiaCallError`.
     """
 

@@ -28,6 +28,8 @@ _maybe_exchange_device = _DEVICES.exchange_device
 class device(DeviceContext):  # noqa: N801 -- PyTorch's name
     """Context manager that makes a device current and restores the previous device on exit.
 
+    As `torch.mtia.device`. Entering initialises MTIA but does not open a device.
+
     Parameters
     ----------
     device : device or str or int or None
@@ -39,10 +41,6 @@ class device(DeviceContext):  # noqa: N801 -- PyTorch's name
         If `device` is not an MTIA device.
     DeviceError
         On entry, if the device does not exist.
-
-    Notes
-    -----
-    As `torch.mtia.device`. Entering initialises MTIA but does not open a device.
     """
 
     kind: ClassVar[DeviceKind] = MTIA
@@ -142,6 +140,8 @@ def _exchange_device(device: int) -> int:
 def get_device_capability(device: DeviceLike | None = None) -> tuple[int, int]:
     """Return the capability of a device.
 
+    As `torch.mtia.get_device_capability`. Initialises MTIA but does not open a device.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -160,10 +160,6 @@ def get_device_capability(device: DeviceLike | None = None) -> tuple[int, int]:
         If the driver does not report a capability.
     DeviceError
         If the device does not exist.
-
-    Notes
-    -----
-    As `torch.mtia.get_device_capability`. Initialises MTIA but does not open a device.
     """
     props = _describe(device, "getDeviceCapability")
     try:

@@ -37,16 +37,14 @@ _queued_calls = MTIA.initialisation.queued
 def init() -> None:
     """Initialise MTIA and run the queued calls.
 
+    As `torch.mtia.init`. The first use of a device does the same.
+
     Raises
     ------
     AssertionError
         If there is no backend.
     RuntimeError
         If there is no device, or in a process forked from one that had initialised MTIA.
-
-    Notes
-    -----
-    As `torch.mtia.init`. The first use of a device does the same.
     """
     MTIA.initialisation.ensure()
 

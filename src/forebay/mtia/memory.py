@@ -41,6 +41,8 @@ _HISTORY = MemoryHistory(MTIA)
 def memory_stats(device: DeviceLike | None = None) -> dict[str, Any]:
     """Return the allocator statistics of a device.
 
+    As `torch.mtia.memory_stats`. Does not initialise MTIA.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -56,10 +58,6 @@ def memory_stats(device: DeviceLike | None = None) -> dict[str, Any]:
     ------
     ForebayError
         If the device does not exist.
-
-    Notes
-    -----
-    As `torch.mtia.memory_stats`. Does not initialise MTIA.
 
     Examples
     --------

@@ -18,6 +18,8 @@ __all__ = ["MTIAGraph", "graph", "graph_pool_handle", "is_current_stream_capturi
 class MTIAGraph(Graph):
     """Captured work of an MTIA stream, which can be replayed.
 
+    As `torch.mtia.MTIAGraph`. The default stream can be captured too.
+
     Parameters
     ----------
     keep_graph : bool, default False
@@ -27,10 +29,6 @@ class MTIAGraph(Graph):
     ------
     ForebayError
         If there is no MTIA device.
-
-    Notes
-    -----
-    As `torch.mtia.MTIAGraph`. The default stream can be captured too.
 
     Examples
     --------
@@ -74,6 +72,8 @@ class MTIAGraph(Graph):
 class graph(CaptureContext):  # noqa: N801 -- PyTorch's name
     """Context manager that captures the work queued inside into a graph.
 
+    As `torch.mtia.graph`. Entry waits for the device and releases its cached memory.
+
     Parameters
     ----------
     mtia_graph : MTIAGraph
@@ -82,10 +82,6 @@ class graph(CaptureContext):  # noqa: N801 -- PyTorch's name
         The id of the graph's memory pool; a new one by default.
     stream : Stream, optional
         The stream to capture; by default the stream that was current when the first such context was created.
-
-    Notes
-    -----
-    As `torch.mtia.graph`. Entry waits for the device and releases its cached memory.
     """
 
     kind = MTIA
@@ -112,20 +108,20 @@ class graph(CaptureContext):  # noqa: N801 -- PyTorch's name
 def is_current_stream_capturing() -> bool:
     """Return True if this thread's current stream is being captured.
 
+    As `torch.mtia.is_current_stream_capturing`. Does not initialise MTIA.
+
     Returns
     -------
     bool
         True inside a capture.
-
-    Notes
-    -----
-    As `torch.mtia.is_current_stream_capturing`. Does not initialise MTIA.
     """
     return is_capturing(MTIA)
 
 
 def graph_pool_handle() -> PoolId:
     """Return the id of a new memory pool that graphs can share.
+
+    As `torch.mtia.graph_pool_handle`. Does not initialise MTIA.
 
     Returns
     -------
@@ -136,10 +132,6 @@ def graph_pool_handle() -> PoolId:
     ------
     ForebayError
         If there is no MTIA device.
-
-    Notes
-    -----
-    As `torch.mtia.graph_pool_handle`. Does not initialise MTIA.
     """
     MTIA.require_backend("graphPoolHandle")
     return new_id()

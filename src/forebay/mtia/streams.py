@@ -33,6 +33,9 @@ class StreamContext(kind_streams.StreamContext):
 
     Exit restores the previous stream of both devices and the previous device.
 
+    As `torch.mtia.StreamContext`. Construction initialises MTIA, even with None. The object stores the previous state,
+    so it cannot be entered again before it is exited.
+
     Parameters
     ----------
     stream : Stream or None
@@ -42,11 +45,6 @@ class StreamContext(kind_streams.StreamContext):
     ------
     TypeError
         On entry, if `stream` is not a stream.
-
-    Notes
-    -----
-    As `torch.mtia.StreamContext`. Construction initialises MTIA, even with None. The object stores the previous state,
-    so it cannot be entered again before it is exited.
     """
 
     kind = MTIA
@@ -138,6 +136,8 @@ def stream(stream: streams.Stream | None) -> StreamContext:
 def current_stream(device: DeviceLike | None = None) -> Stream:
     """Return this thread's current stream of a device.
 
+    As `torch.mtia.current_stream`. Initialises MTIA and opens the device.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -152,10 +152,6 @@ def current_stream(device: DeviceLike | None = None) -> Stream:
     ------
     ForebayError
         If the device does not exist.
-
-    Notes
-    -----
-    As `torch.mtia.current_stream`. Initialises MTIA and opens the device.
     """
     if device is not None:
         return streams.current_stream_for(MTIA.open_device_for_stream(device, "getCurrentStream"))
@@ -167,6 +163,8 @@ def current_stream(device: DeviceLike | None = None) -> Stream:
 
 def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
     """Make the stream with PyTorch's stream id, device index and device type number current.
+
+    As `torch.mtia._set_stream_by_id`. Initialises MTIA and opens the device.
 
     Parameters
     ----------
@@ -181,10 +179,6 @@ def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> Non
     ------
     ForebayError
         If `device_type` is not MTIA's, the device does not exist, or there is no such stream.
-
-    Notes
-    -----
-    As `torch.mtia._set_stream_by_id`. Initialises MTIA and opens the device.
     """
     MTIA.initialisation.ensure()
     if device_type != (expected := device_type_number(MTIA.name)):

@@ -15,20 +15,20 @@ _precision = "highest"
 def get_float32_matmul_precision() -> str:
     """Return the precision of float32 matrix products.
 
+    As `torch.get_float32_matmul_precision`. The setting has no effect.
+
     Returns
     -------
     str
         `"highest"`, `"high"` or `"medium"`.
-
-    Notes
-    -----
-    As `torch.get_float32_matmul_precision`. The setting has no effect.
     """
     return _precision
 
 
 def set_float32_matmul_precision(precision: str) -> None:
     """Set the precision of float32 matrix products.
+
+    As `torch.set_float32_matmul_precision`. The setting has no effect.
 
     Parameters
     ----------
@@ -44,10 +44,6 @@ def set_float32_matmul_precision(precision: str) -> None:
     -----
     ForebayWarning
         If `precision` is unknown; nothing is set then.
-
-    Notes
-    -----
-    As `torch.set_float32_matmul_precision`. The setting has no effect.
     """
     global _precision  # noqa: PLW0603 -- a setting of the process
     if not isinstance(precision, str):

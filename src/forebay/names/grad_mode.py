@@ -111,6 +111,8 @@ class _SetAtOnce(_Switch):
 def no_grad(orig_func: Callable[..., Any] | None = None) -> Any:
     """Return a context manager and decorator inside which gradients are disabled.
 
+    As `torch.no_grad`. Tensors never have gradients, so only `is_grad_enabled` shows the mode.
+
     Parameters
     ----------
     orig_func : callable, optional
@@ -120,10 +122,6 @@ def no_grad(orig_func: Callable[..., Any] | None = None) -> Any:
     -------
     context manager or callable
         The context manager, or the decorated function.
-
-    Notes
-    -----
-    As `torch.no_grad`. Tensors never have gradients, so only `is_grad_enabled` shows the mode.
 
     Examples
     --------
@@ -138,6 +136,8 @@ def no_grad(orig_func: Callable[..., Any] | None = None) -> Any:
 def enable_grad(orig_func: Callable[..., Any] | None = None) -> Any:
     """Return a context manager and decorator inside which gradients are enabled.
 
+    As `torch.enable_grad`. Tensors never have gradients, so only `is_grad_enabled` shows the mode.
+
     Parameters
     ----------
     orig_func : callable, optional
@@ -147,16 +147,14 @@ def enable_grad(orig_func: Callable[..., Any] | None = None) -> Any:
     -------
     context manager or callable
         The context manager, or the decorated function.
-
-    Notes
-    -----
-    As `torch.enable_grad`. Tensors never have gradients, so only `is_grad_enabled` shows the mode.
     """
     return _decorated(_Switch(grad=True), orig_func)
 
 
 def inference_mode(mode: bool | Callable[..., Any] = True) -> Any:
     """Return a context manager and decorator for inference, which disables gradients.
+
+    As `torch.inference_mode`. Tensors never have gradients, so only the queries of the modes show it.
 
     Parameters
     ----------
@@ -167,10 +165,6 @@ def inference_mode(mode: bool | Callable[..., Any] = True) -> Any:
     -------
     context manager or callable
         The context manager, or the decorated function.
-
-    Notes
-    -----
-    As `torch.inference_mode`. Tensors never have gradients, so only the queries of the modes show it.
     """
     on = mode if isinstance(mode, bool) else True
     return _decorated(_Switch(grad=not on, inference=on), None if isinstance(mode, bool) else mode)
@@ -178,6 +172,8 @@ def inference_mode(mode: bool | Callable[..., Any] = True) -> Any:
 
 def set_grad_enabled(mode: bool) -> Any:
     """Enable or disable gradients.
+
+    As `torch.set_grad_enabled`. Tensors never have gradients, so only `is_grad_enabled` shows the mode.
 
     Parameters
     ----------
@@ -193,10 +189,6 @@ def set_grad_enabled(mode: bool) -> Any:
     ------
     TypeError
         If `mode` is not a bool.
-
-    Notes
-    -----
-    As `torch.set_grad_enabled`. Tensors never have gradients, so only `is_grad_enabled` shows the mode.
     """
     if not isinstance(mode, bool):
         raise TypeError(f"set_grad_enabled(): argument 'enabled' (position 1) must be bool, not {type(mode).__name__}")

@@ -47,6 +47,8 @@ class _LegacyType(type):
 class LegacyStorage(TypedStorage, metaclass=_LegacyType):
     """One-dimensional storage of one element type on one device kind; subclasses fix both.
 
+    As `torch.TypedStorage`. Deprecated: use tensors. Initialises the kind.
+
     Parameters
     ----------
     *args : int or sequence
@@ -64,10 +66,6 @@ class LegacyStorage(TypedStorage, metaclass=_LegacyType):
         If the arguments are invalid.
     TypeError
         If an argument has the wrong type.
-
-    Notes
-    -----
-    As `torch.TypedStorage`. Deprecated: use tensors. Initialises the kind.
     """
 
     elements: Tensor

@@ -30,14 +30,12 @@ _ADDRESSES = 1 << 64
 class AllocatorHandle:
     """Handle of the allocator of a kind.
 
+    As `torch.cuda.memory._CUDAAllocator`.
+
     Parameters
     ----------
     allocator : object or None
         The pluggable allocator; None is the native one.
-
-    Notes
-    -----
-    As `torch.cuda.memory._CUDAAllocator`.
     """
 
     def __init__(self, allocator: pluggable_allocator.AllocatorFunctions | None) -> None:
@@ -57,6 +55,8 @@ class AllocatorHandle:
 class PluggableAllocator(AllocatorHandle):
     """Allocator made of two C functions of a shared library.
 
+    As `torch.cuda.CUDAPluggableAllocator`.
+
     Parameters
     ----------
     path_to_so_file : str
@@ -72,10 +72,6 @@ class PluggableAllocator(AllocatorHandle):
         If the library cannot be loaded.
     AttributeError
         If the library lacks a function.
-
-    Notes
-    -----
-    As `torch.cuda.CUDAPluggableAllocator`.
     """
 
     def __init__(self, path_to_so_file: str, alloc_fn_name: str, free_fn_name: str) -> None:

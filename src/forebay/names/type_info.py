@@ -55,14 +55,12 @@ def _finfo(dtype: np.dtype[Any]) -> Any:
 class finfo(_TypeInfo):  # noqa: N801 -- PyTorch's name
     """The limits of a floating-point type.
 
+    As `torch.finfo`.
+
     Parameters
     ----------
     type : dtype, optional
         The type; float32 by default. For a complex type, that of its parts.
-
-    Notes
-    -----
-    As `torch.finfo`.
 
     Examples
     --------
@@ -117,14 +115,12 @@ class finfo(_TypeInfo):  # noqa: N801 -- PyTorch's name
 class iinfo(_TypeInfo):  # noqa: N801 -- PyTorch's name
     """The limits of an integer type.
 
+    As `torch.iinfo`.
+
     Parameters
     ----------
     type : dtype
         The type.
-
-    Notes
-    -----
-    As `torch.iinfo`.
     """
 
     def __init__(self, type: DType) -> None:  # noqa: A002 -- PyTorch's name

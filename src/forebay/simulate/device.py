@@ -190,6 +190,8 @@ class Device(Streams):
     def apply_settings(self, settings: str) -> None:
         """Change the allocator settings.
 
+        As `torch.cuda.memory._set_allocator_settings`.
+
         Parameters
         ----------
         settings : str
@@ -199,10 +201,6 @@ class Device(Streams):
         ------
         ValueError
             With PyTorch's text, if a setting is invalid.
-
-        Notes
-        -----
-        As `torch.cuda.memory._set_allocator_settings`.
         """
         if self._port.props.heaps is not None and isinstance(self._allocator, HeapAllocator):
             self._allocator.set_watermarks(Watermarks.from_text(self._port.props.heaps, settings))
@@ -259,6 +257,8 @@ class Device(Streams):
     def new_pool(self, *, use_on_oom: bool = False, no_split: bool = False) -> PoolId:
         """Create a private pool.
 
+        As `torch.cuda.MemPool`.
+
         Parameters
         ----------
         use_on_oom : bool, default False
@@ -270,10 +270,6 @@ class Device(Streams):
         -------
         tuple of int
             The pool id.
-
-        Notes
-        -----
-        As `torch.cuda.MemPool`.
         """
         pool = (0, next(self._world.pools))
         self._allocator.private.create_or_incref(pool, use_on_oom=use_on_oom, no_split=no_split)
@@ -281,6 +277,8 @@ class Device(Streams):
 
     def use_pool(self, pool: PoolId) -> AbstractContextManager[None]:
         """Allocate from a private pool in this thread.
+
+        As `torch.cuda.use_mem_pool`.
 
         Parameters
         ----------
@@ -296,10 +294,6 @@ class Device(Streams):
         ------
         ForebayError
             If the pool does not exist or was released.
-
-        Notes
-        -----
-        As `torch.cuda.use_mem_pool`.
         """
         found = self._allocator.private[pool]
         if found.users == 0:
@@ -391,6 +385,8 @@ class Device(Streams):
     ) -> None:
         """Start, change or stop the recording of the memory history.
 
+        As `torch.cuda.memory._record_memory_history`.
+
         Parameters
         ----------
         enabled : {"all", "state"} or None, default "all"
@@ -403,10 +399,6 @@ class Device(Streams):
             Number of entries; the newest are kept. Unlimited by default.
         **options : Any
             `clear_history`, `compile_context`, `global_record_annotations`, `skip_actions` and `depth`.
-
-        Notes
-        -----
-        As `torch.cuda.memory._record_memory_history`.
         """
         recording.start(self._allocator, enabled, context, stacks, max_entries, **options)
 

@@ -169,6 +169,8 @@ class Pinned(Streams):
     ) -> None:
         """Start, change or stop the recording of the memory history.
 
+        As `torch.cuda.memory._record_memory_history` with `record_pinned_host_memory=True`.
+
         Parameters
         ----------
         enabled : {"all", "state"} or None, default "all"
@@ -181,10 +183,6 @@ class Pinned(Streams):
             Number of entries; the newest are kept. Unlimited by default.
         clear_history : bool, default False
             Discard earlier entries.
-
-        Notes
-        -----
-        As `torch.cuda.memory._record_memory_history` with `record_pinned_host_memory=True`.
         """
         recording.check(enabled, context, stacks, max_entries)
         self._allocator.history.start(enabled, context, max_entries, clear_history=clear_history, stacks=stacks)

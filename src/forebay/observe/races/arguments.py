@@ -17,6 +17,8 @@ TVb = TypeVar("TVb")
 def zip_by_key(a: Mapping[TK, TVa], b: Mapping[TK, TVb]) -> Iterator[tuple[TK, TVa, TVb]]:
     """Yield the keys that two mappings share, with both values.
 
+    As `torch.cuda._sanitizer.zip_by_key`.
+
     Parameters
     ----------
     a : mapping
@@ -28,10 +30,6 @@ def zip_by_key(a: Mapping[TK, TVa], b: Mapping[TK, TVb]) -> Iterator[tuple[TK, T
     ------
     tuple
         The key, its value in `a` and its value in `b`.
-
-    Notes
-    -----
-    As `torch.cuda._sanitizer.zip_by_key`.
 
     Examples
     --------
@@ -46,6 +44,8 @@ def zip_by_key(a: Mapping[TK, TVa], b: Mapping[TK, TVb]) -> Iterator[tuple[TK, T
 def zip_arguments(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
     """Yield the arguments of a call with their descriptions.
 
+    As `torch.cuda._sanitizer.zip_arguments`.
+
     Parameters
     ----------
     schema : object
@@ -59,10 +59,6 @@ def zip_arguments(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     ------
     tuple
         The description and the value.
-
-    Notes
-    -----
-    As `torch.cuda._sanitizer.zip_arguments`.
     """
     positional, others = schema.arguments[: len(args)], schema.arguments[len(args) :]
     yield from zip(positional, args, strict=False)
@@ -73,8 +69,6 @@ def zip_arguments(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 class ArgumentHandler:
     """The addresses that one call reads and writes on CUDA devices.
 
-    Notes
-    -----
     As `torch.cuda._sanitizer.ArgumentHandler`. An empty tensor has its `id` instead of an address.
     """
 

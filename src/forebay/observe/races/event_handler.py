@@ -87,8 +87,6 @@ class TensorsAccessed:
 class EventHandler:
     """Race detection in a trace: each method reports one operation, `_handle_kernel_launch` returns its races.
 
-    Notes
-    -----
     As `torch.cuda._sanitizer.EventHandler`.
 
     Examples

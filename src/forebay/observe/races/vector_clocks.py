@@ -21,8 +21,6 @@ _E = TypeVar("_E", bound=Hashable)
 class StreamSynchronizations(Generic[_S, _E]):
     """Vector clocks: for each stream, the number of the last work of every other stream that it is ordered after.
 
-    Notes
-    -----
     As `torch.cuda._sanitizer.StreamSynchronizations`. Unknown streams and events are created when first named. Every
     piece of work must be reported by `update_seq_num`. All streams, later ones too, are ordered after work that the
     host waited for.

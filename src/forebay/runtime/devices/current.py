@@ -144,14 +144,12 @@ def resolve_default(device: DeviceLike | None = None) -> Device:
 def get_default_device() -> Device:
     """Return the device on which factories of this thread create tensors.
 
+    As `torch.get_default_device`. Does not open a device.
+
     Returns
     -------
     device
         The CPU, unless `set_default_device` or `with device:` selected another.
-
-    Notes
-    -----
-    As `torch.get_default_device`. Does not open a device.
 
     Examples
     --------
@@ -166,6 +164,8 @@ def get_default_device() -> Device:
 def set_default_device(device: DeviceLike | None) -> None:
     """Set the device on which factories of this thread create tensors.
 
+    As `torch.set_default_device`. A `with device:` block takes precedence while it is active. Does not open the device.
+
     Parameters
     ----------
     device : device or str or int or None
@@ -175,10 +175,6 @@ def set_default_device(device: DeviceLike | None) -> None:
     ------
     RuntimeError
         If the device string is malformed.
-
-    Notes
-    -----
-    As `torch.set_default_device`. A `with device:` block takes precedence while it is active. Does not open the device.
     """
     device_spec.set_default(None if device is None else Device(device))
 
@@ -203,6 +199,8 @@ def cache_opened(opened: OpenDevice) -> None:
 def set_device(device: DeviceLike) -> None:
     """Make a device this thread's current one.
 
+    As `torch.cuda.set_device`. Tensor factories use the default device instead; see `set_default_device`.
+
     Parameters
     ----------
     device : device or str or int
@@ -212,10 +210,6 @@ def set_device(device: DeviceLike) -> None:
     ------
     ForebayError
         If the device does not exist.
-
-    Notes
-    -----
-    As `torch.cuda.set_device`. Tensor factories use the default device instead; see `set_default_device`.
     """
     make_current(opened_for(device).device)
 

@@ -31,6 +31,8 @@ class ConditionalNodes:
     def begin_capture_to_if_node(self, scalar_cuda_pred_tensor: Tensor) -> None:
         """Begin the body of an if node, which a replay executes if the predicate is true at that point.
 
+        As `torch.cuda.CUDAGraph.begin_capture_to_if_node`. `end_capture_to_conditional_node` ends the body.
+
         Parameters
         ----------
         scalar_cuda_pred_tensor : Tensor
@@ -40,16 +42,15 @@ class ConditionalNodes:
         ------
         RuntimeError
             If no capture is active or the predicate is not a bool tensor with one element.
-
-        Notes
-        -----
-        As `torch.cuda.CUDAGraph.begin_capture_to_if_node`. `end_capture_to_conditional_node` ends the body.
         """
         with self._conditional(scalar_cuda_pred_tensor) as (capture, address):
             capture.recording.begin_if(self._stream().queue, address)
 
     def begin_capture_to_while_node(self, scalar_cuda_pred_tensor: Tensor) -> None:
         """Begin the body of a while node, which a replay repeats while the predicate is true.
+
+        As `torch.cuda.CUDAGraph.begin_capture_to_while_node`. The body must end with
+        `set_conditional_handle_for_current_node`, which reads the predicate for the next iteration.
 
         Parameters
         ----------
@@ -60,17 +61,14 @@ class ConditionalNodes:
         ------
         RuntimeError
             If no capture is active or the predicate is not a bool tensor with one element.
-
-        Notes
-        -----
-        As `torch.cuda.CUDAGraph.begin_capture_to_while_node`. The body must end with
-        `set_conditional_handle_for_current_node`, which reads the predicate for the next iteration.
         """
         with self._conditional(scalar_cuda_pred_tensor) as (capture, address):
             capture.recording.begin_while(self._stream().queue, address)
 
     def set_conditional_handle_for_current_node(self, scalar_cuda_pred_tensor: Tensor) -> None:
         """Repeat the body of the current while node if the predicate is true at that point.
+
+        As `torch.cuda.CUDAGraph.set_conditional_handle_for_current_node`.
 
         Parameters
         ----------
@@ -81,10 +79,6 @@ class ConditionalNodes:
         ------
         RuntimeError
             If no conditional node is active or the predicate is not a bool tensor with one element.
-
-        Notes
-        -----
-        As `torch.cuda.CUDAGraph.set_conditional_handle_for_current_node`.
         """
         _require_tensor(scalar_cuda_pred_tensor)
         capture = self._require_body("No active CUDA graph conditional node.")
@@ -93,14 +87,12 @@ class ConditionalNodes:
     def end_capture_to_conditional_node(self) -> None:
         """End the body of the current conditional node.
 
+        As `torch.cuda.CUDAGraph.end_capture_to_conditional_node`.
+
         Raises
         ------
         RuntimeError
             If no conditional node is active.
-
-        Notes
-        -----
-        As `torch.cuda.CUDAGraph.end_capture_to_conditional_node`.
         """
         capture = self._require_body("Missing capture ID for conditional node.")
         capture.recording.end_body(self._stream().queue)

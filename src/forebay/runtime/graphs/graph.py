@@ -53,15 +53,13 @@ class Graph(GraphHooks, ConditionalNodes, Disposable):
     executed. Memory allocated during the capture comes from a private pool, and stays reserved as long as the graph.
     Each replay draws new random numbers.
 
+    As `torch.cuda.CUDAGraph`.
+
     Parameters
     ----------
     keep_graph : bool, optional
         Keep the captured work available for inspection after `capture_end`. The user then calls `instantiate`, or the
         first replay does. False by default.
-
-    Notes
-    -----
-    As `torch.cuda.CUDAGraph`.
 
     Examples
     --------
@@ -116,6 +114,8 @@ class Graph(GraphHooks, ConditionalNodes, Disposable):
     ) -> None:
         """Begin to capture the work queued on the current stream.
 
+        As `torch.cuda.CUDAGraph.capture_begin`.
+
         Parameters
         ----------
         pool : tuple of int or MemPool, optional
@@ -136,10 +136,6 @@ class Graph(GraphHooks, ConditionalNodes, Disposable):
             If the current stream is being captured.
         Unsupported
             If the backend does not support graph capture.
-
-        Notes
-        -----
-        As `torch.cuda.CUDAGraph.capture_begin`.
         """
         if isinstance(capture_error_mode, bytes):
             capture_error_mode = capture_error_mode.decode()
@@ -198,6 +194,8 @@ class Graph(GraphHooks, ConditionalNodes, Disposable):
     def capture_end(self) -> None:
         """End the capture and, without `keep_graph`, instantiate the graph.
 
+        As `torch.cuda.CUDAGraph.capture_end`. After an error the streams are restored and the capture is discarded.
+
         Raises
         ------
         RuntimeError
@@ -210,10 +208,6 @@ class Graph(GraphHooks, ConditionalNodes, Disposable):
         -----
         UserWarning
             If the graph is empty.
-
-        Notes
-        -----
-        As `torch.cuda.CUDAGraph.capture_end`. After an error the streams are restored and the capture is discarded.
         """
         self.capture_end_pre()
         if captured:
@@ -301,14 +295,12 @@ class Graph(GraphHooks, ConditionalNodes, Disposable):
     def instantiate(self) -> None:
         """Make the captured work replayable.
 
+        As `torch.cuda.CUDAGraph.instantiate`. Without `keep_graph`, `capture_end` calls it.
+
         Raises
         ------
         RuntimeError
             If no capture has ended, or the graph was created without `keep_graph` and `capture_end` instantiated it.
-
-        Notes
-        -----
-        As `torch.cuda.CUDAGraph.instantiate`. Without `keep_graph`, `capture_end` calls it.
         """
         if self._recording is None:
             raise RuntimeError("capture_end() must have been called before calling instantiate")
@@ -329,17 +321,15 @@ class Graph(GraphHooks, ConditionalNodes, Disposable):
     def replay(self) -> None:
         """Queue the captured work on the current stream of its device.
 
+        As `torch.cuda.CUDAGraph.replay`. Does not block the host. Replays of one graph run in order, also on different
+        streams. A graph without an executable is instantiated first.
+
         Raises
         ------
         RuntimeError
             If there is no captured work. With `check_input_liveness`, also if an input tensor no longer exists.
         DeviceError
             With code 700 if the graph uses memory that was released to the device.
-
-        Notes
-        -----
-        As `torch.cuda.CUDAGraph.replay`. Does not block the host. Replays of one graph run in order, also on different
-        streams. A graph without an executable is instantiated first.
         """
         if self._inputs is not None:
             self._inputs.check(self.pools())
@@ -386,8 +376,6 @@ class Graph(GraphHooks, ConditionalNodes, Disposable):
     def reset(self) -> None:
         """Release the captured work and its memory, or abandon the active capture.
 
-        Notes
-        -----
         As `torch.cuda.CUDAGraph.reset`. Calls the destroy callbacks. The graph can then capture again.
         """
         self._finalizer.run()
@@ -427,6 +415,8 @@ class Graph(GraphHooks, ConditionalNodes, Disposable):
     def pool(self) -> PoolId:
         """Return the id of the graph's memory pool.
 
+        As `torch.cuda.CUDAGraph.pool`.
+
         Returns
         -------
         tuple of int
@@ -436,10 +426,6 @@ class Graph(GraphHooks, ConditionalNodes, Disposable):
         ------
         RuntimeError
             If there is no captured work.
-
-        Notes
-        -----
-        As `torch.cuda.CUDAGraph.pool`.
         """
         if self._recording is None:
             raise RuntimeError(f"Called {self.name}::pool() without a preceding successful capture.")
@@ -479,14 +465,14 @@ class Graph(GraphHooks, ConditionalNodes, Disposable):
     def enable_debug_mode(self) -> None:
         """Keep the captured work available for inspection, as with `keep_graph`.
 
-        Notes
-        -----
         As `torch.cuda.CUDAGraph.enable_debug_mode`. Call it before `capture_end`.
         """
         self._keep_graph = True
 
     def debug_dump(self, debug_path: str, *, verbose: bool = True) -> None:
         """Write the captured work to a file in Graphviz's DOT language.
+
+        As `torch.cuda.CUDAGraph.debug_dump`.
 
         Parameters
         ----------
@@ -499,16 +485,14 @@ class Graph(GraphHooks, ConditionalNodes, Disposable):
         ------
         RuntimeError
             If the captured work is not available: see `enable_debug_mode`.
-
-        Notes
-        -----
-        As `torch.cuda.CUDAGraph.debug_dump`.
         """
         self.raw_cuda_graph()
         Path(debug_path).write_text(graph_export.to_dot(self.work, verbose=verbose), encoding="utf-8")
 
     def raw_cuda_graph(self) -> int:
         """Return a number that identifies the captured work.
+
+        As `torch.cuda.CUDAGraph.raw_cuda_graph`, which returns a pointer.
 
         Returns
         -------
@@ -519,10 +503,6 @@ class Graph(GraphHooks, ConditionalNodes, Disposable):
         ------
         RuntimeError
             If the captured work is not available: see `keep_graph`.
-
-        Notes
-        -----
-        As `torch.cuda.CUDAGraph.raw_cuda_graph`, which returns a pointer.
         """
         if self._recording is None or not self._template:
             raise RuntimeError(
@@ -534,6 +514,8 @@ class Graph(GraphHooks, ConditionalNodes, Disposable):
     def raw_cuda_graph_exec(self) -> int:
         """Return the id of the executable graph.
 
+        As `torch.cuda.CUDAGraph.raw_cuda_graph_exec`, which returns a pointer.
+
         Returns
         -------
         int
@@ -543,10 +525,6 @@ class Graph(GraphHooks, ConditionalNodes, Disposable):
         ------
         RuntimeError
             If the graph has not been instantiated.
-
-        Notes
-        -----
-        As `torch.cuda.CUDAGraph.raw_cuda_graph_exec`, which returns a pointer.
         """
         if not self._exec:
             raise RuntimeError("You cannot access the raw cudaGraphExec_t instance until instantiate() has been called")
@@ -554,6 +532,8 @@ class Graph(GraphHooks, ConditionalNodes, Disposable):
 
     def get_graph_data(self) -> dict[str, Any]:
         """Return the nodes and edges of the captured work.
+
+        As `torch.cuda.CUDAGraph.get_graph_data`.
 
         Returns
         -------
@@ -569,10 +549,6 @@ class Graph(GraphHooks, ConditionalNodes, Disposable):
         -----
         UserWarning
             If nodes in bodies of conditional nodes are omitted.
-
-        Notes
-        -----
-        As `torch.cuda.CUDAGraph.get_graph_data`.
         """
         self.raw_cuda_graph()
         return graph_export.node_table(self.work, self.raw_cuda_graph_exec())

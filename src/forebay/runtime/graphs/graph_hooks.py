@@ -37,6 +37,8 @@ class GraphHooks:
     def retain_object(self, obj: object, *, synchronize_before_release: bool = False) -> RemovableHandle:
         """Keep an object alive until the graph is destroyed or reset.
 
+        As `torch.cuda.CUDAGraph.retain_object`.
+
         Parameters
         ----------
         obj : object
@@ -48,10 +50,6 @@ class GraphHooks:
         -------
         RemovableHandle
             A handle that releases the object early.
-
-        Notes
-        -----
-        As `torch.cuda.CUDAGraph.retain_object`.
         """
         return self._finalizer.retain(obj, synchronizes=synchronize_before_release)
 
@@ -59,6 +57,8 @@ class GraphHooks:
         self, cb: Callable[[], object], *, synchronize_before_release: bool = False
     ) -> RemovableHandle:
         """Register a function that is called once, when the graph is destroyed or reset.
+
+        As `torch.cuda.CUDAGraph.register_destroy_callback`. An exception raised by the function becomes a warning.
 
         Parameters
         ----------
@@ -71,10 +71,6 @@ class GraphHooks:
         -------
         RemovableHandle
             A handle that removes the registration.
-
-        Notes
-        -----
-        As `torch.cuda.CUDAGraph.register_destroy_callback`. An exception raised by the function becomes a warning.
         """
         return self._finalizer.call(cb, synchronizes=synchronize_before_release)
 

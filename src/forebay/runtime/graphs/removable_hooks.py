@@ -27,14 +27,12 @@ class RemovableHandle:
 
     As a context manager, it removes the registration on exit.
 
+    As `torch.utils.hooks.RemovableHandle`.
+
     Parameters
     ----------
     hooks_dict : HookTable
         The table that holds the registration.
-
-    Notes
-    -----
-    As `torch.utils.hooks.RemovableHandle`.
     """
 
     def __init__(self, hooks_dict: HookTable[Any]) -> None:

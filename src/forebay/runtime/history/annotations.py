@@ -67,14 +67,12 @@ def set_metadata(said: str | Mapping[str, Any]) -> None:
 def metadata() -> str:
     """Return the metadata that this thread has set.
 
+    As `torch.cuda.memory._get_memory_metadata`.
+
     Returns
     -------
     str
         The metadata; empty by default.
-
-    Notes
-    -----
-    As `torch.cuda.memory._get_memory_metadata`.
     """
     return thread_state.metadata
 

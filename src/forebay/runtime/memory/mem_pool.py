@@ -59,6 +59,9 @@ class _Uses(Disposable):
 class MemPool:
     """Private memory pool, which shares no segment with other allocations.
 
+    As `torch.cuda.MemPool`. When the pool is deleted, cached segments are released at once, and the others when their
+    blocks have been freed.
+
     Parameters
     ----------
     use_on_oom : bool, default False
@@ -67,11 +70,6 @@ class MemPool:
         Do not split the pool's segments into smaller blocks.
     source : Source, optional
         Object that supplies the pool's segments; the device by default.
-
-    Notes
-    -----
-    As `torch.cuda.MemPool`. When the pool is deleted, cached segments are released at once, and the others when their
-    blocks have been freed.
 
     Examples
     --------
@@ -100,6 +98,8 @@ class MemPool:
     def use_count(self, device: DeviceLike | None = None) -> int:
         """Return the number of users of the pool on a device.
 
+        As `torch.cuda.MemPool.use_count`. Opens the device.
+
         Parameters
         ----------
         device : device or str or int, optional
@@ -109,10 +109,6 @@ class MemPool:
         -------
         int
             1 for the pool itself, plus 1 for each active `use_mem_pool` and each graph that uses the pool.
-
-        Notes
-        -----
-        As `torch.cuda.MemPool.use_count`. Opens the device.
         """
         return self.users(opened_for(device))
 
@@ -134,6 +130,8 @@ class MemPool:
     def snapshot(self, device: DeviceLike | None = None) -> list[dict[str, Any]]:
         """Return the segments of the pool on a device.
 
+        As `torch.cuda.MemPool.snapshot`. Opens the device.
+
         Parameters
         ----------
         device : device or str or int, optional
@@ -143,10 +141,6 @@ class MemPool:
         -------
         list of dict
             Segments in the schema of `torch.cuda.memory_snapshot`.
-
-        Notes
-        -----
-        As `torch.cuda.MemPool.snapshot`. Opens the device.
         """
         return torch_schema.snapshot_pool(opened_for(device).allocator, self.id)
 
@@ -175,6 +169,8 @@ class MemPool:
 def use_mem_pool(pool: MemPool, device: DeviceLike | None = None) -> Iterator[None]:
     """Allocate from the pool inside the `with` block, in this thread and on one device.
 
+    As `torch.cuda.use_mem_pool`. Uses nest; the innermost pool is used. Opens the device.
+
     Parameters
     ----------
     pool : MemPool
@@ -192,10 +188,6 @@ def use_mem_pool(pool: MemPool, device: DeviceLike | None = None) -> Iterator[No
         If `pool` is not a MemPool.
     ForebayError
         If the pool is in use on the device already.
-
-    Notes
-    -----
-    As `torch.cuda.use_mem_pool`. Uses nest; the innermost pool is used. Opens the device.
     """
     if not isinstance(pool, MemPool):
         raise TypeError(f"expected a MemPool, not {type(pool).__name__}")

@@ -29,16 +29,14 @@ _of_tensors: WeakKeyDictionary[Storage, StorageBase] = WeakKeyDictionary()
 class StorageBase:
     """The memory of tensors: bytes without a type or a shape. `UntypedStorage` adds access to the bytes.
 
+    As `torch._C.StorageBase`.
+
     Parameters
     ----------
     size : int, default 0
         Bytes.
     device : device or str or int, optional
         The device; the CPU by default.
-
-    Notes
-    -----
-    As `torch._C.StorageBase`.
     """
 
     owned: bool

@@ -31,6 +31,8 @@ class Event:
 
     The event belongs to the device of its first record.
 
+    As `torch.Event`.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -41,10 +43,6 @@ class Event:
         Accepted for compatibility and ignored: no wait spins for long. False by default.
     interprocess : bool, optional
         Allow other processes to open the event by its `ipc_handle`. False by default.
-
-    Notes
-    -----
-    As `torch.Event`.
 
     Examples
     --------
@@ -358,6 +356,9 @@ class Event:
     def ipc_handle(self) -> bytes:
         """Return a handle by which other processes open this event while it exists here.
 
+        As `torch.cuda.Event.ipc_handle`. Every process can record the event; waits are for the latest record.
+        An event that was never recorded is bound to the current device, which is opened.
+
         Returns
         -------
         bytes
@@ -367,17 +368,14 @@ class Event:
         ------
         DeviceError
             If the event was created with `enable_timing`, or without `interprocess`.
-
-        Notes
-        -----
-        As `torch.cuda.Event.ipc_handle`. Every process can record the event; waits are for the latest record.
-        An event that was never recorded is bound to the current device, which is opened.
         """
         return ipc_event.export_event(self)
 
     @classmethod
     def from_ipc_handle(cls, device: DeviceLike, ipc_handle: bytes) -> Self:
         """Return an event exported by another process.
+
+        As `torch.cuda.Event.from_ipc_handle`. Opens the device.
 
         Parameters
         ----------
@@ -397,10 +395,6 @@ class Event:
             If this process created the handle, or if the other process exited or released the event.
         ForebayError
             If `ipc_handle` is not 64 bytes.
-
-        Notes
-        -----
-        As `torch.cuda.Event.from_ipc_handle`. Opens the device.
         """
         return ipc_event.import_event(cls, device, ipc_handle)
 

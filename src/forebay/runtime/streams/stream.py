@@ -61,6 +61,8 @@ class Stream:
     Creating a stream opens the device. The queue's thread starts with the first work. As a context manager, the stream
     becomes this thread's current stream, and its device the current device.
 
+    As `torch.Stream`.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -76,10 +78,6 @@ class Stream:
         If an argument has another type.
     DeviceError
         If the device does not exist.
-
-    Notes
-    -----
-    As `torch.Stream`.
 
     Examples
     --------
@@ -372,6 +370,8 @@ def wait_for(stream: Stream, other: Stream, tick: int) -> None:
 def default_stream(device: DeviceLike | None = None) -> Stream:
     """Return the default stream of a device.
 
+    As `torch.cuda.default_stream`. Opens the device.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -386,10 +386,6 @@ def default_stream(device: DeviceLike | None = None) -> Stream:
     ------
     ForebayError
         If the device does not exist.
-
-    Notes
-    -----
-    As `torch.cuda.default_stream`. Opens the device.
 
     Examples
     --------
@@ -417,6 +413,8 @@ def current_stream_for(opened: OpenDevice) -> Stream:
 def current_stream(device: DeviceLike | None = None) -> Stream:
     """Return this thread's current stream on a device.
 
+    As `torch.cuda.current_stream`. Opens the device.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -432,10 +430,6 @@ def current_stream(device: DeviceLike | None = None) -> Stream:
     ForebayError
         If the device does not exist.
 
-    Notes
-    -----
-    As `torch.cuda.current_stream`. Opens the device.
-
     Examples
     --------
     >>> import forebay
@@ -448,6 +442,8 @@ def current_stream(device: DeviceLike | None = None) -> Stream:
 
 def set_stream(stream: Stream) -> None:
     """Make a stream this thread's current stream, and its device the current device.
+
+    As `torch.cuda.set_stream`.
 
     Parameters
     ----------
@@ -462,10 +458,6 @@ def set_stream(stream: Stream) -> None:
         In a child of the process that opened the device.
     WrongState
         If the device's emulation has ended.
-
-    Notes
-    -----
-    As `torch.cuda.set_stream`.
     """
     if not isinstance(stream, Stream):
         raise TypeError(f"expected a Stream, not {type(stream).__name__}")
@@ -475,6 +467,8 @@ def set_stream(stream: Stream) -> None:
 
 def synchronize(device: DeviceLike | None = None) -> None:
     """Wait until all work on all streams of a device has completed.
+
+    As `torch.cuda.synchronize`. Opens the device.
 
     Parameters
     ----------
@@ -487,9 +481,5 @@ def synchronize(device: DeviceLike | None = None) -> None:
         If that work failed; each failure is raised once. With code 900 if an active graph capture forbids waiting.
     ForebayError
         If the device does not exist.
-
-    Notes
-    -----
-    As `torch.cuda.synchronize`. Opens the device.
     """
     current.opened_for(device).synchronize()

@@ -206,6 +206,9 @@ class BsrTensor:
 def bsr_dense_mm(bsr: BsrTensor, dense: Tensor, *, out: Tensor | None = None, skip_checks: bool = False) -> Tensor:
     """Return the product of a BSR matrix and a dense matrix, with batch dimensions broadcast.
 
+    As `torch.sparse._triton_ops.bsr_dense_mm`. Does not block the host. Invalid indices fail in the queue: the next
+    synchronization raises DeviceError.
+
     Parameters
     ----------
     bsr : BsrTensor
@@ -226,11 +229,6 @@ def bsr_dense_mm(bsr: BsrTensor, dense: Tensor, *, out: Tensor | None = None, sk
     ------
     ValueError
         If shapes, dtypes or devices do not match.
-
-    Notes
-    -----
-    As `torch.sparse._triton_ops.bsr_dense_mm`. Does not block the host. Invalid indices fail in the queue: the next
-    synchronization raises DeviceError.
     """
     shape = _output_shape("bsr_dense_mm", bsr, dense, out, skip_checks=skip_checks)
     out = new_tensor(shape, dense.numpy_dtype, dense.device) if out is None else out
@@ -248,6 +246,9 @@ def bsr_dense_addmm(
     skip_checks: bool = False,
 ) -> Tensor:
     """Return `beta * input + alpha * (bsr @ dense)`, with batch dimensions broadcast.
+
+    As `torch.sparse._triton_ops.bsr_dense_addmm`. Does not block the host. Invalid indices fail in the queue: the next
+    synchronization raises DeviceError.
 
     Parameters
     ----------
@@ -275,11 +276,6 @@ def bsr_dense_addmm(
     ------
     ValueError
         If shapes, dtypes or devices do not match.
-
-    Notes
-    -----
-    As `torch.sparse._triton_ops.bsr_dense_addmm`. Does not block the host. Invalid indices fail in the queue: the next
-    synchronization raises DeviceError.
     """
     shape = _output_shape("bsr_dense_addmm", bsr, dense, out, skip_checks=skip_checks)
     if not skip_checks:

@@ -36,6 +36,10 @@ _NAMES = {0: "kInt", 1: "kUInt", 2: "kFloat", 4: "kFloat", 5: "kFloat", 6: "kDLB
 def from_dlpack(ext_tensor: Any, *, device: DeviceLike = None, copy: bool | None = None) -> Tensor:
     """Return a tensor that shares the memory of another library's array, or of a tensor.
 
+    As `torch.from_dlpack`. The current stream of a GPU waits for the array's pending work. The array's memory is
+    released when the tensor is deleted and the work queued on it has completed. An emulated device exports its memory
+    to this library only.
+
     Parameters
     ----------
     ext_tensor : object
@@ -62,12 +66,6 @@ def from_dlpack(ext_tensor: Any, *, device: DeviceLike = None, copy: bool | None
         If `ext_tensor` is neither, or a capsule that was used.
     ValueError
         If `copy` is False and the device is another one.
-
-    Notes
-    -----
-    As `torch.from_dlpack`. The current stream of a GPU waits for the array's pending work. The array's memory is
-    released when the tensor is deleted and the work queued on it has completed. An emulated device exports its memory
-    to this library only.
 
     Examples
     --------

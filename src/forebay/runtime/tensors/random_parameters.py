@@ -47,6 +47,8 @@ def normal(
 ) -> Tensor:
     """Create a tensor of random numbers of normal distributions.
 
+    As `torch.normal` on a GPU.
+
     Parameters
     ----------
     mean : float or Tensor
@@ -85,10 +87,6 @@ def normal(
     DeviceError
         If `std` is a tensor while a graph is captured: its elements are checked on the host.
 
-    Notes
-    -----
-    As `torch.normal` on a GPU.
-
     Examples
     --------
     >>> import forebay
@@ -125,6 +123,8 @@ def normal(
 def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:  # noqa: A002 -- PyTorch's name
     """Create a tensor of random numbers of Poisson distributions.
 
+    As `torch.poisson` on a GPU. A negative rate fails when the work is synchronised.
+
     Parameters
     ----------
     input : Tensor
@@ -143,10 +143,6 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:  # noq
         If an argument has another type.
     NotImplementedError
         If the tensor is not of a floating-point type.
-
-    Notes
-    -----
-    As `torch.poisson` on a GPU. A negative rate fails when the work is synchronised.
 
     Examples
     --------

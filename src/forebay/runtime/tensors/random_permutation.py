@@ -47,6 +47,8 @@ def randperm(
 ) -> Tensor:
     """Return the integers from 0 to `n` - 1 in random order.
 
+    As `torch.randperm` on a GPU. Opens the device.
+
     Parameters
     ----------
     n : int
@@ -77,10 +79,6 @@ def randperm(
         If `n` is not an int.
     RuntimeError
         If `n` is negative or too large, or if the dtype cannot represent all the integers.
-
-    Notes
-    -----
-    As `torch.randperm` on a GPU. Opens the device.
 
     Examples
     --------

@@ -58,6 +58,9 @@ class Tensor(Exporter):
     libraries share the memory through the buffer protocol, DLPack, `__array_interface__` and
     `__cuda_array_interface__`.
 
+    As `torch.Tensor`. Operations are queued on the current stream of the device, in order with its other work;
+    `numpy`, `tolist`, `item`, `repr` and the protocols wait for that stream first.
+
     Parameters
     ----------
     storage : Storage
@@ -70,11 +73,6 @@ class Tensor(Exporter):
         The distances of neighbours along each dimension, in bytes.
     offset : int, default 0
         The distance of the first element from the storage's address, in bytes.
-
-    Notes
-    -----
-    As `torch.Tensor`. Operations are queued on the current stream of the device, in order with its other work;
-    `numpy`, `tolist`, `item`, `repr` and the protocols wait for that stream first.
 
     Examples
     --------
@@ -285,6 +283,8 @@ class Tensor(Exporter):
     ) -> Tensor:
         """Make this tensor a view of other memory of its device.
 
+        As `torch.Tensor.set_`. A storage that is too small is enlarged.
+
         Parameters
         ----------
         source : UntypedStorage or Tensor, optional
@@ -308,10 +308,6 @@ class Tensor(Exporter):
         ForebayError
             If the memory is of another device, too small and not resizable, a tensor has another dtype, or a number
             is invalid.
-
-        Notes
-        -----
-        As `torch.Tensor.set_`. A storage that is too small is enlarged.
         """
         if isinstance(source, Tensor):
             if source.numpy_dtype != self.numpy_dtype:
@@ -335,6 +331,8 @@ class Tensor(Exporter):
     def resize_(self, *sizes: int | Sequence[int], memory_format: memory_format | None = None) -> Tensor:
         """Change the shape in place. The memory is enlarged if it is too small, and remains as it is otherwise.
 
+        As `torch.Tensor.resize_`.
+
         Parameters
         ----------
         *sizes : int or sequence of int
@@ -353,10 +351,6 @@ class Tensor(Exporter):
             If a length is not an int.
         ForebayError
             If a length is negative, or the memory has to be enlarged and cannot be, such as an array's.
-
-        Notes
-        -----
-        As `torch.Tensor.resize_`.
         """
         if not sizes:
             raise TypeError('resize_() missing 1 required positional arguments: "size"')
@@ -380,6 +374,8 @@ class Tensor(Exporter):
     def resize_as_(self, the_template: Tensor, *, memory_format: memory_format | None = None) -> Tensor:
         """Change the shape in place to that of another tensor.
 
+        As `torch.Tensor.resize_as_`.
+
         Parameters
         ----------
         the_template : Tensor
@@ -391,10 +387,6 @@ class Tensor(Exporter):
         -------
         Tensor
             This tensor.
-
-        Notes
-        -----
-        As `torch.Tensor.resize_as_`.
         """
         template = _argument("resize_as_", "the_template", the_template)
         if memory_format is preserve_format:
@@ -471,19 +463,19 @@ class Tensor(Exporter):
     def untyped_storage(self) -> UntypedStorage:
         """Return the bytes of the memory, which views of this tensor share.
 
+        As `torch.Tensor.untyped_storage`.
+
         Returns
         -------
         UntypedStorage
             The storage: the same object for all tensors over this memory, as long as the program keeps it.
-
-        Notes
-        -----
-        As `torch.Tensor.untyped_storage`.
         """
         return UntypedStorage.of(self.raw_storage)
 
     def storage(self) -> TypedStorage:
         """Return the memory as elements of this tensor's type.
+
+        As `torch.Tensor.storage`.
 
         Returns
         -------
@@ -494,10 +486,6 @@ class Tensor(Exporter):
         -----
         UserWarning
             Once per process: typed storages are deprecated.
-
-        Notes
-        -----
-        As `torch.Tensor.storage`.
         """
         warn_that_storages_are_deprecated()
         return self._typed_storage()
@@ -876,6 +864,8 @@ class Tensor(Exporter):
     def copy_(self, src: Tensor | ArrayLike, non_blocking: bool = False) -> Tensor:
         """Copy elements into this tensor, broadcast and converted as NumPy does.
 
+        As `torch.Tensor.copy_`. Copies between devices of one kind never block the host.
+
         Parameters
         ----------
         src : Tensor or array_like
@@ -888,10 +878,6 @@ class Tensor(Exporter):
         -------
         Tensor
             This tensor.
-
-        Notes
-        -----
-        As `torch.Tensor.copy_`. Copies between devices of one kind never block the host.
         """
         if isinstance(src, Tensor):
             if src is not self:
@@ -1088,6 +1074,8 @@ class Tensor(Exporter):
     def clone(self, *, memory_format: memory_format = preserve_format) -> Tensor:
         """Return a copy on the same device, without gaps.
 
+        As `torch.Tensor.clone`.
+
         Parameters
         ----------
         memory_format : memory_format, optional
@@ -1102,10 +1090,6 @@ class Tensor(Exporter):
         ------
         ForebayError
             If the format is one for another number of dimensions.
-
-        Notes
-        -----
-        As `torch.Tensor.clone`.
         """
         if memory_format is not preserve_format:
             check_format("clone", memory_format)
@@ -1132,6 +1116,8 @@ class Tensor(Exporter):
     def contiguous(self, *, memory_format: memory_format = contiguous_format) -> Tensor:
         """Return this tensor if it is contiguous, else a contiguous copy.
 
+        As `torch.Tensor.contiguous`.
+
         Parameters
         ----------
         memory_format : memory_format, optional
@@ -1146,10 +1132,6 @@ class Tensor(Exporter):
         ------
         ForebayError
             If the format is one for another number of dimensions.
-
-        Notes
-        -----
-        As `torch.Tensor.contiguous`.
         """
         if memory_format is not contiguous_format:
             check_format("contiguous", memory_format)
@@ -1171,6 +1153,8 @@ class Tensor(Exporter):
     ) -> Tensor:
         """Return this tensor with another device, dtype or order of dimensions in memory.
 
+        As `torch.Tensor.to`.
+
         Parameters
         ----------
         target : device or str or int or dtype or Tensor, optional
@@ -1190,10 +1174,6 @@ class Tensor(Exporter):
         -------
         Tensor
             This tensor if nothing changes, else a copy.
-
-        Notes
-        -----
-        As `torch.Tensor.to`.
         """
         if isinstance(target, Tensor):
             device, dtype = target.device, target.numpy_dtype
@@ -1271,6 +1251,8 @@ class Tensor(Exporter):
     ) -> Tensor:
         """Return this tensor on a CUDA device; itself if it is there.
 
+        As `torch.Tensor.cuda`.
+
         Parameters
         ----------
         device : device or str or int, optional
@@ -1289,10 +1271,6 @@ class Tensor(Exporter):
         ------
         RuntimeError
             If `device` is of another kind.
-
-        Notes
-        -----
-        As `torch.Tensor.cuda`.
         """
         if device is None:
             place = Device("cuda")
@@ -1304,6 +1282,8 @@ class Tensor(Exporter):
 
     def is_pinned(self, device: Device | str | int | None = None) -> bool:
         """Return True if the elements are in pinned (page-locked) host memory.
+
+        As `torch.Tensor.is_pinned`.
 
         Parameters
         ----------
@@ -1319,10 +1299,6 @@ class Tensor(Exporter):
         -----
         DeprecationWarning
             If `device` is given.
-
-        Notes
-        -----
-        As `torch.Tensor.is_pinned`.
         """
         pinned = pinned_block(self.raw_storage.owner) is not None or registered_memory.contains(self.data_ptr())
         if device is None:
@@ -1333,6 +1309,8 @@ class Tensor(Exporter):
 
     def pin_memory(self, device: Device | str | int | None = None) -> Tensor:
         """Return this CPU tensor in pinned memory; itself if it is there.
+
+        As `torch.Tensor.pin_memory`. Does not initialise the accelerator.
 
         Parameters
         ----------
@@ -1353,10 +1331,6 @@ class Tensor(Exporter):
         -----
         DeprecationWarning
             If `device` is given.
-
-        Notes
-        -----
-        As `torch.Tensor.pin_memory`. Does not initialise the accelerator.
         """
         kind = current.accelerator_kind()
         if device is not None:
@@ -1377,14 +1351,12 @@ class Tensor(Exporter):
     def record_stream(self, stream: Stream) -> None:
         """Report to the allocator that a stream uses this memory, so that a free is deferred until it is done.
 
+        As `torch.Tensor.record_stream`. Memory of other owners is not affected, except pinned memory.
+
         Parameters
         ----------
         stream : Stream
             A stream of the same device.
-
-        Notes
-        -----
-        As `torch.Tensor.record_stream`. Memory of other owners is not affected, except pinned memory.
         """
         record_use(self.raw_storage, stream)
 
@@ -1414,6 +1386,8 @@ class Tensor(Exporter):
     def equal(self, other: Tensor) -> bool:
         """Return True if another tensor of this device has the same shape and elements.
 
+        As `torch.equal`. Waits for the current stream.
+
         Parameters
         ----------
         other : Tensor
@@ -1430,10 +1404,6 @@ class Tensor(Exporter):
             If `other` is not a tensor.
         RuntimeError
             If the devices differ.
-
-        Notes
-        -----
-        As `torch.equal`. Waits for the current stream.
 
         Examples
         --------
@@ -1518,6 +1488,8 @@ class Tensor(Exporter):
     def new(self, *args: Any, device: Device | str | int | None = None) -> Tensor:
         """Return a tensor of this dtype on this device.
 
+        As `torch.Tensor.new`.
+
         Parameters
         ----------
         *args : int or sequence or Size or Tensor or storage
@@ -1537,10 +1509,6 @@ class Tensor(Exporter):
             If the arguments have another type, or a tensor has another dtype or kind of device.
         RuntimeError
             If the device is of another kind, or a length is negative.
-
-        Notes
-        -----
-        As `torch.Tensor.new`.
 
         Examples
         --------
@@ -1562,6 +1530,8 @@ class Tensor(Exporter):
     def type_as(self, other: Tensor) -> Tensor:
         """Return this tensor with the dtype and on the device kind of another.
 
+        As `torch.Tensor.type_as`.
+
         Parameters
         ----------
         other : Tensor
@@ -1576,10 +1546,6 @@ class Tensor(Exporter):
         ------
         TypeError
             If `other` is not a tensor.
-
-        Notes
-        -----
-        As `torch.Tensor.type_as`.
         """
         if not isinstance(other, Tensor):
             name = "forebay.dtype" if isinstance(other, DType) else other.__class__.__name__
@@ -1588,6 +1554,8 @@ class Tensor(Exporter):
 
     def type(self, dtype: Any = None, non_blocking: bool = False) -> Any:
         """Return the full name of this tensor's legacy type, or the tensor converted to another type.
+
+        As `torch.Tensor.type`. Names may also begin with `torch`.
 
         Parameters
         ----------
@@ -1607,10 +1575,6 @@ class Tensor(Exporter):
             If `dtype` is none of these.
         ValueError
             If there is no such type.
-
-        Notes
-        -----
-        As `torch.Tensor.type`. Names may also begin with `torch`.
 
         Examples
         --------

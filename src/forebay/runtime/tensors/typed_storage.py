@@ -43,14 +43,12 @@ _NAMES = {
 class TypedStorage(StorageConversions):
     """The memory of a tensor as elements of one type.
 
+    As `torch.TypedStorage`. Deprecated: use tensors, or `Tensor.untyped_storage`.
+
     Parameters
     ----------
     elements : Tensor
         All elements, in one dimension. Programs use `Tensor.storage` instead of this constructor.
-
-    Notes
-    -----
-    As `torch.TypedStorage`. Deprecated: use tensors, or `Tensor.untyped_storage`.
     """
 
     is_sparse = is_hpu = False

@@ -26,16 +26,14 @@ _BYTE = np.dtype("uint8")
 class UntypedStorage(StorageConversions, StorageBase):
     """The bytes of memory that a tensor shares with its views.
 
+    As `torch.UntypedStorage`. All tensors over the same memory have the same storage object.
+
     Parameters
     ----------
     size : int, default 0
         Bytes.
     device : device or str or int, optional
         The device; the CPU by default.
-
-    Notes
-    -----
-    As `torch.UntypedStorage`. All tensors over the same memory have the same storage object.
 
     Examples
     --------
@@ -80,6 +78,8 @@ class UntypedStorage(StorageConversions, StorageBase):
     def pin_memory(self, device: Device | str | int | None = None) -> UntypedStorage:
         """Return this storage of the CPU in pinned memory; itself if it is there.
 
+        As `torch.UntypedStorage.pin_memory`.
+
         Parameters
         ----------
         device : device or str or int, optional
@@ -94,10 +94,6 @@ class UntypedStorage(StorageConversions, StorageBase):
         ------
         TypeError
             If the storage is not on the CPU.
-
-        Notes
-        -----
-        As `torch.UntypedStorage.pin_memory`.
         """
         check_host_memory(self.device)
         return self.elements.pin_memory(device).untyped_storage()
@@ -108,6 +104,9 @@ class UntypedStorage(StorageConversions, StorageBase):
 
     def resize_(self, size: int) -> UntypedStorage:
         """Change the size: allocate other memory, copy the bytes that remain, and free the previous memory.
+
+        As `torch.UntypedStorage.resize_`. A tensor that needs more than the new size raises ForebayError when it is
+        used, until the storage is large enough again; in PyTorch it uses memory that is not its own.
 
         Parameters
         ----------
@@ -127,11 +126,6 @@ class UntypedStorage(StorageConversions, StorageBase):
             If the size is 2**63 or more.
         OutOfMemory
             If the memory cannot be allocated; the storage remains as it was.
-
-        Notes
-        -----
-        As `torch.UntypedStorage.resize_`. A tensor that needs more than the new size raises ForebayError when it is
-        used, until the storage is large enough again; in PyTorch it uses memory that is not its own.
 
         Examples
         --------
