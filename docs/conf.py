@@ -23,7 +23,7 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
-autodoc_typehints_description_target = "documented"
+autodoc_typehints_description_target = "documented_params"  # and every result, which not all docstrings repeat
 warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # autodoc reads the properties of storages
 
 napoleon_google_docstring = False

@@ -88,11 +88,6 @@ def get_device_module(device: Device | str | None = None) -> ModuleType:
     device : device or str, optional
         The device; the current accelerator by default.
 
-    Returns
-    -------
-    module
-        The module.
-
     Raises
     ------
     RuntimeError

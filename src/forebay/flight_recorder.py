@@ -140,11 +140,6 @@ class FlightRecorder:
         ----------
         reason : str, default "request"
             First word of the names of the files.
-
-        Returns
-        -------
-        list of pathlib.Path
-            The snapshots that were written.
         """
         opened = open_device.open_devices().devices
         used = [each for each in opened if statistics.flat_stats(each.allocator)["allocation.all.allocated"]]

@@ -1,4 +1,10 @@
-"""Public docstrings are complete and in NumPy style, as numpydoc validates them."""
+"""Public docstrings are complete and in NumPy style, as numpydoc validates them.
+
+A section about the result says more than the summary and the annotation, or is left out: the reference documentation
+takes the type from the annotation. Docstrings of functions that are not public have a summary, and say of parameters
+and results only what names and types do not: units, shapes, the meaning of None, errors, and reasons. Fields of classes
+that are not public have comments instead of a section.
+"""
 
 from __future__ import annotations
 

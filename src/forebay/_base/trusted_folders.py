@@ -87,11 +87,6 @@ def check_target(folder: int, name: str, path: str | os.PathLike[str]) -> os.sta
     path : str or os.PathLike
         The path, for the text of the error.
 
-    Returns
-    -------
-    os.stat_result or None
-        The status.
-
     Raises
     ------
     PermissionError

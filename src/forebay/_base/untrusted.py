@@ -51,11 +51,6 @@ def shortened(text: str, length: int) -> str:
     length : int
         The most characters of the result.
 
-    Returns
-    -------
-    str
-        The text, or its beginning, "…" and its end.
-
     Examples
     --------
     >>> shortened("/home/ada/project/train.py", 16)
@@ -74,11 +69,6 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     ----------
     path : str or os.PathLike
         The file.
-
-    Returns
-    -------
-    file object
-        The open file.
 
     Raises
     ------

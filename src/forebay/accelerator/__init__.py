@@ -249,11 +249,6 @@ def current_stream(device: DeviceLike | None = None, /) -> _streams.Stream:
     ----------
     device : device or str or int, optional
         The device; the current one by default, also for -1.
-
-    Returns
-    -------
-    Stream
-        The stream.
     """
     if (opened := _known(device)) is None:
         index = _index_or_current(device)

@@ -77,11 +77,6 @@ def cudaGetErrorString(error: cudaError) -> str:  # noqa: N802 -- CUDA's own nam
     error : cudaError
         The code.
 
-    Returns
-    -------
-    str
-        The description.
-
     Raises
     ------
     TypeError
@@ -260,11 +255,6 @@ def cudaMemGetInfo(device: int) -> tuple[int, int]:  # noqa: N802 -- as above
     ----------
     device : int
         The device's index; -1 is the current one.
-
-    Returns
-    -------
-    tuple of (int, int)
-        Free and total bytes.
 
     Raises
     ------

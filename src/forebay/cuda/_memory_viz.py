@@ -67,11 +67,6 @@ def format_flamegraph(flamegraph_lines: str, flamegraph_script: str | None = Non
     flamegraph_script : str, optional
         A program that reads the lines from its standard input and writes the SVG; by default forebay draws it.
 
-    Returns
-    -------
-    str
-        The SVG.
-
     Raises
     ------
     AssertionError
@@ -172,11 +167,6 @@ def trace_plot(
     filter_freed : bool, default False
         Remove allocations that were freed during the history, also from `data`.
 
-    Returns
-    -------
-    str
-        The page.
-
     Raises
     ------
     ValueError
@@ -194,11 +184,6 @@ def segment_plot(data: Any, device: int | None = None) -> str:
         The result of `forebay.cuda.memory._snapshot()`, or its list of segments.
     device : int, optional
         The device's index; by default all devices with a history.
-
-    Returns
-    -------
-    str
-        The page.
 
     Raises
     ------

@@ -24,11 +24,6 @@ def amp_definitely_not_available() -> bool:
 
     As `torch.cuda.amp.common.amp_definitely_not_available`. Does not initialise CUDA.
 
-    Returns
-    -------
-    bool
-        True.
-
     Examples
     --------
     >>> from forebay.cuda import amp
@@ -129,13 +124,7 @@ class GradScaler:
         self._growth_factor, self._backoff_factor = growth_factor, backoff_factor
 
     def is_enabled(self) -> bool:
-        """Return False: scaling is always disabled.
-
-        Returns
-        -------
-        bool
-            False.
-        """
+        """Return False: scaling is always disabled."""
         return False
 
     def scale(self, outputs: Any) -> Any:
@@ -145,11 +134,6 @@ class GradScaler:
         ----------
         outputs : object
             Tensors, or containers of tensors.
-
-        Returns
-        -------
-        object
-            `outputs` itself.
         """
         return outputs
 
@@ -191,23 +175,11 @@ class GradScaler:
         """
 
     def get_scale(self) -> float:
-        """Return the scale: always 1.
-
-        Returns
-        -------
-        float
-            1.0.
-        """
+        """Return the scale: always 1."""
         return 1.0
 
     def get_growth_factor(self) -> float:
-        """Return the stored growth factor.
-
-        Returns
-        -------
-        float
-            The growth factor.
-        """
+        """Return the stored growth factor."""
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
@@ -221,13 +193,7 @@ class GradScaler:
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
-        """Return the stored backoff factor.
-
-        Returns
-        -------
-        float
-            The backoff factor.
-        """
+        """Return the stored backoff factor."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
@@ -261,13 +227,7 @@ class GradScaler:
         self._growth_interval = new_interval
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state: empty, as PyTorch's when scaling is disabled.
-
-        Returns
-        -------
-        dict
-            Empty.
-        """
+        """Return the state: empty, as PyTorch's when scaling is disabled."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -14,11 +14,6 @@ def is_available() -> bool:
 
     As `torch.cuda.gds.is_available`. Does not initialise CUDA.
 
-    Returns
-    -------
-    bool
-        False.
-
     Examples
     --------
     >>> from forebay.cuda import gds

@@ -65,11 +65,6 @@ class CUDAGraph(Graph):
     def get_currently_capturing_graph() -> CUDAGraph:
         """Return the graph that captures the current stream.
 
-        Returns
-        -------
-        CUDAGraph
-            The graph.
-
         Raises
         ------
         RuntimeError
@@ -114,13 +109,7 @@ class graph(GraphContext):  # noqa: N801 -- PyTorch's name
 
     @staticmethod
     def new_stream() -> streams.Stream:
-        """Return a stream of the current device, to capture by default.
-
-        Returns
-        -------
-        Stream
-            The stream.
-        """
+        """Return a stream of the current device, to capture by default."""
         return streams.Stream()
 
     @staticmethod
@@ -131,11 +120,6 @@ class graph(GraphContext):  # noqa: N801 -- PyTorch's name
         ----------
         stream : Stream
             The stream.
-
-        Returns
-        -------
-        StreamContext
-            The context manager.
         """
         return streams.StreamContext(stream)
 

@@ -48,11 +48,6 @@ def is_localization_supported(device_id: int | None = None) -> bool:  # noqa: AR
     device_id : int, optional
         Ignored.
 
-    Returns
-    -------
-    bool
-        False.
-
     Examples
     --------
     >>> from forebay.cuda import green_contexts

@@ -171,11 +171,6 @@ class Stream(streams.Stream):
         event : Event, optional
             The event to record; a new one by default.
 
-        Returns
-        -------
-        Event
-            The recorded event.
-
         Raises
         ------
         RuntimeError
@@ -588,11 +583,6 @@ class Event(events.Event):
             The event's device.
         handle : bytes
             The result of `ipc_handle` in the other process.
-
-        Returns
-        -------
-        Event
-            The imported event.
 
         Raises
         ------

@@ -80,11 +80,6 @@ def recommended_max_memory() -> int:
 
     As `torch.mps.recommended_max_memory`. Initialises MPS but does not open a device.
 
-    Returns
-    -------
-    int
-        Bytes.
-
     Raises
     ------
     ForebayError

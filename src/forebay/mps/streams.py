@@ -73,11 +73,6 @@ class Stream(streams.Stream):
         event : forebay.Event, optional
             The event; a new one by default. A `forebay.mps.Event` is not supported.
 
-        Returns
-        -------
-        forebay.Event
-            The event.
-
         Raises
         ------
         TypeError

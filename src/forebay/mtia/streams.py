@@ -143,11 +143,6 @@ def current_stream(device: DeviceLike | None = None) -> Stream:
     device : device or str or int, optional
         The device; the current one by default.
 
-    Returns
-    -------
-    Stream
-        The stream.
-
     Raises
     ------
     ForebayError

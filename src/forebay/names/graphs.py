@@ -65,13 +65,7 @@ class CaptureContext(ABC):
     @staticmethod
     @abstractmethod
     def new_stream() -> Stream:
-        """Return a stream of the current device, for all contexts without an explicit stream.
-
-        Returns
-        -------
-        Stream
-            The stream.
-        """
+        """Return a stream of the current device, for all contexts without an explicit stream."""
 
     @staticmethod
     @abstractmethod

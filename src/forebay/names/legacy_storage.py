@@ -175,13 +175,7 @@ class LegacyStorage(TypedStorage, metaclass=_LegacyType):
         raise Unsupported("there are no devices of kind 'hpu'")
 
     def share_memory_(self) -> Self:
-        """Return this storage, which can be shared as it is.
-
-        Returns
-        -------
-        TypedStorage
-            This storage.
-        """
+        """Return this storage, which can be shared as it is."""
         return self
 
     def _converted(self, element: str) -> LegacyStorage:

@@ -475,11 +475,5 @@ class CachingAllocatorFunctions:
             new_allocator.on_init(self._kind.count())
 
     def current_allocator(self) -> AllocatorHandle:
-        """Return the kind's allocator.
-
-        Returns
-        -------
-        AllocatorHandle
-            The handle.
-        """
+        """Return the kind's allocator."""
         return self._handle(pluggable_allocator.current(self._kind.name))

@@ -16,11 +16,6 @@ def is_tensor(obj: object, /) -> bool:
     ----------
     obj : object
         Any object.
-
-    Returns
-    -------
-    bool
-        True for a `Tensor`.
     """
     return isinstance(obj, Tensor)
 

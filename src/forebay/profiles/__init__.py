@@ -92,11 +92,6 @@ def load(name: str) -> Profile:
     name : str
         The profile's name. Case, spaces and punctuation are ignored.
 
-    Returns
-    -------
-    Profile
-        The profile.
-
     Raises
     ------
     ValueError

@@ -99,11 +99,6 @@ def launch(
     **options
         Arguments of subprocess.Popen.
 
-    Returns
-    -------
-    Launched
-        The running program.
-
     Raises
     ------
     ForebayError

@@ -72,11 +72,6 @@ class World:
         ----------
         done : int
             The tick up to which the queue's work was completed explicitly.
-
-        Returns
-        -------
-        int
-            The tick.
         """
         if self._hold_level == 0:
             return self.now

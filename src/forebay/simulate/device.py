@@ -419,11 +419,6 @@ class Device(Streams):
         ----------
         metric : str
             Its name, such as "reserved_bytes".
-
-        Returns
-        -------
-        int
-            The value.
         """
         return self._allocator.current(METRIC[metric])
 
@@ -434,11 +429,6 @@ class Device(Streams):
         ----------
         metric : str
             Its name, such as "reserved_bytes".
-
-        Returns
-        -------
-        int
-            The value.
         """
         return self._allocator.peak(METRIC[metric])
 

@@ -23,11 +23,6 @@ class Describes(Protocol):
         index : int
             Index of the device.
 
-        Returns
-        -------
-        DeviceProps
-            The properties.
-
         Raises
         ------
         DeviceError
@@ -149,11 +144,6 @@ class Telemetry(Protocol):
         ----------
         index : int
             Index of the device in the machine.
-
-        Returns
-        -------
-        Sensors
-            The sensors.
 
         Raises
         ------

@@ -168,11 +168,6 @@ class Port(Protocol):
         ----------
         priority : int, default 0
             Scheduling hint; lower numbers are more urgent.
-
-        Returns
-        -------
-        Queue
-            The new queue.
         """
 
     def close(self) -> None:
@@ -211,11 +206,6 @@ class Driver(Protocol):
         ----------
         index : int
             Index from 0 to `count() - 1`.
-
-        Returns
-        -------
-        Port
-            The open device.
 
         Raises
         ------

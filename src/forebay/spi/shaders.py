@@ -52,13 +52,7 @@ class ShaderLibrary(Protocol):
     """A program that was compiled at run time."""
 
     def names(self) -> list[str]:
-        """Return the names of its kernels.
-
-        Returns
-        -------
-        list of str
-            The names.
-        """
+        """Return the names of its kernels."""
 
     def shader(self, name: str) -> Shader:
         """Return a kernel.
@@ -67,11 +61,6 @@ class ShaderLibrary(Protocol):
         ----------
         name : str
             Its name.
-
-        Returns
-        -------
-        Shader
-            The kernel.
 
         Raises
         ------
@@ -94,11 +83,6 @@ class Shaders(Protocol):
         fast_math : bool, default False
             Whether the compiler may choose faster, less exact arithmetic.
 
-        Returns
-        -------
-        ShaderLibrary
-            The program.
-
         Raises
         ------
         DeviceError
@@ -112,11 +96,6 @@ class Shaders(Protocol):
         ----------
         content : bytes
             The compiled program, for MPS the content of a .metallib file.
-
-        Returns
-        -------
-        ShaderLibrary
-            The program.
 
         Raises
         ------

@@ -51,11 +51,6 @@ class SharedMark(Protocol):
         ----------
         word : int
             Word of the record.
-
-        Returns
-        -------
-        bool
-            Whether the record has been reached.
         """
 
     def wait(self, word: int) -> None:
@@ -135,13 +130,7 @@ class Shares(Protocol):
         """
 
     def make_mark(self) -> SharedMark:
-        """Create a shared event.
-
-        Returns
-        -------
-        SharedMark
-            The event.
-        """
+        """Create a shared event."""
 
     def open_mark(self, handle: bytes) -> SharedMark:
         """Open a shared event of another process.
@@ -150,9 +139,4 @@ class Shares(Protocol):
         ----------
         handle : bytes
             Handle of the event.
-
-        Returns
-        -------
-        SharedMark
-            The event.
         """

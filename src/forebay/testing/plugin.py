@@ -80,11 +80,6 @@ def driver(forebay_device: FoundDevice) -> Driver:
     ----------
     forebay_device : FoundDevice
         The device under test.
-
-    Returns
-    -------
-    Driver
-        The driver of `port` and `device`.
     """
     return forebay_device.driver()
 

@@ -19,11 +19,6 @@ def integer_of(value: object, name: str) -> int:
     name : str
         Name of the argument, for the error.
 
-    Returns
-    -------
-    int
-        The value.
-
     Raises
     ------
     TypeError

@@ -51,11 +51,6 @@ class CaptureMixin(Generic[_R]):
             "global", "thread_local" or "relaxed".
         queues : mutable mapping of int to int
             Mapping to use as the `queues` of the graph.
-
-        Returns
-        -------
-        CaptureRecorder
-            The graph.
         """
         made: _R = self.owner.new_graph(self, mode, queues)
         return made
@@ -106,11 +101,6 @@ class CaptureMixin(Generic[_R]):
         queues : mutable mapping of int to int, optional
             Mapping to use as the `queues` of the graph.
 
-        Returns
-        -------
-        CaptureRecorder
-            The graph.
-
         Raises
         ------
         DeviceError
@@ -122,11 +112,6 @@ class CaptureMixin(Generic[_R]):
 
     def end_capture(self) -> _R:
         """End the capture; see `spi.Captures.end_capture`.
-
-        Returns
-        -------
-        CaptureRecorder
-            The graph.
 
         Raises
         ------

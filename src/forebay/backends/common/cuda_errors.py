@@ -73,11 +73,6 @@ _MANUAL = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.ht
 def codes() -> Mapping[int, tuple[str, str]]:
     """Return the name and the text of each code.
 
-    Returns
-    -------
-    mapping of int to tuple of str
-        Names and texts by code.
-
     Examples
     --------
     >>> codes()[2]
@@ -97,11 +92,6 @@ def text_of(code: int) -> str:
     ----------
     code : int
         The code.
-
-    Returns
-    -------
-    str
-        The text.
     """
     return codes().get(code, ("", _UNKNOWN))[1]
 

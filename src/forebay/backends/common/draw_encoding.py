@@ -65,11 +65,6 @@ def pack_draw(draw: Draw) -> bytes:
     draw : Draw
         The fill.
 
-    Returns
-    -------
-    bytes
-        The struct and the axes.
-
     Raises
     ------
     ValueError

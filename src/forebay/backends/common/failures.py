@@ -57,11 +57,6 @@ def out_of_memory_error(
     call : str
         Name of the driver's function that failed.
 
-    Returns
-    -------
-    OutOfMemory
-        The error.
-
     Examples
     --------
     >>> print(out_of_memory_error("mtia:0", 1 << 30, free=5 << 20, capacity=1 << 30, reserved=0, code=2, call="alloc"))

@@ -114,11 +114,6 @@ class AddressSpace:
             Address of the first page.
         nbytes : int
             Size in bytes.
-
-        Returns
-        -------
-        int
-            Committed bytes.
         """
         first, last = self.pages(address, nbytes)
         return (last - first - self.marks.count(0, first, last)) * self.page
@@ -132,11 +127,6 @@ class AddressSpace:
             Any address in this space.
         nbytes : int
             Size in bytes; the range need not consist of whole pages.
-
-        Returns
-        -------
-        bool
-            Whether a byte is uncommitted.
         """
         first, last = address - self.address, address + nbytes - 1 - self.address
         return self.marks.find(0, first // self.page, last // self.page + 1) >= 0
@@ -202,11 +192,6 @@ class PageLedger:
         ----------
         address : object
             Address that `reserve_space` returned.
-
-        Returns
-        -------
-        AddressSpace
-            The space.
 
         Raises
         ------

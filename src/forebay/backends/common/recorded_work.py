@@ -31,11 +31,6 @@ def copy(dst: int, src: int, nbytes: int) -> dict[str, Any]:
         Source address.
     nbytes : int
         Number of bytes.
-
-    Returns
-    -------
-    dict
-        The details.
     """
     return {"to": address_of(dst, "dst"), "source": address_of(src, "src"), "nbytes": size_of(nbytes)}
 
@@ -51,11 +46,6 @@ def fill(dst: int, byte: int, nbytes: int) -> dict[str, Any]:
         Value from 0 to 255.
     nbytes : int
         Number of bytes.
-
-    Returns
-    -------
-    dict
-        The details.
     """
     return {"to": address_of(dst, "dst"), "byte": byte_of(byte), "nbytes": size_of(nbytes)}
 
@@ -87,11 +77,6 @@ def call(function: Callable[[], object]) -> dict[str, Any]:
     ----------
     function : callable
         Function without arguments.
-
-    Returns
-    -------
-    dict
-        The details.
     """
     if not callable(function):
         raise TypeError(f"function must be callable, not {type(function).__name__}")
@@ -107,11 +92,6 @@ def native(function: int, argument: int) -> dict[str, Any]:
         Address of an `int f(void *)`.
     argument : int
         Its argument.
-
-    Returns
-    -------
-    dict
-        The details.
     """
     return {"function": address_of(function, "function"), "argument": index_of(argument, "argument")}
 
@@ -146,11 +126,6 @@ def reseeded_draw(details: Mapping[str, Any], sources: Sequence[tuple[int, int]]
         Details of the node.
     sources : sequence of tuple of int
         Seed and offset of each source of random numbers.
-
-    Returns
-    -------
-    Draw
-        The draw to execute.
     """
     seed, start = sources[details["source"]]
     found: Draw = details["draw"]._replace(seed=seed, offset=(start + details["offset"]) & _UINT64_MAX)

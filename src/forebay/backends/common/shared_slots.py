@@ -218,11 +218,6 @@ class SharedEvent(_Slot):
     def create(cls) -> Self:
         """Create an event that no other process has yet.
 
-        Returns
-        -------
-        SharedEvent
-            The event.
-
         Raises
         ------
         Unsupported
@@ -240,11 +235,6 @@ class SharedEvent(_Slot):
             The event's handle.
         device : str
             Name of the device, for errors.
-
-        Returns
-        -------
-        SharedEvent
-            The event.
 
         Raises
         ------
@@ -304,11 +294,6 @@ class SharedEvent(_Slot):
         ----------
         word : int
             Word of the record.
-
-        Returns
-        -------
-        bool
-            Whether the record has been reached.
         """
         return self._read(_REACHED) >= word >> _PROCESS_BITS
 

@@ -153,11 +153,6 @@ class ProcessFigures:
         text : str or bytes
             JSON.
 
-        Returns
-        -------
-        ProcessFigures
-            The figures.
-
         Raises
         ------
         ValueError

@@ -46,11 +46,6 @@ def read_machine(pids: Iterable[int] | None = None, sites: int = 0, sites_of: in
     sites_of : int, optional
         The process whose sites are read; all by default.
 
-    Returns
-    -------
-    MachineFigures
-        The figures.
-
     Raises
     ------
     OSError

@@ -46,11 +46,6 @@ def read(sensors: Sensors) -> Readings:
     ----------
     sensors : Sensors
         The device's sensors.
-
-    Returns
-    -------
-    Readings
-        The readings.
     """
     used, total = _or_none(sensors.memory) or (None, None)
     busy = _or_none(sensors.busy)

@@ -116,11 +116,6 @@ def read_process(pid: int, sites: int = 0) -> ProcessFigures:
     sites : int, default 0
         The most allocation sites of each device.
 
-    Returns
-    -------
-    ProcessFigures
-        The figures.
-
     Raises
     ------
     OSError

@@ -69,11 +69,6 @@ class StorageBase:
         storage : Storage
             The storage.
 
-        Returns
-        -------
-        StorageBase
-            The object that the program has, or a new one.
-
         Raises
         ------
         ForebayError
@@ -100,11 +95,6 @@ class StorageBase:
             Size in bytes.
         address : int
             Address of the memory.
-
-        Returns
-        -------
-        StorageBase
-            The storage.
         """
         made = cls.__new__(cls)
         made._begin(opened, nbytes, address, None, owned=False)  # noqa: SLF001 -- the constructor's second half
@@ -193,13 +183,7 @@ class StorageBase:
         return self._owner
 
     def for_tensor(self) -> Storage:
-        """Return the storage that all tensors share which are made while this memory has its present size.
-
-        Returns
-        -------
-        Storage
-            The storage.
-        """
+        """Return the storage that all tensors share which are made while this memory has its present size."""
         for reference, nbytes in self._in_use:
             if nbytes == self._nbytes and (found := reference()) is not None:
                 return found

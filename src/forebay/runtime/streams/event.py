@@ -384,11 +384,6 @@ class Event:
         ipc_handle : bytes
             The 64 bytes that `ipc_handle` returned in the other process.
 
-        Returns
-        -------
-        Event
-            An interprocess event.
-
         Raises
         ------
         DeviceError

@@ -284,11 +284,6 @@ class Stream:
         ----------
         event : Event, optional
             The event to record; a new one by default.
-
-        Returns
-        -------
-        Event
-            The recorded event.
         """
         if event is None:
             event = self.event_class(device=self.device)

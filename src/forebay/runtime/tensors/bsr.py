@@ -166,11 +166,6 @@ class BsrTensor:
             The matrix; the block size of a BSR matrix is kept.
         device : device or str, optional
             The device; the current one by default.
-
-        Returns
-        -------
-        BsrTensor
-            The copy.
         """
         matrix = matrix.tobsr()
         crow, col, values = (

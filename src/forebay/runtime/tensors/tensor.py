@@ -59,7 +59,8 @@ class Tensor(Exporter):
     `__cuda_array_interface__`.
 
     As `torch.Tensor`. Operations are queued on the current stream of the device, in order with its other work;
-    `numpy`, `tolist`, `item`, `repr` and the protocols wait for that stream first.
+    `numpy`, `tolist`, `item`, `repr` and the protocols wait for that stream first. Methods whose names end in an
+    underscore change the tensor and return it.
 
     Parameters
     ----------
@@ -218,11 +219,6 @@ class Tensor(Exporter):
         ----------
         dim : int, optional
             The dimension; all by default.
-
-        Returns
-        -------
-        Size or int
-            The shape or the length.
         """
         return self.shape if dim is None else self.shape[self._dim("size", dim)]
 
@@ -296,11 +292,6 @@ class Tensor(Exporter):
         stride : sequence of int, optional
             The distances of neighbours, in elements; contiguous by default.
 
-        Returns
-        -------
-        Tensor
-            This tensor.
-
         Raises
         ------
         TypeError
@@ -340,11 +331,6 @@ class Tensor(Exporter):
         memory_format : memory_format, optional
             The order of the dimensions in memory.
 
-        Returns
-        -------
-        Tensor
-            This tensor.
-
         Raises
         ------
         TypeError
@@ -382,11 +368,6 @@ class Tensor(Exporter):
             The tensor that has the shape.
         memory_format : memory_format, optional
             The order of the dimensions in memory.
-
-        Returns
-        -------
-        Tensor
-            This tensor.
         """
         template = _argument("resize_as_", "the_template", the_template)
         if memory_format is preserve_format:
@@ -477,11 +458,6 @@ class Tensor(Exporter):
 
         As `torch.Tensor.storage`.
 
-        Returns
-        -------
-        TypedStorage
-            The storage.
-
         Warns
         -----
         UserWarning
@@ -547,11 +523,6 @@ class Tensor(Exporter):
         ----------
         requires_grad : bool, optional
             False.
-
-        Returns
-        -------
-        Tensor
-            This tensor.
 
         Raises
         ------
@@ -630,11 +601,6 @@ class Tensor(Exporter):
         *shape : int or sequence of int or dtype
             The shape, in which one -1 is inferred, or the dtype.
 
-        Returns
-        -------
-        Tensor
-            The view.
-
         Raises
         ------
         RuntimeError
@@ -683,11 +649,6 @@ class Tensor(Exporter):
         ----------
         *shape : int or sequence of int
             The shape, in which one -1 is inferred.
-
-        Returns
-        -------
-        Tensor
-            The view or the copy.
         """
         wanted = _one_or_many(shape)
         if self.is_contiguous():
@@ -709,11 +670,6 @@ class Tensor(Exporter):
         ----------
         *dims : int or sequence of int
             The dimensions in their new order.
-
-        Returns
-        -------
-        Tensor
-            The view.
         """
         array, order = self.raw_array(), _one_or_many(dims)
         view = array.transpose(order) if order or self.shape else array
@@ -726,11 +682,6 @@ class Tensor(Exporter):
         ----------
         dims : sequence of int
             The dimensions in their new order, from 0.
-
-        Returns
-        -------
-        Tensor
-            The view.
         """
         strides = tuple(self.byte_strides[dim] for dim in dims)
         shape = tuple(self.shape[dim] for dim in dims)
@@ -746,11 +697,6 @@ class Tensor(Exporter):
         ----------
         dim0, dim1 : int
             The dimensions.
-
-        Returns
-        -------
-        Tensor
-            The view.
         """
         return self._view(self.raw_array().swapaxes(dim0, dim1))
 
@@ -761,11 +707,6 @@ class Tensor(Exporter):
         ----------
         dim : int, optional
             The only dimension to remove, if its length is 1; all by default.
-
-        Returns
-        -------
-        Tensor
-            The view.
         """
         array = self.raw_array()
         return self._view(array if dim is not None and self.shape[dim] != 1 else array.squeeze(dim))
@@ -777,11 +718,6 @@ class Tensor(Exporter):
         ----------
         dim : int
             The position of the new dimension.
-
-        Returns
-        -------
-        Tensor
-            The view.
         """
         return self._view(np.expand_dims(self.raw_array(), dim))
 
@@ -821,11 +757,6 @@ class Tensor(Exporter):
         ----------
         other : Tensor
             The tensor that has the shape.
-
-        Returns
-        -------
-        Tensor
-            The view.
         """
         return self.view(_argument("view_as", "other", other).shape)
 
@@ -836,11 +767,6 @@ class Tensor(Exporter):
         ----------
         other : Tensor
             The tensor that has the shape.
-
-        Returns
-        -------
-        Tensor
-            The view or copy.
         """
         return self.reshape(_argument("reshape_as", "other", other).shape)
 
@@ -873,11 +799,6 @@ class Tensor(Exporter):
         non_blocking : bool, optional
             True to return before host memory has been read: pinned memory must then not change until the stream has
             completed the copy, and other memory is staged first.
-
-        Returns
-        -------
-        Tensor
-            This tensor.
         """
         if isinstance(src, Tensor):
             if src is not self:
@@ -894,11 +815,6 @@ class Tensor(Exporter):
         ----------
         value : bool or int or float or complex
             The value.
-
-        Returns
-        -------
-        Tensor
-            This tensor.
         """
         transfer.fill(self, value)
         self.count_change()
@@ -921,11 +837,6 @@ class Tensor(Exporter):
             The bounds; 0 and 1 by default.
         generator : Generator, optional
             The generator; that of the device by default.
-
-        Returns
-        -------
-        Tensor
-            This tensor.
         """
         random_fill.uniform(self, from_, to, generator)
         self.count_change()
@@ -940,11 +851,6 @@ class Tensor(Exporter):
             The mean and the standard deviation; 0 and 1 by default.
         generator : Generator, optional
             The generator; that of the device by default.
-
-        Returns
-        -------
-        Tensor
-            This tensor.
         """
         random_fill.normal(self, mean, std, generator)
         self.count_change()
@@ -959,11 +865,6 @@ class Tensor(Exporter):
             The rate; 1 by default.
         generator : Generator, optional
             The generator; that of the device by default.
-
-        Returns
-        -------
-        Tensor
-            This tensor.
         """
         random_fill.exponential(self, lambd, generator)
         self.count_change()
@@ -978,11 +879,6 @@ class Tensor(Exporter):
             The median and the scale; 0 and 1 by default.
         generator : Generator, optional
             The generator; that of the device by default.
-
-        Returns
-        -------
-        Tensor
-            This tensor.
         """
         random_fill.cauchy(self, median, sigma, generator)
         self.count_change()
@@ -997,11 +893,6 @@ class Tensor(Exporter):
             The mean and the standard deviation of the logarithms; 1 and 2 by default.
         generator : Generator, optional
             The generator; that of the device by default.
-
-        Returns
-        -------
-        Tensor
-            This tensor.
         """
         random_fill.log_normal(self, mean, std, generator)
         self.count_change()
@@ -1016,11 +907,6 @@ class Tensor(Exporter):
             The probability of a success, between 0 and 1.
         generator : Generator, optional
             The generator; that of the device by default.
-
-        Returns
-        -------
-        Tensor
-            This tensor.
         """
         random_fill.geometric(self, p, generator)
         self.count_change()
@@ -1035,11 +921,6 @@ class Tensor(Exporter):
             The probability of a one, or one probability for each element.
         generator : Generator, optional
             The generator; that of the device by default.
-
-        Returns
-        -------
-        Tensor
-            This tensor.
         """
         random_fill.bernoulli(self, p, generator)
         self.count_change()
@@ -1055,11 +936,6 @@ class Tensor(Exporter):
             None.
         generator : Generator, optional
             The generator; that of the device by default.
-
-        Returns
-        -------
-        Tensor
-            This tensor.
         """
         if len(bounds) > 2 or bounds[:1] == (None,):
             raise TypeError(f"random_() takes no arguments, `to`, or `from` and `to`, not {bounds!r}")
@@ -1080,11 +956,6 @@ class Tensor(Exporter):
         ----------
         memory_format : memory_format, optional
             The order of the dimensions in memory; that of this tensor by default.
-
-        Returns
-        -------
-        Tensor
-            The copy.
 
         Raises
         ------
@@ -1122,11 +993,6 @@ class Tensor(Exporter):
         ----------
         memory_format : memory_format, optional
             Another order of the dimensions, such as `forebay.channels_last`.
-
-        Returns
-        -------
-        Tensor
-            This tensor or a copy.
 
         Raises
         ------
@@ -1204,11 +1070,6 @@ class Tensor(Exporter):
             The element type.
         non_blocking : bool
             As for `copy_`.
-
-        Returns
-        -------
-        Tensor
-            The copy.
         """
         moved = self
         self.raw_storage.opened.check()  # as in `clone`
@@ -1229,11 +1090,6 @@ class Tensor(Exporter):
         ----------
         memory_format : memory_format, optional
             As for `to`.
-
-        Returns
-        -------
-        Tensor
-            This tensor or a copy.
         """
         here = self.device.kind == "cpu"
         return (
@@ -1261,11 +1117,6 @@ class Tensor(Exporter):
             As for `copy_`.
         memory_format : memory_format, optional
             As for `to`.
-
-        Returns
-        -------
-        Tensor
-            This tensor or a copy.
 
         Raises
         ------
@@ -1497,11 +1348,6 @@ class Tensor(Exporter):
             the new tensor shares. Nothing for an empty tensor.
         device : device or str or int, optional
             Another device of the same kind.
-
-        Returns
-        -------
-        Tensor
-            The tensor.
 
         Raises
         ------

@@ -43,7 +43,8 @@ _NAMES = {
 class TypedStorage(StorageConversions):
     """The memory of a tensor as elements of one type.
 
-    As `torch.TypedStorage`. Deprecated: use tensors, or `Tensor.untyped_storage`.
+    As `torch.TypedStorage`. Deprecated: use tensors, or `Tensor.untyped_storage`. Methods whose
+    names end in an underscore change the storage and return it.
 
     Parameters
     ----------
@@ -64,11 +65,6 @@ class TypedStorage(StorageConversions):
         ----------
         elements : Tensor
             A one-dimensional tensor.
-
-        Returns
-        -------
-        TypedStorage
-            The storage.
         """
         made = cls.__new__(cls)
         made.elements = elements
@@ -137,11 +133,6 @@ class TypedStorage(StorageConversions):
         ----------
         device : device or str or int, optional
             As for `Tensor.is_pinned`.
-
-        Returns
-        -------
-        bool
-            True for pinned memory.
         """
         return self.untyped().is_pinned(device)
 
@@ -152,11 +143,6 @@ class TypedStorage(StorageConversions):
         ----------
         device : device or str or int, optional
             As for `Tensor.pin_memory`.
-
-        Returns
-        -------
-        TypedStorage
-            This storage or a copy.
 
         Raises
         ------
@@ -220,11 +206,6 @@ class TypedStorage(StorageConversions):
         ----------
         value : complex
             The value.
-
-        Returns
-        -------
-        TypedStorage
-            This storage.
         """
         self.elements.fill_(value)
         return self
@@ -238,11 +219,6 @@ class TypedStorage(StorageConversions):
             A storage of the same size in bytes.
         non_blocking : bool, optional
             Ignored.
-
-        Returns
-        -------
-        TypedStorage
-            This storage.
 
         Raises
         ------

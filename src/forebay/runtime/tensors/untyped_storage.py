@@ -26,7 +26,8 @@ _BYTE = np.dtype("uint8")
 class UntypedStorage(StorageConversions, StorageBase):
     """The bytes of memory that a tensor shares with its views.
 
-    As `torch.UntypedStorage`. All tensors over the same memory have the same storage object.
+    As `torch.UntypedStorage`. All tensors over the same memory have the same storage object. Methods whose
+    names end in an underscore change the storage and return it.
 
     Parameters
     ----------
@@ -67,11 +68,6 @@ class UntypedStorage(StorageConversions, StorageBase):
         ----------
         device : device or str or int, optional
             As for `Tensor.is_pinned`.
-
-        Returns
-        -------
-        bool
-            True for pinned memory.
         """
         return self.elements.is_pinned(device)
 
@@ -84,11 +80,6 @@ class UntypedStorage(StorageConversions, StorageBase):
         ----------
         device : device or str or int, optional
             As for `Tensor.pin_memory`.
-
-        Returns
-        -------
-        UntypedStorage
-            This storage or a copy.
 
         Raises
         ------
@@ -112,11 +103,6 @@ class UntypedStorage(StorageConversions, StorageBase):
         ----------
         size : int
             The number of bytes; new bytes are uninitialised.
-
-        Returns
-        -------
-        UntypedStorage
-            This storage.
 
         Raises
         ------
@@ -189,11 +175,6 @@ class UntypedStorage(StorageConversions, StorageBase):
         ----------
         value : int
             The value of each byte.
-
-        Returns
-        -------
-        UntypedStorage
-            This storage.
         """
         self.elements.fill_(value)
         return self
@@ -207,11 +188,6 @@ class UntypedStorage(StorageConversions, StorageBase):
             A storage of the same size.
         non_blocking : bool, optional
             As for `Tensor.copy_`.
-
-        Returns
-        -------
-        UntypedStorage
-            This storage.
 
         Raises
         ------
@@ -242,11 +218,6 @@ class UntypedStorage(StorageConversions, StorageBase):
             The device; the current one by default.
         non_blocking : bool, optional
             As for `Tensor.copy_`.
-
-        Returns
-        -------
-        UntypedStorage
-            This storage or a copy.
         """
         return self.elements.cuda(device, non_blocking).untyped_storage()
 

@@ -132,11 +132,6 @@ def compare(before: Snapshot, after: Snapshot) -> Comparison:
     after : Snapshot
         The second snapshot.
 
-    Returns
-    -------
-    Comparison
-        The comparison.
-
     Examples
     --------
     >>> from forebay import simulate

@@ -151,11 +151,6 @@ def rank_of(snapshot: Snapshot, name: str) -> Rank:
         The snapshot.
     name : str
         The name of the rank.
-
-    Returns
-    -------
-    Rank
-        The figures.
     """
     timeline = reconstruct(snapshot)
     numbers = summary(snapshot, timeline=timeline)

@@ -283,11 +283,6 @@ def summary(snapshot: Snapshot, *, timeline: Timeline | None = None) -> Summary:
         The snapshot. Without a history, the figures are from its statistics.
     timeline : Timeline, optional
         The result of `reconstruct(snapshot)`, if already known.
-
-    Returns
-    -------
-    Summary
-        The key figures.
     """
     timeline = timeline or reconstruct(snapshot)
     counts = np.bincount(snapshot.trace["action"], minlength=max(Action) + 1)

@@ -87,11 +87,6 @@ def check(snapshot: Snapshot, progress: Progress | None = None) -> Check:
     progress : callable, optional
         Called as `progress(entries_done, entries_total)`.
 
-    Returns
-    -------
-    Check
-        The result.
-
     Raises
     ------
     Unsupported
@@ -137,11 +132,6 @@ def what_if(
         capacity inferred from the last out-of-memory event; without such an event unlimited.
     progress : callable, optional
         Called as `progress(entries_done, entries_total)`.
-
-    Returns
-    -------
-    Outcome
-        The result.
 
     Raises
     ------
@@ -253,11 +243,6 @@ class History:
             Time limit, after which the outcome is not `complete`; unlimited by default.
         progress : callable, optional
             Called as `progress(entries_done, entries_total)`.
-
-        Returns
-        -------
-        Outcome
-            The result.
 
         Raises
         ------

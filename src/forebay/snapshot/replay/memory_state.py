@@ -142,11 +142,6 @@ def memory_state(snapshot: Snapshot, moment: int | None = None, *, timeline: Tim
     timeline : Timeline, optional
         The result of `reconstruct(snapshot)`, if already known.
 
-    Returns
-    -------
-    MemoryState
-        The state.
-
     Raises
     ------
     IndexError

@@ -147,11 +147,6 @@ def find_remedies(
     progress : callable, optional
         Called as `progress(replays_done, replays_total)`.
 
-    Returns
-    -------
-    Remedies
-        The outcomes.
-
     Raises
     ------
     Unsupported

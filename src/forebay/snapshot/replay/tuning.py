@@ -150,11 +150,6 @@ def tune(
     progress : callable, optional
         Called as `progress(trials_done, trials_total)`.
 
-    Returns
-    -------
-    Tuning
-        The trials.
-
     Raises
     ------
     ValueError
@@ -223,11 +218,6 @@ def search(
         The values to try for each setting; "" leaves it out.
     capacity, executor, progress
         As for `tune`.
-
-    Returns
-    -------
-    Tuning
-        The trials.
 
     Raises
     ------

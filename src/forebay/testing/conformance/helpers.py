@@ -68,11 +68,6 @@ def port_of(device: Device) -> Port:
     ----------
     device : device
         The device, which is opened if necessary.
-
-    Returns
-    -------
-    Port
-        The open port.
     """
     return opened_for(device).port
 
@@ -152,11 +147,6 @@ def needs_memory(test: _Test) -> _Test:
     ----------
     test : callable
         A test that has the fixture `port` or `device`.
-
-    Returns
-    -------
-    callable
-        The decorated test.
     """
 
     @functools.wraps(test)
@@ -232,11 +222,6 @@ def read_back(queue: Queue, scratch: Scratch) -> bytes:
         The queue whose work is completed first.
     scratch : Scratch
         The memory to read.
-
-    Returns
-    -------
-    bytes
-        The contents.
     """
     target = ctypes.create_string_buffer(scratch.nbytes)
     queue.copy(ctypes.addressof(target), scratch.address, scratch.nbytes)
@@ -300,11 +285,6 @@ def libc_address(name: str) -> int:
     ----------
     name : str
         Name of the function.
-
-    Returns
-    -------
-    int
-        The address.
     """
     address = ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value
     assert address

@@ -269,11 +269,6 @@ class FakePort:
         error : Exception, optional
             The error to raise; a DeviceError with code 1 by default.
 
-        Returns
-        -------
-        Fault
-            The failure.
-
         Raises
         ------
         ValueError
@@ -292,11 +287,6 @@ class FakePort:
             Number of pieces of such work that still succeed.
         error : Exception, optional
             The error; a DeviceError with code 1 by default.
-
-        Returns
-        -------
-        Fault
-            The failure.
 
         Raises
         ------

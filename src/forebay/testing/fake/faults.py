@@ -45,11 +45,6 @@ class Faults:
         fault : Fault
             The failure.
 
-        Returns
-        -------
-        Fault
-            The same failure.
-
         Raises
         ------
         ValueError

@@ -67,11 +67,6 @@ def compile_program(program: Program, capability: tuple[int, int]) -> Image:
     capability : tuple of int
         Compute capability of the device.
 
-    Returns
-    -------
-    Image
-        The compiled program.
-
     Raises
     ------
     Unsupported

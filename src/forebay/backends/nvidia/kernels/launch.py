@@ -118,11 +118,6 @@ def load_kernel(
         Type of each parameter: "pointer", or what `numpy.dtype` accepts, also for structures. Only numbers in the
         machine's byte order, and structures of them.
 
-    Returns
-    -------
-    Kernel
-        The kernel.
-
     Raises
     ------
     TypeError

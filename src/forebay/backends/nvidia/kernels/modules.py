@@ -46,11 +46,6 @@ class Modules:
             The program.
         name : str
             Name of the kernel: that of an ``extern "C"`` function, or one of the program's templates.
-
-        Returns
-        -------
-        Function
-            The kernel.
         """
         context = self._context
         with self._lock:
@@ -71,11 +66,6 @@ class Modules:
             Name of the kernel.
         make : callable
             Function that returns the program.
-
-        Returns
-        -------
-        Function
-            The kernel.
         """
         found = self._own.get(key)
         if found is None:

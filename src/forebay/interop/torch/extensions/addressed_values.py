@@ -84,11 +84,6 @@ def allocate_managed(nbytes: int) -> int:
     nbytes : int
         Size in bytes.
 
-    Returns
-    -------
-    int
-        The address.
-
     Raises
     ------
     MemoryError

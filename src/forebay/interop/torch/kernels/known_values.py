@@ -94,11 +94,6 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
         The operator, which the CPU computes.
     kernel : callable
         Its kernel for emulated devices.
-
-    Returns
-    -------
-    callable
-        The kernel.
     """
     written = written_arguments(operator)
     only_written = {argument.name for argument in operator._schema.arguments if argument.is_out}
