@@ -730,10 +730,6 @@ def caching_allocator_disabled() -> Iterator[None]:
 
     As `torch.cuda.caching_allocator_disabled`. Restores the previous setting on exit.
 
-    Yields
-    ------
-    None
-
     Examples
     --------
     >>> import forebay

@@ -13,17 +13,12 @@ _LIMIT = 1 << 63  # drivers use signed 64-bit sizes
 
 
 def format_bytes(n: int) -> str:
-    """Return a size as text, in the largest fitting unit with two decimals; plain bytes have none.
+    """Return a size as text such as "1.50 KiB", in the largest fitting unit with two decimals; plain bytes have none.
 
     Parameters
     ----------
     n : int
         Bytes; may be negative.
-
-    Returns
-    -------
-    str
-        The text, such as "1.50 KiB".
 
     Examples
     --------
@@ -41,17 +36,12 @@ def format_bytes(n: int) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """Parse a size such as "16MiB" and return its bytes.
+    """Parse a size such as "16MiB" and return its bytes, rounded down.
 
     Parameters
     ----------
     text : str
         A number above 0, optionally with a unit. K, KB and KiB all mean 1024 bytes; M, G and T likewise.
-
-    Returns
-    -------
-    int
-        Bytes, rounded down.
 
     Raises
     ------

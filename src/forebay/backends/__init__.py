@@ -65,17 +65,12 @@ def driver(kind: str) -> Driver:
 
 
 def why_not(kind: str) -> str:
-    """Return the reason why no device of a kind can be opened.
+    """Return the reason why no device of a kind can be opened, as one sentence; "" if there are devices.
 
     Parameters
     ----------
     kind : str
         Device kind, for example "cuda".
-
-    Returns
-    -------
-    str
-        One sentence, or "" if there are devices.
 
     Notes
     -----

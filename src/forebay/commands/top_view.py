@@ -54,13 +54,7 @@ class TopView(App[None]):
         self._sites_of: int | None = None  # the process whose call sites were requested last
 
     def compose(self) -> ComposeResult:
-        """Yield the widgets, from top to bottom.
-
-        Yields
-        ------
-        textual.widget.Widget
-            A widget.
-        """
+        """Yield the widgets, from top to bottom."""
         yield Static("reading …", id="title")
         yield DataTable(id="devices", cursor_type="row", zebra_stripes=True)
         yield Static(id="selected")

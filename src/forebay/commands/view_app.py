@@ -118,13 +118,7 @@ class ViewApp(App[None]):
         return self._models[self._at]
 
     def compose(self) -> ComposeResult:
-        """Yield the widgets, from top to bottom.
-
-        Yields
-        ------
-        textual.widget.Widget
-            A widget.
-        """
+        """Yield the widgets, from top to bottom."""
         yield Static(id="title")
         yield MemoryChart()
         yield Static(id="status")

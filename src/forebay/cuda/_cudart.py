@@ -93,12 +93,7 @@ def cudaGetErrorString(error: cudaError) -> str:  # noqa: N802 -- CUDA's own nam
 
 
 def cudaProfilerStart() -> cudaError:  # noqa: N802 -- as above
-    """Send the mark "cudaProfilerStart" to the tools attached to `forebay.observe.ranges.ranges`.
-
-    Returns
-    -------
-    cudaError
-        `cudaError.success`.
+    """Send the mark "cudaProfilerStart" to the tools attached to `forebay.observe.ranges.ranges`; return success.
 
     Notes
     -----
@@ -111,13 +106,7 @@ def cudaProfilerStart() -> cudaError:  # noqa: N802 -- as above
 
 
 def cudaProfilerStop() -> cudaError:  # noqa: N802 -- as above
-    """Send the mark "cudaProfilerStop" to the tools, then end and write the active trace.
-
-    Returns
-    -------
-    cudaError
-        `cudaError.success`.
-    """
+    """Send the mark "cudaProfilerStop" to the tools, then end and write the active trace; return success."""
     ranges.mark("cudaProfilerStop")
     profiler_session.end(CUDA.name)
     return cudaError.success

@@ -57,11 +57,6 @@ class GPULimits:
         data_type : dtype
             The operands' dtype.
 
-        Returns
-        -------
-        int
-            Operations per cycle.
-
         Raises
         ------
         RuntimeError
@@ -76,11 +71,6 @@ class GPULimits:
         ----------
         data_type : dtype
             The operands' dtype.
-
-        Returns
-        -------
-        int
-            Operations per cycle.
 
         Raises
         ------
@@ -117,24 +107,12 @@ class GPULimits:
         return float(properties["multi_processor_count"] * fused * 2 * properties["clock_rate"] / 1e9)
 
     def get_memory_bandwidth_Bps(self) -> int:  # noqa: N802 -- PyTorch's name
-        """Return the bandwidth of device memory, which transfers twice per clock cycle.
-
-        Returns
-        -------
-        int
-            Bytes per second.
-        """
+        """Return the bytes per second of device memory, which transfers twice per clock cycle."""
         properties = self.device_properties
         return int(2 * properties["memory_bus_width"] / 8) * int(properties["memory_clock_rate"]) * 1000
 
     def get_shared_memory_bandwidth_Bps(self) -> int:  # noqa: N802 -- PyTorch's name
-        """Return the bandwidth of the shared memory of all multiprocessors.
-
-        Returns
-        -------
-        int
-            Bytes per second.
-        """
+        """Return the bytes per second of the shared memory of all multiprocessors."""
         properties = self.device_properties
         return int(properties["multi_processor_count"]) * _SHARED_BYTES_PER_CYCLE * int(properties["clock_rate"]) * 1000
 

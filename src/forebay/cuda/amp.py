@@ -147,7 +147,7 @@ class GradScaler:
         """
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call `optimizer.step`.
+        """Call `optimizer.step` and return its result.
 
         Parameters
         ----------
@@ -157,11 +157,6 @@ class GradScaler:
             Passed to `step`.
         **kwargs : object
             Passed to `step`.
-
-        Returns
-        -------
-        object
-            The result of `step`.
         """
         return optimizer.step(*args, **kwargs)
 
@@ -207,13 +202,7 @@ class GradScaler:
         self._backoff_factor = new_factor
 
     def get_growth_interval(self) -> int:
-        """Return the stored growth interval.
-
-        Returns
-        -------
-        int
-            The number of steps.
-        """
+        """Return the stored growth interval, a number of steps."""
         return self._growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:

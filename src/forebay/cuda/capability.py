@@ -187,7 +187,7 @@ def warn_unsupported_devices() -> None:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Return True if the current device supports bfloat16.
+    """Return True if the current device supports bfloat16; False also if there is no device.
 
     As `torch.cuda.is_bf16_supported`. Initialises CUDA if there is a device.
 
@@ -195,11 +195,6 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     ----------
     including_emulation : bool, default True
         Accept a device that stores bfloat16 but does not compute in it (compute capability below 8.0).
-
-    Returns
-    -------
-    bool
-        False also if there is no device.
 
     Examples
     --------

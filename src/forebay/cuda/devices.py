@@ -289,7 +289,7 @@ def _properties_of(props: DeviceProps) -> _CudaDeviceProperties:
 
 
 def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
-    """Return True if a device can access another device's memory directly.
+    """Return True if a device can access another device's memory directly; False also if both are the same device.
 
     As `torch.cuda.can_device_access_peer`. Initialises CUDA.
 
@@ -299,11 +299,6 @@ def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
         The accessing device.
     peer_device : device or str or int
         The device with the memory.
-
-    Returns
-    -------
-    bool
-        False also if both are the same device.
 
     Raises
     ------

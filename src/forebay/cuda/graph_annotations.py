@@ -33,14 +33,9 @@ __all__ = [
 
 
 def is_available() -> bool:
-    """Return True if there is a CUDA device, whose graphs can be annotated.
+    """Return True if there is a CUDA device, emulated or not, whose graphs can be annotated.
 
     As `torch.cuda.graph_annotations.is_available`. Does not initialise CUDA.
-
-    Returns
-    -------
-    bool
-        True if there is a device, emulated or not.
     """
     return CUDA.count() > 0
 

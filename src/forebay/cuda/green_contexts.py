@@ -24,11 +24,6 @@ def get_num_locality_domains(device_id: int | None = None) -> int:  # noqa: ARG0
     device_id : int, optional
         Ignored.
 
-    Returns
-    -------
-    int
-        1, as for any device that is not partitioned.
-
     Examples
     --------
     >>> from forebay.cuda import green_contexts

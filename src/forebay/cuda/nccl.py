@@ -84,14 +84,9 @@ def is_available(tensors: Iterable[Tensor]) -> bool:
 
 
 def version() -> tuple[int, ...]:
-    """Return the version of NCCL that this module is compatible with.
+    """Return the major, minor and patch version of NCCL that this module is compatible with.
 
     As `torch.cuda.nccl.version`. Does not initialise CUDA.
-
-    Returns
-    -------
-    tuple of int
-        Major, minor and patch version.
 
     Examples
     --------
@@ -103,14 +98,9 @@ def version() -> tuple[int, ...]:
 
 
 def unique_id() -> bytes:
-    """Return a new id for a group of ranks.
+    """Return a new id for a group of ranks: 128 random bytes, for `init_rank`.
 
     As `torch.cuda.nccl.unique_id`. Does not initialise CUDA.
-
-    Returns
-    -------
-    bytes
-        128 random bytes, for `init_rank`.
     """
     return os.urandom(_ID_BYTES)
 

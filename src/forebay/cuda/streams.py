@@ -119,14 +119,9 @@ class Stream(streams.Stream):
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        """Return the least and the most urgent priority.
+        """Return the least and the most urgent priority: `(0, -3)`.
 
         As `torch.cuda.Stream.priority_range`. Does not initialise CUDA.
-
-        Returns
-        -------
-        tuple of (int, int)
-            `(0, -3)`.
 
         Examples
         --------
@@ -468,17 +463,12 @@ class StreamContext(StreamContextOfKind):
 
     @staticmethod
     def as_stream_class(stream: streams.Stream) -> Stream:
-        """Return the stream as a `forebay.cuda.Stream`.
+        """Return the stream as a `forebay.cuda.Stream`; itself if it is one already.
 
         Parameters
         ----------
         stream : forebay.Stream
             A stream of a CUDA device.
-
-        Returns
-        -------
-        Stream
-            The stream itself if it is one already.
         """
         return as_cuda_stream(stream)
 
@@ -553,14 +543,9 @@ class Event(events.Event):
         events.Event.wait(self, current_stream() if stream is None else stream)  # faster than super()
 
     def ipc_handle(self) -> bytes:
-        """Return a handle by which another process can import the event.
+        """Return 64 bytes by which another process can import the event while it exists here; see `from_ipc_handle`.
 
         As `torch.cuda.Event.ipc_handle`. An event that was never recorded is assigned to the current device.
-
-        Returns
-        -------
-        bytes
-            64 bytes for `from_ipc_handle`, valid as long as this event exists.
 
         Raises
         ------
@@ -605,7 +590,7 @@ class Event(events.Event):
         return self.event_id
 
     def elapsed_time(self, end_event: events.Event) -> float:
-        """Return the time from this event to another one.
+        """Return the milliseconds from this event to another one.
 
         As `torch.cuda.Event.elapsed_time`. Does not wait.
 
@@ -613,11 +598,6 @@ class Event(events.Event):
         ----------
         end_event : Event
             The later event.
-
-        Returns
-        -------
-        float
-            Milliseconds.
 
         Raises
         ------

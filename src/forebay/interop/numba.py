@@ -68,12 +68,7 @@ def use_allocator() -> None:
 
 @cache
 def memory_manager() -> type[Any]:
-    """Return the plug-in, for `numba.cuda.set_memory_manager`.
-
-    Returns
-    -------
-    type
-        A class derived from `numba.cuda.HostOnlyCUDAMemoryManager`.
+    """Return the class derived from `numba.cuda.HostOnlyCUDAMemoryManager`, for `numba.cuda.set_memory_manager`.
 
     Raises
     ------

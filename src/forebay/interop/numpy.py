@@ -155,13 +155,7 @@ def uninstall() -> None:
 
 
 def installed() -> Device | None:
-    """Return the device on which NumPy arrays of all threads are allocated, or None.
-
-    Returns
-    -------
-    Device or None
-        The device passed to `install`; None after `uninstall`.
-    """
+    """Return the device on which NumPy arrays of all threads are allocated; None after `uninstall`."""
     return next((device for device, hook in _installed.items() if hook.serving), None)
 
 
@@ -173,10 +167,6 @@ def installed_on(device: DeviceLike = "cpu") -> Iterator[None]:
     ----------
     device : Device or str or int, optional
         A device whose memory the host can access; "cpu" by default.
-
-    Yields
-    ------
-    None
 
     Raises
     ------
@@ -261,10 +251,6 @@ def serving(device: DeviceLike = "cpu", *, smallest: int = SMALLEST) -> Iterator
         A device whose memory the host can access; "cpu" by default.
     smallest : int, optional
         Minimum size in bytes of arrays that are allocated on the device.
-
-    Yields
-    ------
-    None
 
     Raises
     ------

@@ -32,14 +32,9 @@ _BYTE = np.dtype(np.uint8)
 
 
 def current_allocated_memory() -> int:
-    """Return the bytes of memory in use by live buffers, without cached memory.
+    """Return the bytes of memory in use by live buffers, without cached memory; 0 before the device's first use.
 
     As `torch.mps.current_allocated_memory`. Does not initialise MPS.
-
-    Returns
-    -------
-    int
-        Bytes; 0 before the device's first use.
 
     Raises
     ------

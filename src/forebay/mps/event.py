@@ -117,12 +117,7 @@ class Event(Disposable):
         event.wait(self._default_stream())
 
     def query(self) -> bool:
-        """Return True if the event was recorded and its stream has reached it.
-
-        Returns
-        -------
-        bool
-            False for an event that was never recorded, unlike CUDA's.
+        """Return True if the event was recorded and its stream has reached it; False, unlike CUDA's, if never recorded.
 
         Notes
         -----
@@ -144,17 +139,12 @@ class Event(Disposable):
         (self._recorded or self._checked_event()).synchronize()
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Return the time between this event and a later one.
+        """Return the milliseconds between this event and a later one.
 
         Parameters
         ----------
         end_event : Event
             The later event.
-
-        Returns
-        -------
-        float
-            Milliseconds.
 
         Raises
         ------

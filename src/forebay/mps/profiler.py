@@ -145,11 +145,6 @@ def is_capturing_metal() -> bool:
     """Return True while `metal_capture` records.
 
     As `torch.mps.profiler.is_capturing_metal`. Does not open the device.
-
-    Returns
-    -------
-    bool
-        Whether Metal's commands are recorded.
     """
     opened = get_open_device()
     return opened is not None and isinstance(opened.port, ToolTraces) and opened.port.tool_trace_active()

@@ -109,24 +109,14 @@ def is_current_stream_capturing() -> bool:
     """Return True if this thread's current stream is being captured.
 
     As `torch.mtia.is_current_stream_capturing`. Does not initialise MTIA.
-
-    Returns
-    -------
-    bool
-        True inside a capture.
     """
     return is_capturing(MTIA)
 
 
 def graph_pool_handle() -> PoolId:
-    """Return the id of a new memory pool that graphs can share.
+    """Return the id of a new memory pool that graphs can share, for the `pool` argument of captures.
 
     As `torch.mtia.graph_pool_handle`. Does not initialise MTIA.
-
-    Returns
-    -------
-    tuple of int
-        The id, for the `pool` argument of captures.
 
     Raises
     ------

@@ -13,14 +13,9 @@ _precision = "highest"
 
 
 def get_float32_matmul_precision() -> str:
-    """Return the precision of float32 matrix products.
+    """Return the precision of float32 matrix products: `"highest"`, `"high"` or `"medium"`.
 
     As `torch.get_float32_matmul_precision`. The setting has no effect.
-
-    Returns
-    -------
-    str
-        `"highest"`, `"high"` or `"medium"`.
     """
     return _precision
 

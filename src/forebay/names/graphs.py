@@ -70,17 +70,12 @@ class CaptureContext(ABC):
     @staticmethod
     @abstractmethod
     def stream_context(stream: Any) -> AbstractContextManager[Any]:
-        """Return a context manager that makes a stream current.
+        """Return a context manager that makes a stream current, and the previous one at its end.
 
         Parameters
         ----------
         stream : Stream
             The stream.
-
-        Returns
-        -------
-        context manager
-            Exit restores the previous stream.
         """
 
     @abstractmethod

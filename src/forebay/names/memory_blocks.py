@@ -42,13 +42,7 @@ class AllocatorHandle:
         self._allocator = allocator
 
     def allocator(self) -> pluggable_allocator.AllocatorFunctions | None:
-        """Return the pluggable allocator.
-
-        Returns
-        -------
-        object or None
-            None for the native allocator.
-        """
+        """Return the pluggable allocator; None for the native one."""
         return self._allocator
 
 
@@ -153,17 +147,12 @@ class KindMemPool(mem_pool.MemPool):
         return 1 if opened is None else self.users(opened)
 
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:  # type: ignore[override]  # PyTorch's, of segments
-        """Return the pool's segments on all devices.
+        """Return the pool's segments on all devices, each as in `memory_snapshot`.
 
         Parameters
         ----------
         include_traces : bool, default True
             Ignored.
-
-        Returns
-        -------
-        list of dict
-            One dict per segment, as `memory_snapshot`.
 
         Raises
         ------
@@ -409,12 +398,7 @@ class CachingAllocatorFunctions:
             yield pool
 
     def host_allocator(self) -> int:
-        """Return an identifier of the pinned host memory allocator.
-
-        Returns
-        -------
-        int
-            The same number for every device of the kind.
+        """Return an identifier of the pinned host memory allocator: the same number for every device of the kind.
 
         Notes
         -----
@@ -439,12 +423,7 @@ class CachingAllocatorFunctions:
     # Selection of the allocator
 
     def get_allocator_backend(self) -> str:
-        """Return the name of the allocator backend.
-
-        Returns
-        -------
-        str
-            "native", or "pluggable" after `change_current_allocator`.
+        """Return the name of the allocator backend: "native", or "pluggable" after `change_current_allocator`.
 
         Notes
         -----

@@ -375,13 +375,7 @@ class MemoryHistory:
         return None
 
     def metadata_supported(self) -> bool:
-        """Return True if history entries carry metadata.
-
-        Returns
-        -------
-        bool
-            False if the kind uses a pluggable allocator.
-        """
+        """Return True if history entries carry metadata: not if the kind uses a pluggable allocator."""
         return pluggable_allocator.current(self._kind.name) is None
 
     def set_metadata(self, metadata: str | dict[str, Any]) -> None:

@@ -553,17 +553,12 @@ class MemoryStatistics:
         kind.open_device(index).allocator.set_memory_fraction(fraction)
 
     def get_per_process_memory_fraction(self, device: DeviceLike | None = None) -> float:
-        """Return the fraction of the device's memory that may be reserved.
+        """Return the fraction of the device's memory that may be reserved: 0.0 to 1.0, which is no limit.
 
         Parameters
         ----------
         device : device or str or int, optional
             The device; the current one by default.
-
-        Returns
-        -------
-        float
-            0.0 to 1.0; 1.0 without a limit.
 
         Raises
         ------

@@ -21,17 +21,12 @@ def is_tensor(obj: object, /) -> bool:
 
 
 def is_storage(obj: object, /) -> bool:
-    """Return True for a storage.
+    """Return True for a `TypedStorage` or an `UntypedStorage`.
 
     Parameters
     ----------
     obj : object
         Any object.
-
-    Returns
-    -------
-    bool
-        True for a `TypedStorage` or an `UntypedStorage`.
     """
     return isinstance(obj, TypedStorage | UntypedStorage)
 
@@ -59,11 +54,6 @@ def is_complex(input: Tensor) -> bool:  # noqa: A002 -- PyTorch's name
     ----------
     input : Tensor
         The tensor.
-
-    Returns
-    -------
-    bool
-        As `Tensor.is_complex`.
     """
     return input.is_complex()
 

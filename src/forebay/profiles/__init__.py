@@ -69,17 +69,12 @@ class Profile:
 
 
 def names(kind: str | None = None) -> tuple[str, ...]:
-    """Return the names of the profiles.
+    """Return the names of the profiles, in alphabetical order.
 
     Parameters
     ----------
     kind : {"cuda", "mps", "mtia"}, optional
         The device kind; all kinds by default.
-
-    Returns
-    -------
-    tuple of str
-        The names, in alphabetical order.
     """
     return tuple(name for name in _files() if kind is None or _read(name).kind == kind)
 

@@ -156,17 +156,12 @@ class Snapshot:
     labels: tuple[tuple[str, str], ...] = ()
 
     def stack(self, index: int) -> Iterator[Frame]:
-        """Yield the frames of one stack, innermost first.
+        """Yield the frames of one stack, from the innermost one outwards.
 
         Parameters
         ----------
         index : int
             A row of `stacks`; 0 yields nothing.
-
-        Yields
-        ------
-        Frame
-            The next outer frame.
         """
         while index:
             node = self.stacks[index]

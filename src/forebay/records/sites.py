@@ -101,7 +101,7 @@ def strip_common_folder(labels: list[str]) -> tuple[str, list[str]]:
 
 
 def find_sites(snapshot: Snapshot) -> Sites:
-    """Find the allocation site of every stack.
+    """Find the allocation site of every stack, and the site of each row of `snapshot.stacks`.
 
     The site is the innermost frame outside `LIBRARY_PACKAGES`. If there is no such frame, it is the innermost frame
     that is not part of PyTorch's allocator, or else the innermost frame.
@@ -110,11 +110,6 @@ def find_sites(snapshot: Snapshot) -> Sites:
     ----------
     snapshot : Snapshot
         The snapshot.
-
-    Returns
-    -------
-    Sites
-        The sites, and the site of each row of `snapshot.stacks`.
     """
     stacks, frames = snapshot.stacks, snapshot.frames
     in_library, in_allocator = (

@@ -92,7 +92,7 @@ class Device(Streams):
         return HeapAllocator(f"mps:{index}", self._port, heaps, self._queues, orders=orders, watermarks=marks)
 
     def allocate(self, nbytes: int, stream: int = 0) -> int:
-        """Allocate a block.
+        """Allocate a block and return its address; 0 for 0 bytes.
 
         Parameters
         ----------
@@ -100,11 +100,6 @@ class Device(Streams):
             Bytes.
         stream : int, default 0
             The stream.
-
-        Returns
-        -------
-        int
-            The block's address; 0 for 0 bytes.
 
         Raises
         ------
@@ -238,13 +233,7 @@ class Device(Streams):
         self._port.other_used = index_of(nbytes, "nbytes")
 
     def memory_info(self) -> tuple[int, int]:
-        """Return the device's free and total memory.
-
-        Returns
-        -------
-        tuple of int
-            Free bytes, total bytes.
-        """
+        """Return the device's free and total bytes."""
         return self._port.memory_info()
 
     @property
@@ -255,7 +244,7 @@ class Device(Streams):
     # Private pools
 
     def new_pool(self, *, use_on_oom: bool = False, no_split: bool = False) -> PoolId:
-        """Create a private pool.
+        """Create a private pool and return its id.
 
         As `torch.cuda.MemPool`.
 
@@ -265,11 +254,6 @@ class Device(Streams):
             Let other pools use its memory before they raise OutOfMemory.
         no_split : bool, default False
             Do not split blocks.
-
-        Returns
-        -------
-        tuple of int
-            The pool id.
         """
         pool = (0, next(self._world.pools))
         self._allocator.private.create_or_incref(pool, use_on_oom=use_on_oom, no_split=no_split)
@@ -311,7 +295,7 @@ class Device(Streams):
         self._allocator.release_pool(pool)
 
     def begin_capture(self, stream: int, pool: PoolId | None = None) -> PoolId:
-        """Begin a graph capture.
+        """Begin a graph capture and return the id of its pool.
 
         Parameters
         ----------
@@ -319,11 +303,6 @@ class Device(Streams):
             The stream to capture.
         pool : tuple of int, optional
             Id of the pool that the capture allocates from; a new pool (n, 0) by default.
-
-        Returns
-        -------
-        tuple of int
-            The pool id.
 
         Raises
         ------
@@ -403,13 +382,7 @@ class Device(Streams):
         recording.start(self._allocator, enabled, context, stacks, max_entries, **options)
 
     def stats(self) -> dict[str, int]:
-        """Return the allocator statistics.
-
-        Returns
-        -------
-        dict
-            The counters, with the keys of `torch.cuda.memory_stats`.
-        """
+        """Return the allocator statistics, with the keys of `torch.cuda.memory_stats`."""
         return statistics.flat_stats(self._allocator)
 
     def current(self, metric: str) -> int:
@@ -433,13 +406,7 @@ class Device(Streams):
         return self._allocator.peak(METRIC[metric])
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the segments, blocks and recorded history.
-
-        Returns
-        -------
-        dict
-            The snapshot, in the format of `torch.cuda.memory._snapshot`.
-        """
+        """Return the segments, blocks and recorded history in the format of `torch.cuda.memory._snapshot`."""
         return torch_schema.snapshot_allocators([self._allocator], self._allocator.settings)
 
     @property
@@ -448,13 +415,7 @@ class Device(Streams):
         return self._allocator
 
     def broken(self) -> str | None:
-        """Return the first violated invariant of the allocator.
-
-        Returns
-        -------
-        str or None
-            The invariant; None if all hold.
-        """
+        """Return the first violated invariant of the allocator; None if all hold."""
         return self._allocator.check_invariants()
 
     def _block(self, address: int) -> Block:

@@ -56,17 +56,12 @@ class Pinned(Streams):
         self._live: dict[int, PinnedBlock] = {}
 
     def allocate(self, nbytes: int) -> int:
-        """Allocate a block.
+        """Allocate a block and return its address; 0 for 0 bytes.
 
         Parameters
         ----------
         nbytes : int
             Bytes.
-
-        Returns
-        -------
-        int
-            The block's address; 0 for 0 bytes.
 
         Raises
         ------
@@ -188,13 +183,7 @@ class Pinned(Streams):
         self._allocator.history.start(enabled, context, max_entries, clear_history=clear_history, stacks=stacks)
 
     def stats(self) -> dict[str, int]:
-        """Return the allocator statistics.
-
-        Returns
-        -------
-        dict
-            The counters, with the keys of `torch.cuda.host_memory_stats`. Durations are 0.
-        """
+        """Return the allocator statistics, with the keys of `torch.cuda.host_memory_stats`. Durations are 0."""
         return self._allocator.stats()
 
     def snapshot(self) -> dict[str, Any]:
@@ -208,13 +197,7 @@ class Pinned(Streams):
         return {"host_segments": self._allocator.segments(), "host_traces": self._allocator.history.traces()}
 
     def broken(self) -> str | None:
-        """Return the first violated invariant of the allocator.
-
-        Returns
-        -------
-        str or None
-            The invariant; None if all hold.
-        """
+        """Return the first violated invariant of the allocator; None if all hold."""
         return self._allocator.check_invariants()
 
     def _set(self, settings: AllocatorSettings) -> None:

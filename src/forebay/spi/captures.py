@@ -155,7 +155,7 @@ class Captures(Protocol):
         """The capture that the queue takes part in, if any."""
 
     def begin_capture(self, mode: str = "global", queues: MutableMapping[int, int] | None = None) -> CapturedGraph:
-        """Begin to capture.
+        """Begin to capture, and return the graph, which is empty.
 
         Parameters
         ----------
@@ -163,20 +163,10 @@ class Captures(Protocol):
             "global", "thread_local" or "relaxed", as in `cudaStreamCaptureMode`.
         queues : mutable mapping of int to int, optional
             Mapping to use as the `queues` of the captured graph.
-
-        Returns
-        -------
-        CapturedGraph
-            The graph, which is empty.
         """
 
     def end_capture(self) -> CapturedGraph:
-        """End the capture that this queue began.
-
-        Returns
-        -------
-        CapturedGraph
-            The graph, which can be launched.
+        """End the capture that this queue began, and return the graph, which can be launched.
 
         Raises
         ------

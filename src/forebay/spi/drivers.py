@@ -46,11 +46,6 @@ class Peers(Protocol):
             Index of the accessing device.
         peer : int
             Index of the device that owns the memory.
-
-        Returns
-        -------
-        bool
-            Whether peer access is possible.
         """
 
 
@@ -67,13 +62,7 @@ class Sensors(Protocol):
         """
 
     def memory(self) -> tuple[int, int]:
-        """Return the memory usage of all processes.
-
-        Returns
-        -------
-        tuple of int
-            Used bytes, total bytes.
-        """
+        """Return the used and the total bytes of all processes."""
 
     def busy(self) -> tuple[int, int]:
         """Return the utilization over the last second.
@@ -85,31 +74,13 @@ class Sensors(Protocol):
         """
 
     def temperature(self) -> int:
-        """Return the temperature.
-
-        Returns
-        -------
-        int
-            Degrees Celsius.
-        """
+        """Return the temperature in degrees Celsius."""
 
     def power(self) -> int:
-        """Return the power draw.
-
-        Returns
-        -------
-        int
-            Milliwatts.
-        """
+        """Return the power draw in milliwatts."""
 
     def clock(self) -> int:
-        """Return the clock rate of the multiprocessors.
-
-        Returns
-        -------
-        int
-            Megahertz.
-        """
+        """Return the clock rate of the multiprocessors in megahertz."""
 
     def processes(self) -> Mapping[int, int | None]:
         """Return the processes that use the device.
@@ -129,13 +100,7 @@ class Telemetry(Protocol):
     """
 
     def machine_count(self) -> int:
-        """Return the number of devices in the machine.
-
-        Returns
-        -------
-        int
-            Number of devices, hidden ones included.
-        """
+        """Return the number of devices in the machine, hidden ones included."""
 
     def sensors(self, index: int) -> Sensors:
         """Return the sensors of a device.

@@ -26,17 +26,12 @@ class PinnedHost(Protocol):
     """A Port that allocates pinned (page-locked) host memory, which queues copy without blocking the host."""
 
     def pin(self, nbytes: int) -> int:
-        """Allocate pinned host memory.
+        """Allocate pinned host memory and return its address.
 
         Parameters
         ----------
         nbytes : int
             Size in bytes.
-
-        Returns
-        -------
-        int
-            Address.
         """
 
     def unpin(self, address: int) -> None:
@@ -187,12 +182,7 @@ class ProcessUsage(Protocol):
     """A Port that reports which processes use its device."""
 
     def process_memory(self) -> Mapping[int, int]:
-        """Return the memory that each process uses.
-
-        Returns
-        -------
-        mapping of int to int
-            Process id to bytes.
+        """Return the bytes that each process uses, by process id.
 
         Raises
         ------

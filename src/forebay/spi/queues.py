@@ -31,13 +31,7 @@ class Timing(Protocol):
     """A Queue that timestamps ticks."""
 
     def mark(self) -> Mark:
-        """Queue the next tick and record the time at which it is reached.
-
-        Returns
-        -------
-        Mark
-            The tick as a mark.
-        """
+        """Queue the next tick and record the time at which it is reached."""
 
     def elapsed_ms(self, start: Mark, end: Mark) -> float:
         """Return the time between two marks of any queues of this kind.
@@ -66,13 +60,7 @@ class ExecutionLog(Protocol):
     """A Queue that logs when its most recent work ran."""
 
     def last_work_number(self) -> int:
-        """Return the number of the most recently queued piece of work. Pieces count from 1; signals do not count.
-
-        Returns
-        -------
-        int
-            The number, or 0 before the first piece of work.
-        """
+        """Return the number of the last queued piece of work, from 1; 0 before the first. Signals do not count."""
 
     def log(self, most: int) -> Callable[[Sequence[int]], list[tuple[int, int]]]:
         """Start to log the times of work that is queued from now on.

@@ -49,31 +49,13 @@ class Queue(Protocol):
         """
 
     def signal(self) -> int:
-        """Queue the next tick, which is reached when all work queued before it has completed.
-
-        Returns
-        -------
-        int
-            The tick. Ticks of a queue count up from 1.
-        """
+        """Queue the next tick, from 1, which is reached when all work queued before it has completed."""
 
     def reached(self) -> int:
-        """Return the last tick that the queue has reached, without blocking.
-
-        Returns
-        -------
-        int
-            The tick, or 0 before the first.
-        """
+        """Return the last tick that the queue has reached, without blocking; 0 before the first."""
 
     def idle(self) -> bool:
-        """Return True if all queued work has completed, without blocking.
-
-        Returns
-        -------
-        bool
-            Whether the queue is idle.
-        """
+        """Return True if all queued work has completed, without blocking."""
 
     def wait(self, tick: int) -> None:
         """Block the calling thread until the queue has reached a tick.
@@ -103,17 +85,12 @@ class Queue(Protocol):
         """
 
     def close(self, timeout: float | None = None) -> bool:
-        """Complete the queued work and close the queue.
+        """Complete the queued work and close the queue. Return False if the timeout expired and work was dropped.
 
         Parameters
         ----------
         timeout : float, optional
             Seconds after which the remaining work is dropped. By default, wait without limit.
-
-        Returns
-        -------
-        bool
-            False if the timeout expired and work was dropped.
         """
 
 
@@ -153,13 +130,7 @@ class Port(Protocol):
         """
 
     def memory_info(self) -> tuple[int, int]:
-        """Return the free and the total memory of the device.
-
-        Returns
-        -------
-        tuple of int
-            Free bytes, total bytes.
-        """
+        """Return the free and the total bytes of the device."""
 
     def queue(self, priority: int = 0) -> Queue:
         """Create a queue.
@@ -182,22 +153,10 @@ class Driver(Protocol):
         """Device kind, which is the name of the entry point."""
 
     def count(self) -> int:
-        """Return the number of devices. Never raises.
-
-        Returns
-        -------
-        int
-            0 if there are no devices or they cannot be counted.
-        """
+        """Return the number of devices; 0 also if they cannot be counted. Never raises."""
 
     def why_not(self) -> str:
-        """Return the reason why there are no devices.
-
-        Returns
-        -------
-        str
-            One sentence for the user, or "" if there are devices.
-        """
+        """Return the reason why there are no devices, as one sentence for the user; "" if there are."""
 
     def open(self, index: int) -> Port:
         """Open a device.

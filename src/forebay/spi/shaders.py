@@ -152,13 +152,7 @@ class ToolTraces(Protocol):
     """A Port whose vendor's tools can record the device's commands into a file."""
 
     def tool_trace_enabled(self) -> bool:
-        """Return True if the system permits recordings in this process.
-
-        Returns
-        -------
-        bool
-            For Metal, whether MTL_CAPTURE_ENABLED is set.
-        """
+        """Return True if the system permits recordings in this process: for Metal, if MTL_CAPTURE_ENABLED is set."""
 
     def begin_tool_trace(self, path: str) -> None:
         """Begin to record the commands of all queues.
@@ -178,10 +172,4 @@ class ToolTraces(Protocol):
         """End the recording and write the file; do nothing without one."""
 
     def tool_trace_active(self) -> bool:
-        """Return True while commands are recorded.
-
-        Returns
-        -------
-        bool
-            Whether a recording is active.
-        """
+        """Return True while commands are recorded."""

@@ -22,27 +22,16 @@ class SharedMark(Protocol):
         """Handle of 64 bytes with which another process opens the event."""
 
     def record(self, queue: Queue) -> int:
-        """Record the event behind the work of a queue.
+        """Record the event behind the work of a queue, and return the word of the record.
 
         Parameters
         ----------
         queue : Queue
             A queue of this process.
-
-        Returns
-        -------
-        int
-            Word of the record.
         """
 
     def last(self) -> int:
-        """Return the word of the last record, by any process.
-
-        Returns
-        -------
-        int
-            The word, or 0.
-        """
+        """Return the word of the last record, by any process; 0 before."""
 
     def reached(self, word: int) -> bool:
         """Return True if a record has been reached, without blocking.

@@ -51,11 +51,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     ----------
     item : pytest.Item
         The test.
-
-    Returns
-    -------
-    pytest.TestReport
-        The report of the other hooks, unchanged.
     """
     report = yield
     if report.failed:

@@ -94,11 +94,6 @@ def port(driver: Driver, forebay_device: FoundDevice) -> Iterator[Port]:
         The driver of the device.
     forebay_device : FoundDevice
         The device under test.
-
-    Yields
-    ------
-    Port
-        The open device.
     """
     opened = driver.open(forebay_device.index)
     yield opened

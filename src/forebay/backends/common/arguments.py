@@ -33,7 +33,7 @@ def integer_of(value: object, name: str) -> int:
 
 
 def size_of(value: object, name: str = "nbytes") -> int:
-    """Return an argument as a size in bytes.
+    """Return an argument as a size in bytes, greater than 0.
 
     Parameters
     ----------
@@ -41,11 +41,6 @@ def size_of(value: object, name: str = "nbytes") -> int:
         The argument.
     name : str, default "nbytes"
         Name of the argument, for the error.
-
-    Returns
-    -------
-    int
-        The size, greater than 0.
 
     Raises
     ------
@@ -58,7 +53,7 @@ def size_of(value: object, name: str = "nbytes") -> int:
 
 
 def byte_of(value: object, name: str = "byte") -> int:
-    """Return an argument as a byte.
+    """Return an argument as a byte, from 0 to 255.
 
     Parameters
     ----------
@@ -66,11 +61,6 @@ def byte_of(value: object, name: str = "byte") -> int:
         The argument.
     name : str, default "byte"
         Name of the argument, for the error.
-
-    Returns
-    -------
-    int
-        The byte, from 0 to 255.
 
     Raises
     ------
@@ -85,7 +75,7 @@ def byte_of(value: object, name: str = "byte") -> int:
 
 
 def address_of(value: object, name: str = "address") -> int:
-    """Return an argument as an address.
+    """Return an argument as an address that is not null.
 
     Parameters
     ----------
@@ -93,11 +83,6 @@ def address_of(value: object, name: str = "address") -> int:
         The argument.
     name : str, default "address"
         Name of the argument, for the error.
-
-    Returns
-    -------
-    int
-        The address, not null.
 
     Raises
     ------
@@ -110,7 +95,7 @@ def address_of(value: object, name: str = "address") -> int:
 
 
 def index_of(value: object, name: str) -> int:
-    """Return an argument as an index or count, such as a tick or a device index.
+    """Return an argument as an index or count, such as a tick or a device index; it is not negative.
 
     Parameters
     ----------
@@ -118,11 +103,6 @@ def index_of(value: object, name: str) -> int:
         The argument.
     name : str
         Name of the argument, for the error.
-
-    Returns
-    -------
-    int
-        The number, not negative.
 
     Raises
     ------

@@ -201,7 +201,7 @@ class CaptureRecorder(ABC, Generic[_Q]):
             raise queue.driver_error(CAPTURE_BROKEN, call)
 
     def add(self, queue: _Q, what: str, **details: Any) -> int:
-        """Append a node that depends on the queue's previous work.
+        """Append a node that depends on the queue's previous work, and return its number.
 
         Parameters
         ----------
@@ -211,11 +211,6 @@ class CaptureRecorder(ABC, Generic[_Q]):
             Type of the node; see `spi.CapturedNode`.
         **details : object
             Arguments of the work.
-
-        Returns
-        -------
-        int
-            Number of the node.
         """
         self.check(queue, what)
         with self.lock:
@@ -225,17 +220,12 @@ class CaptureRecorder(ABC, Generic[_Q]):
         return number
 
     def signal(self, queue: _Q) -> int:
-        """Return a new tick behind the captured work of a queue; implements `Queue.signal`.
+        """Return a new tick, below 0, behind the captured work of a queue; implements `Queue.signal`.
 
         Parameters
         ----------
         queue : Queue
             A member of the capture.
-
-        Returns
-        -------
-        int
-            The tick, below 0.
         """
         self.check(queue, "signal")
         tick = next(_ticks)
@@ -249,11 +239,6 @@ class CaptureRecorder(ABC, Generic[_Q]):
         ----------
         tick : int
             Any tick.
-
-        Returns
-        -------
-        bool
-            Whether `signal` returned it.
         """
         return tick in self._signalled
 

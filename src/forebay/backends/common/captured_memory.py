@@ -37,13 +37,7 @@ class MemorySource(Protocol):
         """The releases of the port's memory."""
 
     def memory(self) -> Iterable[_Span]:
-        """Return all memory that graphs may use.
-
-        Returns
-        -------
-        iterable of tuple of int
-            Address and size in bytes of each range.
-        """
+        """Return address and size in bytes of each range of memory that graphs may use."""
 
 
 class _LaunchQueue(Protocol):
@@ -113,13 +107,7 @@ class CapturedMemory(Generic[_P]):
             raise error
 
     def lost(self) -> _Span | None:
-        """Return a range that the graph uses and that is no longer mapped.
-
-        Returns
-        -------
-        tuple of int or None
-            Address and size in bytes; None if all memory is mapped.
-        """
+        """Return address and size in bytes of a range that the graph uses and that is not mapped any more, or None."""
         count = 0
         for log in self.logs:  # a plain loop, as every replay runs it
             count += log.count

@@ -99,7 +99,7 @@ def text_of(code: int) -> str:
 def accelerator_error(
     code: int, *, kind: str = "cuda", call: str = "", device: str = "", note: str = ""
 ) -> DeviceError:
-    """Return the error that PyTorch raises for a CUDA error code.
+    """Return the error that PyTorch raises for a CUDA error code, with PyTorch's message.
 
     Parameters
     ----------
@@ -113,11 +113,6 @@ def accelerator_error(
         Name of the device.
     note : str, default ""
         More details, attached to the error as a note: the message remains PyTorch's.
-
-    Returns
-    -------
-    DeviceError
-        The error, with PyTorch's message.
 
     Examples
     --------

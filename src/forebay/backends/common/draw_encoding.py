@@ -42,17 +42,12 @@ _draw_now.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
 
 
 def element_size(element: str) -> int:
-    """Return the size of an element that can be drawn.
+    """Return the size in bytes of an element that can be drawn.
 
     Parameters
     ----------
     element : str
         Its type, as in `Draw.element`.
-
-    Returns
-    -------
-    int
-        Bytes.
     """
     return _SIZES[element]
 
@@ -92,17 +87,12 @@ def pack_draw(draw: Draw) -> bytes:
 
 
 def is_valid_draw(packed: bytes) -> bool:
-    """Return True if a random fill can be executed.
+    """Return True if a random fill can be executed, False if its numbers do not fit each other.
 
     Parameters
     ----------
     packed : bytes
         What `pack_draw` returned.
-
-    Returns
-    -------
-    bool
-        False if its numbers do not fit each other.
     """
     return bool(_is_valid_draw(packed, len(packed)))
 
@@ -129,17 +119,12 @@ def draw_now(draw: Draw) -> None:
 
 
 def written_range(draw: Draw) -> tuple[int, int]:
-    """Return the range that spans all elements of a random fill, gaps included.
+    """Return address and size in bytes of the range that spans all elements of a random fill, gaps included.
 
     Parameters
     ----------
     draw : Draw
         The fill.
-
-    Returns
-    -------
-    tuple of int
-        Address and size in bytes.
     """
     address, nbytes = ctypes.c_size_t(), ctypes.c_size_t()
     _written(pack_draw(draw), ctypes.byref(address), ctypes.byref(nbytes))

@@ -53,17 +53,12 @@ class KernelCache:
         self.folder: Path = cache_folder() if folder is None else folder
 
     def get(self, key: str) -> bytes | None:
-        """Return what was stored under a key.
+        """Return the content that was stored under a key; None if there is none.
 
         Parameters
         ----------
         key : str
             Hexadecimal digest of all that the result depends on: source, options, versions and device.
-
-        Returns
-        -------
-        bytes or None
-            The content; None if there is none.
         """
         # A file that cannot be trusted is missing: Note [Cache of kernels].
         from forebay._base.trusted_folders import open_folder

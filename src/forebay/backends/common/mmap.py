@@ -63,7 +63,7 @@ def map_memory(nbytes: int, *, charged: bool = True) -> int:
 
 
 def reserve_pages(nbytes: int, *, charged: bool = True) -> int:
-    """Reserve a range of the process's addresses, without memory: an access is an error.
+    """Reserve a range of the process's addresses, aligned to 2 MiB, without memory: an access is an error.
 
     Parameters
     ----------
@@ -72,11 +72,6 @@ def reserve_pages(nbytes: int, *, charged: bool = True) -> int:
     charged : bool, default True
         Whether memory that is later mapped to the range counts against what the system has promised. (Pages without
         access do not; this decides whether `commit_pages` detects a shortage: see `map_memory`.)
-
-    Returns
-    -------
-    int
-        Address, aligned to 2 MiB.
 
     Raises
     ------

@@ -22,7 +22,7 @@ _NONE, _COMMITTED, _WITHDRAWN = b"\0", b"\1", b"\2"  # marks of a page
 
 
 def check_space_arguments(nbytes: object, page: object, smallest: int = 1) -> tuple[int, int]:
-    """Return the validated arguments of `reserve_space`.
+    """Return the validated size and page size of `reserve_space`.
 
     Parameters
     ----------
@@ -32,11 +32,6 @@ def check_space_arguments(nbytes: object, page: object, smallest: int = 1) -> tu
         Page size in bytes.
     smallest : int, default 1
         The system's page size in bytes.
-
-    Returns
-    -------
-    tuple of int
-        Size and page size.
 
     Raises
     ------
@@ -79,7 +74,7 @@ class AddressSpace:
         return (len(self.marks) - self.marks.count(0)) * self.page
 
     def uncommitted(self, address: int, nbytes: int) -> list[tuple[int, int]]:
-        """Return the uncommitted parts of a range of pages.
+        """Return address and size in bytes of each uncommitted part of a range of pages.
 
         Parameters
         ----------
@@ -87,22 +82,11 @@ class AddressSpace:
             Address of the first page.
         nbytes : int
             Size in bytes.
-
-        Returns
-        -------
-        list of tuple of int
-            Address and size in bytes of each part.
         """
         return self._runs(address, nbytes, committed=0)
 
     def memory(self) -> list[tuple[int, int]]:
-        """Return the committed parts, without those that are withdrawn.
-
-        Returns
-        -------
-        list of tuple of int
-            Address and size in bytes of each part.
-        """
+        """Return address and size in bytes of each committed part, without those that are withdrawn."""
         return self._runs(self.address, self.nbytes, committed=1)
 
     def committed_in(self, address: int, nbytes: int) -> int:
@@ -132,7 +116,7 @@ class AddressSpace:
         return self.marks.find(0, first // self.page, last // self.page + 1) >= 0
 
     def pages(self, address: int, nbytes: int) -> tuple[int, int]:
-        """Return the page numbers of a range.
+        """Return the numbers of the first page of a range and of the page after its last one.
 
         Parameters
         ----------
@@ -140,11 +124,6 @@ class AddressSpace:
             Address of the first page.
         nbytes : int
             Size in bytes.
-
-        Returns
-        -------
-        tuple of int
-            Number of the first page and of the page after the last one.
         """
         return (address - self.address) // self.page, (address + nbytes - self.address) // self.page
 
@@ -220,7 +199,7 @@ class PageLedger:
         self._spaces.pop(space.address, None)
 
     def find_range(self, call: str, address: object, nbytes: object) -> tuple[AddressSpace, int, int]:
-        """Return the validated arguments of `commit` or `decommit`.
+        """Return the space of a range, and its validated address and size, for `commit` or `decommit`.
 
         Parameters
         ----------
@@ -230,11 +209,6 @@ class PageLedger:
             Address of the first page.
         nbytes : object
             Size in bytes.
-
-        Returns
-        -------
-        tuple of Space, int and int
-            The space that contains the range, the address and the size.
 
         Raises
         ------
@@ -328,7 +302,7 @@ class PageLedger:
         space.marks[first:last] = space.marks[first:last].replace(old, new)
 
     def at(self, address: int, nbytes: int) -> AddressSpace | None:
-        """Return the space that contains a range.
+        """Return the space that contains a range; None if there is none.
 
         Parameters
         ----------
@@ -336,11 +310,6 @@ class PageLedger:
             Address of the range.
         nbytes : int
             Size in bytes.
-
-        Returns
-        -------
-        Space or None
-            The space, None if there is none.
         """
         for space in tuple(self._spaces.values()):  # a copy: a destructor may add a space during the loop
             if space.address <= address and address + nbytes <= space.address + space.nbytes:
@@ -348,33 +317,15 @@ class PageLedger:
         return None
 
     def mappings(self) -> list[tuple[int, int]]:
-        """Return all reservations.
-
-        Returns
-        -------
-        list of tuple of int
-            Address and size in bytes of each.
-        """
+        """Return address and size in bytes of each reservation."""
         return [(space.address, space.nbytes) for space in tuple(self._spaces.values())]
 
     def memory(self) -> list[tuple[int, int]]:
-        """Return all committed ranges, without those that are withdrawn.
-
-        Returns
-        -------
-        list of tuple of int
-            Address and size in bytes of each.
-        """
+        """Return address and size in bytes of each committed range, without those that are withdrawn."""
         return [span for space in tuple(self._spaces.values()) for span in space.memory()]
 
     def clear(self) -> list[AddressSpace]:
-        """Remove and return all reservations.
-
-        Returns
-        -------
-        list of Space
-            The removed spaces.
-        """
+        """Remove and return all reservations."""
         spaces = [*self._spaces.values()]
         self._spaces.clear()
         self.held = 0

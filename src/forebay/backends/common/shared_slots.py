@@ -254,17 +254,12 @@ class SharedEvent(_Slot):
         return slot
 
     def record(self, queue: Queue) -> int:
-        """Record the event behind the work of a queue.
+        """Record the event behind the work of a queue, and return the word of the record.
 
         Parameters
         ----------
         queue : Queue
             A queue of this process.
-
-        Returns
-        -------
-        int
-            Word of the record.
         """
         self.check()
         word: int = _native.forebay_record(self.address, os.getpid())
@@ -276,13 +271,7 @@ class SharedEvent(_Slot):
         return word
 
     def last(self) -> int:
-        """Return the word of the last record, by any process.
-
-        Returns
-        -------
-        int
-            The word; 0 if there is none.
-        """
+        """Return the word of the last record, by any process; 0 if there is none."""
         self.check()
         word = self._read(_RECORDED)
         return 0 if word == self.base else word

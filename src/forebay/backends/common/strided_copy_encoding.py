@@ -101,17 +101,12 @@ def copy_strided_now(copy: StridedCopy) -> None:
 
 
 def simplify_strided_copy(copy: StridedCopy) -> SimplifiedCopy | None:
-    """Return a strided copy with as few axes as possible.
+    """Return a strided copy with as few axes as possible; None if it has no elements.
 
     Parameters
     ----------
     copy : StridedCopy
         The copy or the fill.
-
-    Returns
-    -------
-    SimplifiedCopy or None
-        The same copy; None if it has no elements.
 
     Raises
     ------
@@ -131,17 +126,12 @@ def simplify_strided_copy(copy: StridedCopy) -> SimplifiedCopy | None:
 
 
 def touched_spans(copy: StridedCopy) -> list[tuple[int, int]]:
-    """Return the memory that a strided copy accesses, gaps between elements included.
+    """Return address and size in bytes of the destination and, if it is not a fill, of the source, gaps included.
 
     Parameters
     ----------
     copy : StridedCopy
         The copy or the fill.
-
-    Returns
-    -------
-    list of tuple of int
-        Address and size in bytes of the destination and, if it is not a fill, of the source.
     """
     spans = [_span(copy.to, copy.shape, copy.to_strides, copy.itemsize)]
     if not copy.value:

@@ -35,7 +35,7 @@ _MAX_PROGRAM = 500  # characters
 
 
 def collect(sites: int = 0, started: float | None = None) -> ProcessFigures:
-    """Return the figures of this process and its open devices.
+    """Return the figures of this process and its open devices. A device that is closed during the call is left out.
 
     Parameters
     ----------
@@ -44,11 +44,6 @@ def collect(sites: int = 0, started: float | None = None) -> ProcessFigures:
         stacks in the history.
     started : float, optional
         When the process began to offer its figures, as `time.monotonic()`; now by default.
-
-    Returns
-    -------
-    ProcessFigures
-        The figures. A device that is closed during the call is left out.
     """
     devices = []
     for opened in open_devices().devices:

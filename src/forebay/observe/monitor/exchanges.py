@@ -58,12 +58,7 @@ class Exchange:
         return select.POLLIN if self._reply is None else select.POLLOUT
 
     def receive(self) -> int | None:
-        """Read what was sent.
-
-        Returns
-        -------
-        int or None
-            The requested number of sites; None if the request is not complete.
+        """Read what was sent. Return the requested number of sites; None if the request is not complete.
 
         Raises
         ------

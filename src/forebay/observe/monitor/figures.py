@@ -135,13 +135,7 @@ class ProcessFigures:
     devices: tuple[DeviceFigures, ...]
 
     def to_json(self) -> str:
-        """Return the figures as JSON.
-
-        Returns
-        -------
-        str
-            An object with a key for each field.
-        """
+        """Return the figures as a JSON object with a key for each field."""
         return json.dumps(asdict(self))
 
     @classmethod

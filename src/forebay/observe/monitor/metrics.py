@@ -92,11 +92,6 @@ def samples(processes: Iterable[ProcessFigures], gpus: Iterable[MachineGpu] = ()
         Figures of processes, which have the labels pid, program, device, name and emulated.
     gpus : iterable of MachineGpu, optional
         The machine's GPUs, which have the same labels; the name is the UUID.
-
-    Yields
-    ------
-    Sample
-        A value.
     """
     number = 0
     for process in processes:

@@ -39,23 +39,11 @@ class DeviceCollector:
         self._read = read
 
     def describe(self) -> list[Family]:
-        """Return no families: a registry would collect them to find their names.
-
-        Returns
-        -------
-        list of prometheus_client.Metric
-            An empty list.
-        """
+        """Return no families: a registry would collect them to find their names."""
         return []
 
     def collect(self) -> Iterator[Family]:
-        """Yield a family for each metric with values.
-
-        Yields
-        ------
-        prometheus_client.Metric
-            A family, with the name, the unit and the values.
-        """
+        """Yield a family for each metric with values."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         found = list(self._read())

@@ -15,7 +15,7 @@ TVb = TypeVar("TVb")
 
 
 def zip_by_key(a: Mapping[TK, TVa], b: Mapping[TK, TVb]) -> Iterator[tuple[TK, TVa, TVb]]:
-    """Yield the keys that two mappings share, with both values.
+    """Yield the keys that two mappings share, with the values in `a` and in `b`.
 
     As `torch.cuda._sanitizer.zip_by_key`.
 
@@ -25,11 +25,6 @@ def zip_by_key(a: Mapping[TK, TVa], b: Mapping[TK, TVb]) -> Iterator[tuple[TK, T
         The mapping that determines the order.
     b : mapping
         The other mapping.
-
-    Yields
-    ------
-    tuple
-        The key, its value in `a` and its value in `b`.
 
     Examples
     --------
@@ -42,7 +37,7 @@ def zip_by_key(a: Mapping[TK, TVa], b: Mapping[TK, TVb]) -> Iterator[tuple[TK, T
 
 
 def zip_arguments(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield the arguments of a call with their descriptions.
+    """Yield the description and the value of each argument of a call.
 
     As `torch.cuda._sanitizer.zip_arguments`.
 
@@ -54,11 +49,6 @@ def zip_arguments(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         The positional arguments.
     kwargs : dict
         The keyword arguments; those that the schema does not have are ignored.
-
-    Yields
-    ------
-    tuple
-        The description and the value.
     """
     positional, others = schema.arguments[: len(args)], schema.arguments[len(args) :]
     yield from zip(positional, args, strict=False)

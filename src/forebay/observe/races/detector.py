@@ -345,11 +345,6 @@ def detected(kind: str | None = None) -> Iterator[Detector]:
     kind : str, optional
         The device kind whose tensors are checked; all kinds by default.
 
-    Yields
-    ------
-    Detector
-        The detector.
-
     Notes
     -----
     A racing operation raises CUDASanitizerErrors. Streams have no recorded order before the block.

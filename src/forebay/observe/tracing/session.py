@@ -171,11 +171,6 @@ def trace(path: str | os.PathLike[str], **options: Any) -> Iterator[Trace]:
     **options : Any
         Keyword arguments of `Trace`.
 
-    Yields
-    ------
-    Trace
-        The trace.
-
     Raises
     ------
     ModuleNotFoundError

@@ -288,17 +288,12 @@ def _make_pinned(device: Device, port: Port) -> tuple[PinnedAllocator, bool]:
 
 
 def device_count(kind: str) -> int:
-    """Return the number of devices of a kind.
+    """Return the number of devices of a kind; 0 for an unknown kind.
 
     Parameters
     ----------
     kind : str
         The device kind, such as "cpu" or "cuda".
-
-    Returns
-    -------
-    int
-        0 for an unknown kind.
 
     Notes
     -----

@@ -65,14 +65,9 @@ def set_metadata(said: str | Mapping[str, Any]) -> None:
 
 
 def metadata() -> str:
-    """Return the metadata that this thread has set.
+    """Return the metadata that this thread has set; empty by default.
 
     As `torch.cuda.memory._get_memory_metadata`.
-
-    Returns
-    -------
-    str
-        The metadata; empty by default.
     """
     return thread_state.metadata
 
@@ -97,10 +92,6 @@ def compile_context(name: str) -> Iterator[None]:
     name : str
         The context, such as "0/1". Contexts nest; the innermost is used.
 
-    Yields
-    ------
-    None
-
     Notes
     -----
     Applies to recordings started with `compile_context=True`.
@@ -124,10 +115,6 @@ def annotate(name: str, **details: str) -> Iterator[None]:
         The name of the span.
     **details : str
         More fields of the two annotations.
-
-    Yields
-    ------
-    None
 
     Notes
     -----

@@ -119,11 +119,6 @@ class MemPool:
         ----------
         opened : OpenDevice
             The device.
-
-        Returns
-        -------
-        int
-            As `use_count`.
         """
         return opened.allocator.private[self.id].users if self._uses.opened(opened.device) is opened else 1
 
@@ -177,10 +172,6 @@ def use_mem_pool(pool: MemPool, device: DeviceLike | None = None) -> Iterator[No
         The pool.
     device : device or str or int, optional
         The device; the current one by default.
-
-    Yields
-    ------
-    None
 
     Raises
     ------

@@ -215,13 +215,7 @@ class StorageBase:
         self._update()
 
     def disown(self) -> Any:
-        """Stop keeping the memory alive.
-
-        Returns
-        -------
-        object
-            The previous owner.
-        """
+        """Stop keeping the memory alive, and return its previous owner."""
         owner, self._owner, self.owned = self._owner, None, False
         self._update()
         return owner

@@ -197,12 +197,7 @@ class Event:
         return id(self) if self.recorded else 0
 
     def query(self) -> bool:
-        """Return True if all work before the record has completed.
-
-        Returns
-        -------
-        bool
-            Also True if the event was never recorded.
+        """Return True if all work before the record has completed, or the event was never recorded.
 
         Raises
         ------
@@ -298,17 +293,12 @@ class Event:
                 listener.event_synchronized(self)
 
     def elapsed_time(self, other: Event) -> float:
-        """Return the milliseconds between this event and a later one.
+        """Return the milliseconds between this event and a later one; negative if `other` was reached first.
 
         Parameters
         ----------
         other : Event
             The later event.
-
-        Returns
-        -------
-        float
-            Milliseconds; negative if `other` was reached first.
 
         Raises
         ------

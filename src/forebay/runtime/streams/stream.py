@@ -197,12 +197,7 @@ class Stream:
         return self.handle
 
     def query(self) -> bool:
-        """Return True if all queued work has completed.
-
-        Returns
-        -------
-        bool
-            False while work is pending.
+        """Return True if all queued work has completed, False while work is pending.
 
         Raises
         ------
@@ -223,13 +218,7 @@ class Stream:
         return capture_state.capture_of(self.queue) if capture_state.active else None
 
     def is_capturing(self) -> bool:
-        """Return True if a graph capture records this stream's work.
-
-        Returns
-        -------
-        bool
-            True from the start of the capture until its end.
-        """
+        """Return True if a graph capture records this stream's work."""
         return self.capture is not None
 
     def synchronize(self) -> None:

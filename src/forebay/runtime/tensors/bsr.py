@@ -103,13 +103,7 @@ class BsrTensor:
         return self.col_indices.shape[-1]
 
     def parts(self) -> list[Tensor]:
-        """Return the tensors that the matrix consists of.
-
-        Returns
-        -------
-        list of Tensor
-            `crow_indices`, `col_indices` and `values`.
-        """
+        """Return `crow_indices`, `col_indices` and `values`."""
         return [self.crow_indices, self.col_indices, self.values]
 
     def check(self) -> None:
@@ -129,12 +123,7 @@ class BsrTensor:
             _check_indices(parts[0][batch], parts[1][batch], self.shape[-1] // self.blocksize[1])
 
     def numpy(self) -> NDArray[Any]:
-        """Return the dense matrix as a NumPy array.
-
-        Returns
-        -------
-        numpy.ndarray
-            All elements, including zeros.
+        """Return the dense matrix, zeros included, as a NumPy array.
 
         Raises
         ------
@@ -174,12 +163,7 @@ class BsrTensor:
         return cls(crow, col, values, matrix.shape)
 
     def to_scipy(self) -> Any:
-        """Return a copy as a `scipy.sparse.bsr_matrix`.
-
-        Returns
-        -------
-        scipy.sparse.bsr_matrix
-            The copy in host memory; float32 for 16-bit floats.
+        """Return a copy in host memory as a `scipy.sparse.bsr_matrix`; float32 for 16-bit floats.
 
         Raises
         ------
@@ -214,11 +198,6 @@ def bsr_dense_mm(bsr: BsrTensor, dense: Tensor, *, out: Tensor | None = None, sk
         Where to write the result; a new tensor by default.
     skip_checks : bool, optional
         Skip most checks of shapes, dtypes and devices. False by default.
-
-    Returns
-    -------
-    Tensor
-        `out`, or a new tensor.
 
     Raises
     ------
@@ -261,11 +240,6 @@ def bsr_dense_addmm(
         Where to write the result; a new tensor by default.
     skip_checks : bool, optional
         Skip most checks of shapes, dtypes and devices. False by default.
-
-    Returns
-    -------
-    Tensor
-        `out`, or a new tensor.
 
     Raises
     ------

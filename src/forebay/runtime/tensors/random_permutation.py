@@ -45,7 +45,7 @@ def randperm(
     pin_memory: bool = False,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return the integers from 0 to `n` - 1 in random order.
+    """Return the integers from 0 to `n` - 1 in random order, in one dimension.
 
     As `torch.randperm` on a GPU. Opens the device.
 
@@ -67,11 +67,6 @@ def randperm(
         True to create a CPU tensor in page-locked memory.
     requires_grad : bool, optional
         Only False.
-
-    Returns
-    -------
-    Tensor
-        A 1-D tensor of `n` elements.
 
     Raises
     ------

@@ -227,17 +227,12 @@ class Tensor(Exporter):
     @overload
     def stride(self, dim: int) -> int: ...
     def stride(self, dim: int | None = None) -> tuple[int, ...] | int:
-        """Return the distance between neighbours along each dimension, or along one.
+        """Return the number of elements between neighbours along each dimension, or along one.
 
         Parameters
         ----------
         dim : int, optional
             The dimension; all by default.
-
-        Returns
-        -------
-        tuple of int or int
-            Distances in elements.
         """
         steps = tuple(step // max(self.itemsize, 1) for step in self.byte_strides)
         return steps if dim is None else steps[self._dim("stride", dim)]
@@ -381,11 +376,6 @@ class Tensor(Exporter):
         ----------
         memory_format : memory_format, optional
             Another order of the dimensions, such as `forebay.channels_last`.
-
-        Returns
-        -------
-        bool
-            True for a tensor without gaps in this order.
         """
         if memory_format is not contiguous_format:
             check_format("is_contiguous", memory_format)
@@ -722,17 +712,12 @@ class Tensor(Exporter):
         return self._view(np.expand_dims(self.raw_array(), dim))
 
     def expand(self, *shape: Any) -> Tensor:
-        """Return a view that repeats dimensions of length 1.
+        """Return a view that repeats dimensions of length 1; repeated elements share memory.
 
         Parameters
         ----------
         *shape : int or sequence of int
             The shape; -1 keeps the length of a dimension.
-
-        Returns
-        -------
-        Tensor
-            The view; repeated elements share memory.
         """
         wanted = _one_or_many(shape)
         if len(wanted) < self.ndim:
@@ -771,17 +756,12 @@ class Tensor(Exporter):
         return self.reshape(_argument("reshape_as", "other", other).shape)
 
     def expand_as(self, other: Tensor) -> Tensor:
-        """Return a view that repeats dimensions of length 1, with the shape of another tensor.
+        """Return a view with the shape of another tensor, which repeats dimensions of length 1 and shares memory.
 
         Parameters
         ----------
         other : Tensor
             The tensor that has the shape.
-
-        Returns
-        -------
-        Tensor
-            The view; repeated elements share memory.
         """
         return self.expand(_argument("expand_as", "other", other).shape)
 
@@ -1017,7 +997,7 @@ class Tensor(Exporter):
         device: Device | str | int | None = None,
         memory_format: memory_format = preserve_format,
     ) -> Tensor:
-        """Return this tensor with another device, dtype or order of dimensions in memory.
+        """Return this tensor with another device, dtype or order of dimensions in memory; itself if nothing changes.
 
         As `torch.Tensor.to`.
 
@@ -1035,11 +1015,6 @@ class Tensor(Exporter):
             The device, as a keyword.
         memory_format : memory_format, optional
             The order of the dimensions of a copy in memory; that of this tensor by default.
-
-        Returns
-        -------
-        Tensor
-            This tensor if nothing changes, else a copy.
         """
         if isinstance(target, Tensor):
             device, dtype = target.device, target.numpy_dtype
@@ -1132,7 +1107,7 @@ class Tensor(Exporter):
         return self.to(place, non_blocking=non_blocking, memory_format=memory_format)
 
     def is_pinned(self, device: Device | str | int | None = None) -> bool:
-        """Return True if the elements are in pinned (page-locked) host memory.
+        """Return True if the elements are in pinned (page-locked) host memory; False for a tensor of an accelerator.
 
         As `torch.Tensor.is_pinned`.
 
@@ -1140,11 +1115,6 @@ class Tensor(Exporter):
         ----------
         device : device or str or int, optional
             Deprecated: a device of the kind that pins the memory.
-
-        Returns
-        -------
-        bool
-            False for a tensor of an accelerator.
 
         Warns
         -----
@@ -1159,7 +1129,7 @@ class Tensor(Exporter):
         return pinned and kind == current.accelerator_kind()
 
     def pin_memory(self, device: Device | str | int | None = None) -> Tensor:
-        """Return this CPU tensor in pinned memory; itself if it is there.
+        """Return this CPU tensor in pinned memory, which accelerators copy without blocking the host.
 
         As `torch.Tensor.pin_memory`. Does not initialise the accelerator.
 
@@ -1167,11 +1137,6 @@ class Tensor(Exporter):
         ----------
         device : device or str or int, optional
             Deprecated: a device of the kind that pins the memory.
-
-        Returns
-        -------
-        Tensor
-            This tensor or a contiguous copy, which accelerators copy without blocking the host.
 
         Raises
         ------
@@ -1214,12 +1179,7 @@ class Tensor(Exporter):
     # Sharing with other libraries.
 
     def numpy(self) -> NDArray[Any]:
-        """Return the same memory as a NumPy array, after waiting for the current stream.
-
-        Returns
-        -------
-        numpy.ndarray
-            An array that keeps the memory alive.
+        """Return an array of NumPy that keeps the same memory alive, after waiting for the current stream.
 
         Raises
         ------
@@ -1235,7 +1195,7 @@ class Tensor(Exporter):
         return transfer.read(self).tolist() if self.shape else self.item()
 
     def equal(self, other: Tensor) -> bool:
-        """Return True if another tensor of this device has the same shape and elements.
+        """Return True if another tensor of this device has the same shape and elements; a NaN is not equal to itself.
 
         As `torch.equal`. Waits for the current stream.
 
@@ -1243,11 +1203,6 @@ class Tensor(Exporter):
         ----------
         other : Tensor
             The other tensor.
-
-        Returns
-        -------
-        bool
-            True if all elements are equal; a NaN is not equal to itself.
 
         Raises
         ------
@@ -1286,13 +1241,7 @@ class Tensor(Exporter):
         return transfer.read(self)
 
     def no_host_memory(self) -> str:
-        """Return the text of the error if the host cannot access the memory. Internal to the runtime.
-
-        Returns
-        -------
-        str
-            PyTorch's text.
-        """
+        """Return PyTorch's text of the error if the host cannot access the memory. Internal to the runtime."""
         return (
             f"can't convert {self.device} device type tensor to numpy. "
             "Use Tensor.cpu() to copy the tensor to host memory first."

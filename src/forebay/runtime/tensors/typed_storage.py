@@ -235,7 +235,7 @@ class TypedStorage(StorageConversions):
     # Copies on other devices
 
     def to(self, *, device: DeviceLike, non_blocking: bool = False) -> TypedStorage:
-        """Return the storage on another device.
+        """Return the storage on another device; itself if it is there, else a copy.
 
         Parameters
         ----------
@@ -243,11 +243,6 @@ class TypedStorage(StorageConversions):
             The device.
         non_blocking : bool, default False
             As for `Tensor.copy_`.
-
-        Returns
-        -------
-        TypedStorage
-            This storage if it is on that device, else a copy.
         """
         return self._over(self.elements.to(device=device, non_blocking=non_blocking))
 
@@ -256,7 +251,7 @@ class TypedStorage(StorageConversions):
         return self.to(device="cpu")
 
     def cuda(self, device: DeviceLike | None = None, non_blocking: bool = False) -> TypedStorage:
-        """Return the storage on a CUDA device.
+        """Return the storage on a CUDA device; itself if it is there, else a copy.
 
         Parameters
         ----------
@@ -264,11 +259,6 @@ class TypedStorage(StorageConversions):
             The device; the current one by default.
         non_blocking : bool, default False
             As for `Tensor.copy_`.
-
-        Returns
-        -------
-        TypedStorage
-            This storage if it is on that device, else a copy.
         """
         return self._over(self.elements.cuda(device, non_blocking))
 

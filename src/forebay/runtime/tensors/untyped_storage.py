@@ -222,7 +222,7 @@ class UntypedStorage(StorageConversions, StorageBase):
         return self.elements.cuda(device, non_blocking).untyped_storage()
 
     def to(self, *, device: Device | str | int, non_blocking: bool = False) -> UntypedStorage:
-        """Return the storage on another device.
+        """Return the storage on another device; itself if it is there, else a copy.
 
         Parameters
         ----------
@@ -230,11 +230,6 @@ class UntypedStorage(StorageConversions, StorageBase):
             The device.
         non_blocking : bool, optional
             As for `Tensor.copy_`.
-
-        Returns
-        -------
-        UntypedStorage
-            This storage if it is on that device, else a copy.
         """
         return self.elements.to(device=device, non_blocking=non_blocking).untyped_storage()
 

@@ -99,7 +99,7 @@ class Growth:
 
 
 def growth(snapshot: Snapshot, *, timeline: Timeline | None = None) -> Growth | None:
-    """Return the growth of memory from step to step.
+    """Return the growth of memory from step to step; None if the history does not repeat.
 
     Parameters
     ----------
@@ -107,11 +107,6 @@ def growth(snapshot: Snapshot, *, timeline: Timeline | None = None) -> Growth | 
         The snapshot.
     timeline : Timeline, optional
         The result of `reconstruct(snapshot)`, if already known.
-
-    Returns
-    -------
-    Growth or None
-        The growth; None if the history does not repeat.
     """
     timeline = timeline or reconstruct(snapshot)
     steps = find_steps(snapshot, timeline)

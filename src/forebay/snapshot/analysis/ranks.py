@@ -178,11 +178,6 @@ def read_rank(path: str | os.PathLike[str]) -> tuple[Rank, ...] | Unreadable:
     ----------
     path : str or os.PathLike
         The file.
-
-    Returns
-    -------
-    tuple of Rank or Unreadable
-        The figures, or the error.
     """
     name = Path(path).name
     try:
@@ -203,7 +198,7 @@ def compare_ranks(
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> Ranks:
-    """Read the snapshots of all ranks and compare their peaks.
+    """Read the snapshots of all ranks and compare their peaks. Files that could not be read are part of the result.
 
     Parameters
     ----------
@@ -216,11 +211,6 @@ def compare_ranks(
         figures of a rank are kept.
     progress : callable, optional
         Called as `progress(files_done)`.
-
-    Returns
-    -------
-    Ranks
-        The ranks, with files that could not be read.
     """
     ranks: list[Rank] = []
     unreadable: list[Unreadable] = []

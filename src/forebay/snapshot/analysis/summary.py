@@ -188,7 +188,7 @@ class Layout:
 
 
 def sites(snapshot: Snapshot, at: int | None = None, *, timeline: Timeline | None = None) -> list[SiteUse]:
-    """Return the live memory of each allocation site at one moment.
+    """Return the live memory of each allocation site at one moment, most bytes first.
 
     Parameters
     ----------
@@ -198,11 +198,6 @@ def sites(snapshot: Snapshot, at: int | None = None, *, timeline: Timeline | Non
         The moment; the peak by default.
     timeline : Timeline, optional
         The result of `reconstruct(snapshot)`, if already known.
-
-    Returns
-    -------
-    list of SiteUse
-        Sites with live memory, most bytes first.
     """
     timeline = timeline or reconstruct(snapshot)
     held, site_table = timeline.allocations, find_sites(snapshot)
@@ -219,7 +214,7 @@ def sites(snapshot: Snapshot, at: int | None = None, *, timeline: Timeline | Non
 
 
 def totals(snapshot: Snapshot, *, timeline: Timeline | None = None) -> list[SiteTotal]:
-    """Return the totals of each allocation site over the history.
+    """Return the totals of each site that allocated during the history, most bytes first.
 
     Parameters
     ----------
@@ -227,11 +222,6 @@ def totals(snapshot: Snapshot, *, timeline: Timeline | None = None) -> list[Site
         The snapshot.
     timeline : Timeline, optional
         The result of `reconstruct(snapshot)`, if already known.
-
-    Returns
-    -------
-    list of SiteTotal
-        Sites that allocated during the history, most bytes first.
     """
     timeline = timeline or reconstruct(snapshot)
     held, site_table = timeline.allocations, find_sites(snapshot)
@@ -249,17 +239,12 @@ def totals(snapshot: Snapshot, *, timeline: Timeline | None = None) -> list[Site
 
 
 def ooms(snapshot: Snapshot) -> list[Oom]:
-    """Return the out-of-memory events.
+    """Return the out-of-memory events, oldest first.
 
     Parameters
     ----------
     snapshot : Snapshot
         The snapshot.
-
-    Returns
-    -------
-    list of Oom
-        The events, oldest first.
     """
     site_table = find_sites(snapshot)
     return [
@@ -333,17 +318,12 @@ def figures_html(numbers: Summary) -> Html:
 
 
 def layout(snapshot: Snapshot) -> list[Layout]:
-    """Return the use of each segment.
+    """Return the use of each segment, by address.
 
     Parameters
     ----------
     snapshot : Snapshot
         The snapshot.
-
-    Returns
-    -------
-    list of Layout
-        One item for each segment, by address.
     """
     blocks, segments = snapshot.blocks, len(snapshot.segments)
     free = blocks["state"] == State.FREE

@@ -51,17 +51,12 @@ class Allocations:
     home: NDArray[np.int64]
 
     def live_at(self, moment: int) -> NDArray[np.intp]:
-        """Return the rows of the allocations that are live at a moment.
+        """Return the ascending row indices of the allocations that are live at a moment.
 
         Parameters
         ----------
         moment : int
             A number of history entries.
-
-        Returns
-        -------
-        numpy.ndarray
-            Row indices, ascending.
         """
         return np.flatnonzero((self.start <= moment) & (moment < self.end))
 
@@ -117,17 +112,12 @@ class Timeline:
 
 
 def reconstruct(snapshot: Snapshot) -> Timeline:
-    """Reconstruct memory over time from a snapshot.
+    """Reconstruct memory over time from a snapshot; a single moment if the snapshot has no history.
 
     Parameters
     ----------
     snapshot : Snapshot
         The snapshot.
-
-    Returns
-    -------
-    Timeline
-        The timeline; a single moment if the snapshot has no history.
 
     Notes
     -----

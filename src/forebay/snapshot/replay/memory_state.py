@@ -107,7 +107,7 @@ class MemoryState:
         return self.free - self.releasable
 
     def largest_free(self, queue: int | None = None, home: int | None = None, small: bool | None = None) -> int:
-        """Return the largest free block.
+        """Return the bytes of the largest free block; 0 if there is none.
 
         Parameters
         ----------
@@ -117,11 +117,6 @@ class MemoryState:
             Only of the segments of this private pool; 0 is the default pool.
         small : bool, optional
             Only of the segments for blocks of at most 1 MiB (True), or for larger ones (False).
-
-        Returns
-        -------
-        int
-            Bytes; 0 if there is no free block.
         """
         rows = self.segments
         for name, wanted in (("queue", queue), ("home", home), ("small", small)):

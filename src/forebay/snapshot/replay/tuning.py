@@ -62,7 +62,7 @@ class Tuning:
 
 
 def grid(values: Mapping[str, Sequence[str]], base: str = "") -> list[str]:
-    """Return the settings with every combination of values.
+    """Return the settings with every combination of values, in the format of PYTORCH_ALLOC_CONF.
 
     Parameters
     ----------
@@ -70,11 +70,6 @@ def grid(values: Mapping[str, Sequence[str]], base: str = "") -> list[str]:
         The values of each setting; "" leaves it out.
     base : str, default ""
         Settings that are kept, unless `values` has them.
-
-    Returns
-    -------
-    list of str
-        The settings, in the format of PYTORCH_ALLOC_CONF.
 
     Examples
     --------
@@ -93,11 +88,6 @@ def default_settings(snapshot: Snapshot) -> list[str]:
     ----------
     snapshot : Snapshot
         The recording.
-
-    Returns
-    -------
-    list of str
-        The settings.
     """
     recorded = recorded_settings_of(snapshot)
     if recorded.heaps:

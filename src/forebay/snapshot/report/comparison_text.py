@@ -13,7 +13,7 @@ __all__ = ["comparison_paragraphs"]
 
 
 def comparison_paragraphs(found: Comparison, *, rows: int = 15) -> list[Paragraph]:
-    """Return the text of a comparison.
+    """Return a comparison as text: the totals, and the sites whose memory changed at the peak and at the end.
 
     Parameters
     ----------
@@ -21,11 +21,6 @@ def comparison_paragraphs(found: Comparison, *, rows: int = 15) -> list[Paragrap
         The comparison.
     rows : int, default 15
         Most sites in a table.
-
-    Returns
-    -------
-    list of Paragraph
-        The totals, and the sites whose memory changed at the peak and at the end.
     """
     return [_totals(found), *_changes(found, rows)]
 

@@ -161,13 +161,7 @@ class Explanation:
     remedies: Remedies | None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the explanation as values that `json.dumps` accepts.
-
-        Returns
-        -------
-        dict
-            The fields, and their fields.
-        """
+        """Return the fields, and their fields, as values that `json.dumps` accepts."""
         fields = {
             name: getattr(self, name)
             for name in ("device", "capacity", "entries", "lost", "truncated", "settings", "cause", "moment",

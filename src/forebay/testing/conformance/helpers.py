@@ -174,17 +174,12 @@ def enqueue_call(stream: Stream, function: Callable[[], object]) -> None:
 
 
 def other_device(device: Device) -> Device:
-    """Return another device of the same kind. Skip the test if there is none.
+    """Return the next device of the same kind, cyclically. Skip the test if there is none.
 
     Parameters
     ----------
     device : device
         A device.
-
-    Returns
-    -------
-    device
-        The next device of its kind, cyclically.
     """
     count = forebay.device_count(device.kind)
     if count < 2:
@@ -326,7 +321,7 @@ def run_in_child(check: Callable[[], None]) -> str:
 
 
 def run_in_new_process(device: Device, program: str) -> str:
-    """Run a program in a new process, which must succeed and write nothing to standard error.
+    """Run a program in a new process, which must succeed and write no errors. Return its standard output.
 
     Parameters
     ----------
@@ -334,11 +329,6 @@ def run_in_new_process(device: Device, program: str) -> str:
         The device under test; emulated in the new process, too, if it is emulated.
     program : str
         Python source, which may use `forebay` and the device's name as `name`.
-
-    Returns
-    -------
-    str
-        The program's standard output.
     """
     driver, settings = backends.driver(device.kind), dict[str, str]()
     if isinstance(driver, Emulates):

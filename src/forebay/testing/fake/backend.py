@@ -225,7 +225,7 @@ class FakePort:
             queue.finish()
 
     def fail(self, call: str, *, after: int = 0, error: Exception | None = None) -> Fault:
-        """Make a later call of one method fail.
+        """Make a later call of one method fail. The result's `hit` turns True when the failure is raised.
 
         Parameters
         ----------
@@ -235,11 +235,6 @@ class FakePort:
             Number of calls of the method that still succeed.
         error : Exception, optional
             The error to raise; a DeviceError with code 1 by default.
-
-        Returns
-        -------
-        Fault
-            The failure; its `hit` turns True when it is raised.
 
         Raises
         ------

@@ -56,17 +56,12 @@ class Faults:
         return fault
 
     def due(self, call: str) -> Exception | None:
-        """Count a call and return its error.
+        """Count a call and return its error; None if the call succeeds.
 
         Parameters
         ----------
         call : str
             Name of the method.
-
-        Returns
-        -------
-        Exception or None
-            The error to raise; None if the call succeeds.
         """
         due: Fault | None = None
         for fault in self._pending:

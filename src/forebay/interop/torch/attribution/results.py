@@ -113,13 +113,7 @@ class PeakUse:
         return self.capacity - self.peak_reserved
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields as values that `json.dumps` accepts.
-
-        Returns
-        -------
-        dict
-            The fields, and `spare`.
-        """
+        """Return the fields, and `spare`, as values that `json.dumps` accepts."""
         return {**asdict(self), "spare": self.spare}
 
 

@@ -69,13 +69,7 @@ _SKIPPED = (
 
 
 def is_patched() -> bool:
-    """Return True while PyTorch's CUDA devices are emulated ones.
-
-    Returns
-    -------
-    bool
-        Whether `patch()` is active.
-    """
+    """Return True while PyTorch's CUDA devices are emulated ones."""
     return _patched
 
 

@@ -53,11 +53,6 @@ def will_it_fit(
     timeout : float, optional
         Seconds that one run may take.
 
-    Returns
-    -------
-    FitTable
-        One result for each card.
-
     Raises
     ------
     ValueError

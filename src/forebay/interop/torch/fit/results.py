@@ -120,17 +120,12 @@ class FitTable(Sequence[FitResult]):
         return iter(self.results)
 
     def largest(self, name: str) -> dict[str, Any]:
-        """Return the largest value of a parameter with which each card fits.
+        """Return the largest value of a parameter with which each card fits, by profile; None if it fits with none.
 
         Parameters
         ----------
         name : str
             The parameter of the sweep.
-
-        Returns
-        -------
-        dict of str to object
-            The value by profile; None if the card fits with none.
         """
         found: dict[str, Any] = {each.profile: None for each in self.results}
         for each in self.results:
@@ -140,23 +135,11 @@ class FitTable(Sequence[FitResult]):
         return found
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Return the results as values that `json.dumps` accepts.
-
-        Returns
-        -------
-        list of dict
-            The fields of each result, and `fits`.
-        """
+        """Return the fields of each result, and `fits`, as values that `json.dumps` accepts."""
         return [{**asdict(each), "fits": each.fits} for each in self.results]
 
     def columns(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Return the table as texts.
-
-        Returns
-        -------
-        tuple
-            The headings, and the rows.
-        """
+        """Return the headings and the rows of the table as texts."""
         names = self.names
         headings = ("card", *names, "", "allocated", "reserved", "of", "held most by", "needs")
         return headings, [

@@ -36,7 +36,7 @@ def reduction_buffers(
     given: torch.Tensor, dims: Sequence[int], partial_bytes: int, processors: int, threads_of_processor: int,
     vector: int = _VECTOR,
 ) -> Buffers:  # fmt: skip
-    """Return the bytes of the buffers of a reduction.
+    """Return the bytes of the buffers of a reduction; 0 if no two blocks share a result.
 
     Parameters
     ----------
@@ -50,11 +50,6 @@ def reduction_buffers(
         Number of multiprocessors of the device, and of threads resident on each.
     vector : int, optional
         Elements that a thread reads at once.
-
-    Returns
-    -------
-    Buffers
-        The bytes, 0 if no two blocks share a result.
     """
     reduced, kept = _dimensions(given, dims)
     inputs, outputs = _product(reduced), _product(kept)

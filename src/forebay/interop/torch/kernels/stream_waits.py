@@ -20,17 +20,12 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 def waits_for_stream(operator: Any) -> Callable[..., bool] | None:
-    """Return the function that says whether a call of an operator waits for the current stream; None if no call does.
+    """Return the function that says for arguments whether an operator waits for the current stream, or None.
 
     Parameters
     ----------
     operator : torch._ops.OpOverload
         The operator.
-
-    Returns
-    -------
-    callable or None
-        Takes the arguments of the operator.
     """
     name = operator._schema.name.partition("::")[2]
     if name == "copy_":
