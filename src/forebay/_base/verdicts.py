@@ -117,58 +117,28 @@ class How(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a process or a thread of it ended.
-
-    Parameters
-    ----------
-    how : How
-        The kind of end.
-    what : str, optional
-        The exception with its text, the signal, or the status.
-    line : str, optional
-        The line of the program; "" if it is not known.
-    raised_out_of_memory : bool, optional
-        The exception is an out-of-memory error, or was raised from one.
-    handling_out_of_memory : bool, optional
-        The exception was raised while an out-of-memory error was handled.
-    """
+    """How a process or a thread of it ended."""
 
     how: How
-    what: str = ""
-    line: str = ""
-    raised_out_of_memory: bool = False
-    handling_out_of_memory: bool = False
+    what: str = ""  # the exception with its text, the signal, or the status
+    line: str = ""  # the line of the program; "" if it is not known
+    raised_out_of_memory: bool = False  # the exception is an out-of-memory error, or was raised from one
+    handling_out_of_memory: bool = False  # the exception was raised while an out-of-memory error was handled
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceEvents:
-    """Events of one device in one process, or in several. Sizes are in bytes.
-
-    Parameters
-    ----------
-    index : int
-        Index of the device.
-    capacity : int
-        Its memory.
-    allocated, reserved : int
-        Peaks of the bytes in blocks, and of those in segments.
-    ooms : int, optional
-        Number of requests that ran out of memory.
-    failed : int, optional
-        Size of the last one.
-    idle_since_oom : bool, optional
-        Nothing was allocated after the last one.
-    at_most : int, optional
-        What processes that ran at one time could reserve if their peaks were at one time; 0 for one process.
-    """
+    """Events of one device in one process, or in several. Sizes are in bytes."""
 
     index: int
     capacity: int
+    # allocated, reserved: peaks of the bytes in blocks, and of those in segments.
     allocated: int
     reserved: int
-    ooms: int = 0
-    failed: int = 0
-    idle_since_oom: bool = False
+    ooms: int = 0  # number of requests that ran out of memory
+    failed: int = 0  # size of the last one
+    idle_since_oom: bool = False  # nothing was allocated after the last one
+    # What processes that ran at one time could reserve if their peaks were at one time; 0 for one process.
     at_most: int = 0
 
     @property
@@ -179,36 +149,18 @@ class DeviceEvents:
 
 @dataclass(frozen=True, slots=True)
 class ProcessEvents:
-    """Events of one process.
-
-    Parameters
-    ----------
-    pid : int
-        Number of the process.
-    ending : Ending
-        How it ended.
-    devices : tuple of DeviceEvents, optional
-        The devices that it used.
-    failures : tuple of Ending, optional
-        Threads and exit handlers that ended with exceptions which nothing caught.
-    unread : tuple of str, optional
-        Lines that needed a value which is not computed, also if the program caught the error.
-    is_main : bool, optional
-        It is the program's first process.
-    is_emulated : bool, optional
-        It has emulated devices. False for one that used PyTorch without them, whose memory is not known.
-    command : str, optional
-        What it runs; "" if that is not known.
-    """
+    """Events of one process."""
 
     pid: int
     ending: Ending
-    devices: tuple[DeviceEvents, ...] = ()
-    failures: tuple[Ending, ...] = ()
+    devices: tuple[DeviceEvents, ...] = ()  # the devices that it used
+    failures: tuple[Ending, ...] = ()  # threads and exit handlers that ended with exceptions which nothing caught
+    # Lines that needed a value which is not computed, also if the program caught the error.
     unread: tuple[str, ...] = ()
-    is_main: bool = False
+    is_main: bool = False  # it is the program's first process
+    # It has emulated devices. False for one that used PyTorch without them, whose memory is not known.
     is_emulated: bool = True
-    command: str = ""
+    command: str = ""  # what it runs; "" if that is not known
 
     @property
     def uses_devices(self) -> bool:
@@ -241,27 +193,14 @@ class ProcessEvents:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict and its reasons.
-
-    Parameters
-    ----------
-    verdict : Verdict
-        The verdict.
-    text : str
-        The verdict in words, with the number of caught errors.
-    reasons : tuple of str, optional
-        Sentences: why the verdict is none of those that fit, or what else must be known about it.
-    message : str, optional
-        What ended it: the exception with its text, the signal, or the status; "" if it ended well.
-    line : str, optional
-        The line of the program where it ended, or that needs a value; "" if none is known.
-    """
+    """A verdict and its reasons."""
 
     verdict: Verdict
-    text: str
+    text: str  # the verdict in words, with the number of caught errors
+    # Sentences: why the verdict is none of those that fit, or what else must be known about it.
     reasons: tuple[str, ...] = ()
-    message: str = ""
-    line: str = ""
+    message: str = ""  # what ended it: the exception with its text, the signal, or the status; "" if it ended well
+    line: str = ""  # the line of the program where it ended, or that needs a value; "" if none is known
 
 
 def judge(processes: Sequence[ProcessEvents], devices: Sequence[DeviceEvents]) -> Judgement:

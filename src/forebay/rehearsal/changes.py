@@ -32,30 +32,14 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One file or folder that differs from the real one.
+    """One file or folder that differs from the real one."""
 
-    Parameters
-    ----------
-    path : str
-        Where the program sees it.
-    kind : {"changed", "deleted", "renamed", "new"}
-        "renamed" is a folder that exists under another name.
-    source : str
-        Where the content is; "" for a deleted one.
-    mode : int
-        Type and permissions.
-    nbytes : int
-        Size of a file.
-    held : int
-        Bytes that it takes: less than the size for tensors without values.
-    """
-
-    path: str
-    kind: _Kind
-    source: str = ""
-    mode: int = 0
-    nbytes: int = 0
-    held: int = 0
+    path: str  # where the program sees it
+    kind: _Kind  # "renamed" is a folder that exists under another name
+    source: str = ""  # where the content is; "" for a deleted one
+    mode: int = 0  # type and permissions
+    nbytes: int = 0  # size of a file
+    held: int = 0  # bytes that it takes: less than the size for tensors without values
 
     @property
     def is_folder(self) -> bool:

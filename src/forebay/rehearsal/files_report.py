@@ -32,39 +32,21 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class FilesReport:
-    """The files that a run without values left as they were, and those that it created.
+    """The files that a run without values left as they were, and those that it created."""
 
-    Parameters
-    ----------
-    mechanism : str
-        "namespace" or "python".
-    why_not : str
-        Why there is no namespace; "" if there is one.
-    changed, deleted, renamed : tuple of str
-        Files that exist, and that the program changed only in its overlay.
-    not_created : tuple of NewFile
-        New files that stayed in the overlay.
-    created : tuple of str
-        New files, folders and links that were created.
-    read_only : tuple of str
-        What could not get an overlay, and could not be changed therefore.
-    services : tuple of str
-        What was done so that other services receive no assumed numbers: for those that the program imported or,
-        where that is not known, for all.
-    full : str
-        The size of the overlay if it is full; "" if it is not.
-    """
-
-    mechanism: str
-    why_not: str = ""
+    mechanism: str  # "namespace" or "python"
+    why_not: str = ""  # why there is no namespace; "" if there is one
+    # changed, deleted, renamed: files that exist, and that the program changed only in its overlay.
     changed: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     renamed: tuple[str, ...] = ()
-    not_created: tuple[NewFile, ...] = ()
-    created: tuple[str, ...] = ()
-    read_only: tuple[str, ...] = ()
+    not_created: tuple[NewFile, ...] = ()  # new files that stayed in the overlay
+    created: tuple[str, ...] = ()  # new files, folders and links that were created
+    read_only: tuple[str, ...] = ()  # what could not get an overlay, and could not be changed therefore
+    # What was done so that other services receive no assumed numbers: for those that the program imported or, where
+    # that is not known, for all.
     services: tuple[str, ...] = ()
-    full: str = ""
+    full: str = ""  # the size of the overlay if it is full; "" if it is not
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> FilesReport:

@@ -24,18 +24,11 @@ _MOST_ENTRIES = 1_000  # of a folder of temporary files, which are searched for 
 
 @dataclass(frozen=True, slots=True)
 class MountPlan:
-    """The steps to the private tree of folders, which `namespace_entry` takes in this order.
+    """The steps to the private tree of folders, which `namespace_entry` takes in this order."""
 
-    Parameters
-    ----------
-    privileged : bool
-        True if the process may mount, and needs no user namespace.
-    steps : tuple of (str, str)
-        The kind and the path of each: "overlay", "bind" (as it is), "seal" (as it is, but read-only) and, first,
-        "tree" (the whole tree as it is).
-    """
-
-    privileged: bool
+    privileged: bool  # true if the process may mount, and needs no user namespace
+    # The kind and the path of each: "overlay", "bind" (as it is), "seal" (as it is, but read-only) and, first, "tree"
+    # (the whole tree as it is).
     steps: tuple[tuple[str, str], ...]
 
     @property

@@ -36,31 +36,16 @@ def _never(_path: str) -> bool:
 
 @dataclass
 class Rehearsal:
-    """A program that changes no file of the user.
+    """A program that changes no file of the user."""
 
-    Parameters
-    ----------
-    real : sequence of str
-        Folders that the program changes for real: that of the report, and caches of downloads.
-    is_written : callable, optional
-        Returns True for the path of a file that is written for real at the end, also if it exists: one that the user
-        named, and those of the report.
-    caches : sequence of str
-        Folders in which new files are created whatever they contain.
-    dry : bool
-        Create no new files either.
-    services : tuple of str
-        What is not sent to other services, for the report.
-    size : str, optional
-        What changes may take, as for `launch`.
-    """
-
-    real: Sequence[str]
+    real: Sequence[str]  # folders that the program changes for real: that of the report, and caches of downloads
+    # Returns True for the path of a file that is written for real at the end, also if it exists: one that the user
+    # named, and those of the report.
     is_written: Callable[[str], bool] = _never
-    caches: Sequence[str] = ()
-    dry: bool = False
-    services: tuple[str, ...] = ()
-    size: str = ""
+    caches: Sequence[str] = ()  # folders in which new files are created whatever they contain
+    dry: bool = False  # create no new files either
+    services: tuple[str, ...] = ()  # what is not sent to other services, for the report
+    size: str = ""  # what changes may take, as for `launch`
     _reported: bool = field(default=False, init=False)
 
     def run(self, program: Sequence[str]) -> tuple[int, FilesReport, dict[str, str]]:

@@ -42,15 +42,9 @@ _ticks = count(-1, -1)  # Note [Ticks of captures]
 
 
 class CapturedMark(NamedTuple):
-    """A tick of a capture. It has no timestamp, as each launch has its own.
+    """A tick of a capture. It has no timestamp, as each launch has its own."""
 
-    Parameters
-    ----------
-    tick : int
-        The tick, below 0.
-    """
-
-    tick: int
+    tick: int  # the tick, below 0
 
 
 class _Member(Queue, Protocol):

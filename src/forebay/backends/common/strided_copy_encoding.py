@@ -28,29 +28,14 @@ _simplify.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p]
 
 
 class SimplifiedCopy(NamedTuple):
-    """A packed copy with as few axes as possible, of positive and descending steps in the destination.
+    """A packed copy with as few axes as possible, of positive and descending steps in the destination."""
 
-    Parameters
-    ----------
-    packed : bytes
-        Header and axes.
-    to : int
-        Address of the destination's first element.
-    source : int
-        Address of the source's first element; 0 for a fill.
-    to_size : int
-        Bytes of an element of the destination.
-    source_size : int
-        Bytes of an element of the source.
-    axes : tuple of tuple of int
-        Length, step in the destination and step in the source of each axis; at least one axis.
-    """
-
-    packed: bytes
-    to: int
-    source: int
-    to_size: int
-    source_size: int
+    packed: bytes  # header and axes
+    to: int  # address of the destination's first element
+    source: int  # address of the source's first element; 0 for a fill
+    to_size: int  # bytes of an element of the destination
+    source_size: int  # bytes of an element of the source
+    # Length, step in the destination and step in the source of each axis; at least one axis.
     axes: tuple[tuple[int, int, int], ...]
 
 

@@ -15,42 +15,20 @@ _Number = int | float
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric.
+    """One metric."""
 
-    Parameters
-    ----------
-    name : str
-        Name without the prefix "forebay".
-    unit : str
-        "bytes", "ratio", "celsius", "watts", "hertz", or "" for a number.
-    text : str
-        Description.
-    counter : bool
-        Whether the value only increases.
-    """
-
-    name: str
-    unit: str
+    name: str  # name without the prefix "forebay"
+    unit: str  # "bytes", "ratio", "celsius", "watts", "hertz", or "" for a number
     text: str
-    counter: bool = False
+    counter: bool = False  # whether the value only increases
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The value of a metric.
-
-    Parameters
-    ----------
-    metric : Metric
-        The metric.
-    labels : tuple of tuple of str
-        Names and values of its labels.
-    value : float
-        The value.
-    """
+    """The value of a metric."""
 
     metric: Metric
-    labels: tuple[tuple[str, str], ...]
+    labels: tuple[tuple[str, str], ...]  # names and values of its labels
     value: float
 
 

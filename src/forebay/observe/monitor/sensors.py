@@ -19,24 +19,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class MachineGpu:
-    """A GPU of the machine, whether or not a process uses it.
+    """A GPU of the machine, whether or not a process uses it."""
 
-    Parameters
-    ----------
-    index : int
-        Index among the GPUs of its library.
-    uuid : str
-        The device's UUID.
-    readings : Readings
-        Its sensors.
-    processes : dict of int to int or None
-        Process id to bytes of device memory, None if unknown.
-    """
-
-    index: int
+    index: int  # index among the GPUs of its library
     uuid: str
     readings: Readings
-    processes: dict[int, int | None]
+    processes: dict[int, int | None]  # process id to bytes of device memory, None if unknown
 
 
 def read(sensors: Sensors) -> Readings:

@@ -20,20 +20,10 @@ __all__ = ["EventHandler", "TensorInfo", "TensorsAccessed"]
 
 @dataclass
 class TensorInfo:
-    """The accesses to one tensor that later ones are compared with.
+    """The accesses to one tensor that later ones are compared with."""
 
-    Parameters
-    ----------
-    allocation_stack_trace : traceback.StackSummary or None
-        Python stack of the allocation, if known.
-    reads : list of Access
-        Reads since the last write.
-    write : Access, optional
-        The last write.
-    """
-
-    allocation_stack_trace: StackSummary | None
-    reads: list[Access] = field(default_factory=list)
+    allocation_stack_trace: StackSummary | None  # Python stack of the allocation, if known
+    reads: list[Access] = field(default_factory=list)  # reads since the last write
     write: Access | None = None
 
 

@@ -29,17 +29,6 @@ class BsrTensor:
     Block row `i` consists of the blocks `crow_indices[i]` to `crow_indices[i + 1] - 1`. Batch dimensions come first in
     all four parts.
 
-    Parameters
-    ----------
-    crow_indices : Tensor
-        The number of the first block of each block row, and at the end the number of blocks; int32 or int64.
-    col_indices : Tensor
-        The block column of each block, of the same dtype.
-    values : Tensor
-        The blocks, each of two dimensions.
-    shape : tuple of int
-        The shape of the dense matrix.
-
     Raises
     ------
     ValueError
@@ -54,10 +43,11 @@ class BsrTensor:
     [0.0, 0.0, 1.0, 2.0]
     """
 
+    # The number of the first block of each block row, and at the end the number of blocks; int32 or int64.
     crow_indices: Tensor
-    col_indices: Tensor
-    values: Tensor
-    shape: tuple[int, ...]
+    col_indices: Tensor  # the block column of each block, of the same dtype
+    values: Tensor  # the blocks, each of two dimensions
+    shape: tuple[int, ...]  # of the dense matrix
 
     def __post_init__(self) -> None:
         crow, col, values = self.crow_indices, self.col_indices, self.values

@@ -31,21 +31,11 @@ _NO_STACKS: dict[str, Any] = {"stacks": np.zeros(1, STACK), "frames": np.zeros(0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The outcomes of replaying histories with the same settings.
+    """The outcomes of replaying histories with the same settings."""
 
-    Parameters
-    ----------
-    settings : str
-        The allocator settings.
-    environment : str
-        The variable that selects them, such as "PYTORCH_ALLOC_CONF=expandable_segments:True".
-    outcomes : tuple of Outcome
-        One for each history.
-    """
-
-    settings: str
-    environment: str
-    outcomes: tuple[Outcome, ...]
+    settings: str  # the allocator settings
+    environment: str  # the variable that selects them, such as "PYTORCH_ALLOC_CONF=expandable_segments:True"
+    outcomes: tuple[Outcome, ...]  # one for each history
 
     @property
     def failures(self) -> int:

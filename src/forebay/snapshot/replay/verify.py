@@ -38,27 +38,13 @@ _MAX_SEARCHED = 1 << 25  # rows of block tables that may be searched for correct
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An allocation that was placed at another address than recorded.
+    """An allocation that was placed at another address than recorded."""
 
-    Parameters
-    ----------
-    entry : int
-        Index of the history entry, from 0.
-    nbytes : int
-        Requested bytes.
-    queue : int
-        The stream id.
-    recorded : int
-        The recorded address.
-    placed : int or None
-        The address in the replay; None if there was no free block for it.
-    """
-
-    entry: int
-    nbytes: int
-    queue: int
-    recorded: int
-    placed: int | None
+    entry: int  # index of the history entry, from 0
+    nbytes: int  # requested bytes
+    queue: int  # the stream id
+    recorded: int  # the recorded address
+    placed: int | None  # the address in the replay; None if there was no free block for it
 
     def __str__(self) -> str:
         where = "not placed" if self.placed is None else f"placed at {self.placed:#x}"
@@ -70,28 +56,15 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Result of `check`: how many allocations the replay placed as recorded.
+    """Result of `check`: how many allocations the replay placed as recorded."""
 
-    Parameters
-    ----------
-    placed : int
-        Allocations placed at their recorded address.
-    total : int
-        Allocations in the history.
-    by_arrival : bool
-        True if among equal free blocks the one in the oldest segment is chosen, as since PyTorch 2.10; False if the one
-        at the lowest address is chosen.
-    first : Difference or None
-        The first allocation that was placed at another address; None if there is none.
-    learned : int, optional
-        Facts about the initial state that were inferred from the recorded addresses; 0 by default.
-    """
-
-    placed: int
-    total: int
+    placed: int  # allocations placed at their recorded address
+    total: int  # allocations in the history
+    # True if among equal free blocks the one in the oldest segment is chosen, as since PyTorch 2.10; False if the one
+    # at the lowest address is chosen.
     by_arrival: bool
-    first: Difference | None
-    learned: int = 0
+    first: Difference | None  # the first allocation that was placed at another address; None if there is none
+    learned: int = 0  # facts about the initial state that were inferred from the recorded addresses; 0 by default
 
     @property
     def equal(self) -> bool:

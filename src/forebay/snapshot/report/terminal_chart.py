@@ -19,24 +19,13 @@ _RESERVED, _OOM, _CURSOR = "bold #e15759", "bold red", "on #5c6675"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChartColumns:
-    """The columns of a chart, each of which shows a range of moments by the one with the most allocated bytes.
+    """The columns of a chart, each of which shows a range of moments by the one with the most allocated bytes."""
 
-    Parameters
-    ----------
-    starts : numpy.ndarray
-        First moment of each column. With fewer moments than columns, several columns show the same one.
-    moments : numpy.ndarray
-        The moment that each column shows.
-    layers : numpy.ndarray
-        Allocated bytes at these moments, one row for each layer, the lowest first.
-    reserved : numpy.ndarray
-        Most reserved bytes in the range of each column.
-    """
-
+    # First moment of each column. With fewer moments than columns, several columns show the same one.
     starts: NDArray[np.int64]
-    moments: NDArray[np.int64]
-    layers: NDArray[np.int64]
-    reserved: NDArray[np.int64]
+    moments: NDArray[np.int64]  # the moment that each column shows
+    layers: NDArray[np.int64]  # allocated bytes at these moments, one row for each layer, the lowest first
+    reserved: NDArray[np.int64]  # most reserved bytes in the range of each column
 
     def column_of(self, moment: int) -> int:
         """Return the first column that shows a moment, or whose range has it."""

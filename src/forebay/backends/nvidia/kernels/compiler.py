@@ -26,27 +26,13 @@ _lock = threading.Lock()  # of the compiler: a program is compiled once, even if
 
 @dataclass(frozen=True)
 class Program:
-    """CUDA C++ source, and what it is compiled with.
-
-    Parameters
-    ----------
-    source : str
-        Source of the program.
-    name : str
-        Name of the source in messages.
-    options : tuple of str, default ()
-        NVRTC's options, without the architecture.
-    headers : tuple of tuple of str, default ()
-        Name and text of each header that may be included.
-    templates : tuple of str, default ()
-        Kernels that are instances of templates, such as ``"scale<float>"``.
-    """
+    """CUDA C++ source, and what it is compiled with."""
 
     source: str
-    name: str
-    options: tuple[str, ...] = ()
-    headers: tuple[tuple[str, str], ...] = ()
-    templates: tuple[str, ...] = ()
+    name: str  # name of the source in messages
+    options: tuple[str, ...] = ()  # NVRTC's options, without the architecture
+    headers: tuple[tuple[str, str], ...] = ()  # name and text of each header that may be included
+    templates: tuple[str, ...] = ()  # kernels that are instances of templates, such as ``"scale<float>"``
 
 
 @dataclass(frozen=True)

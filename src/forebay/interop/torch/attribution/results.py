@@ -29,75 +29,35 @@ _ROWS = 50  # modules and lines that are kept
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Memory at the peak that belongs together.
+    """Memory at the peak that belongs together."""
 
-    Parameters
-    ----------
-    name : str
-        A category, a module or a line. Numbers in the name of a module are replaced by "*", and its memory is that of
-        all modules of that name.
-    nbytes : int
-        Bytes in blocks, rounded as the allocator does.
-    count : int
-        Number of allocations.
-    share : float
-        Fraction of all bytes at the peak, from 0 to 1.
-    """
-
+    # A category, a module or a line. Numbers in the name of a module are replaced by "*", and its memory is that of all
+    # modules of that name.
     name: str
-    nbytes: int
-    count: int
-    share: float
+    nbytes: int  # bytes in blocks, rounded as the allocator does
+    count: int  # number of allocations
+    share: float  # fraction of all bytes at the peak, from 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
 class PeakUse:
-    """What held the peak of one device. Sizes are in bytes.
-
-    Parameters
-    ----------
-    index : int
-        Index of the device.
-    name : str
-        Name of the device.
-    capacity : int
-        Its memory.
-    peak_allocated : int
-        Peak of the bytes in blocks, from the allocator.
-    peak_reserved : int
-        Peak of the bytes in segments, from the allocator.
-    allocations : int
-        Number of allocations of tensors.
-    ooms : int
-        Number of requests that ran out of memory.
-    failed : int
-        Bytes of the last one.
-    idle_since_oom : bool
-        Nothing was allocated after it.
-    categories : tuple of Holder
-        The peak by category, in the order of `CATEGORIES`; without those that held nothing. "workspaces" are what
-        kernels take beside tensors: workspaces of cuBLAS, and buffers for one call.
-    modules : tuple of Holder
-        The peak by module, most first.
-    lines : tuple of Holder
-        The peak by line of the program, most first.
-    phase : str
-        Where the program was at the peak: forward, backward, optimizer or other.
-    """
+    """What held the peak of one device. Sizes are in bytes."""
 
     index: int
     name: str
     capacity: int
-    peak_allocated: int
-    peak_reserved: int
-    allocations: int
-    ooms: int
-    failed: int
-    idle_since_oom: bool
+    peak_allocated: int  # peak of the bytes in blocks, from the allocator
+    peak_reserved: int  # peak of the bytes in segments, from the allocator
+    allocations: int  # number of allocations of tensors
+    ooms: int  # number of requests that ran out of memory
+    failed: int  # bytes of the last one
+    idle_since_oom: bool  # nothing was allocated after it
+    # The peak by category, in the order of `CATEGORIES`; without those that held nothing. "workspaces" are what kernels
+    # take beside tensors: workspaces of cuBLAS, and buffers for one call.
     categories: tuple[Holder, ...]
-    modules: tuple[Holder, ...]
-    lines: tuple[Holder, ...]
-    phase: str
+    modules: tuple[Holder, ...]  # the peak by module, most first
+    lines: tuple[Holder, ...]  # the peak by line of the program, most first
+    phase: str  # where the program was at the peak: forward, backward, optimizer or other
 
     @property
     def events(self) -> DeviceEvents:

@@ -36,20 +36,12 @@ _INT8_SCALE = 1 / 127**2  # of a product of two numbers of 8 bits
 
 
 class LibraryFunction(NamedTuple):
-    """A function of the library.
+    """A function of the library."""
 
-    Parameters
-    ----------
-    written : tuple of int
-        Positions of the arguments that are addresses of what it writes.
-    prepare : callable
-        Return, for the arguments, the function that computes the values. Raises DeviceError for wrong addresses.
-    has_stream : bool, optional
-        Whether it receives a stream; True by default. Others use CUDA's default stream, which no graph captures.
-    """
-
-    written: tuple[int, ...]
+    written: tuple[int, ...]  # positions of the arguments that are addresses of what it writes
+    # Return, for the arguments, the function that computes the values. Raises DeviceError for wrong addresses.
     prepare: Callable[..., _Run]
+    # Whether it receives a stream; True by default. Others use CUDA's default stream, which no graph captures.
     has_stream: bool = True
 
 

@@ -17,52 +17,27 @@ _DECAY_IN_GRADIENT = ("momentum", "rmsprop", "adagrad")
 
 
 class Hyperparameters(NamedTuple):
-    """Hyperparameters of a step.
+    """Hyperparameters of a step."""
 
-    Parameters
-    ----------
-    beta1, beta2, beta3, alpha, eps : float
-        Constants of the optimizer.
-    weight_decay : float
-        Weight decay.
-    step : int
-        Number of the step, from 1.
-    learning_rate : float
-        Learning rate.
-    gradient_scale : float
-        Factor of the gradient.
-    skip_zeros : bool
-        Whether elements with a gradient of zero are left as they are.
-    """
-
+    # beta1, beta2, beta3, alpha, eps: constants of the optimizer.
     beta1: float
     beta2: float
     beta3: float
     alpha: float
     eps: float
     weight_decay: float
-    step: int
+    step: int  # number of the step, from 1
     learning_rate: float
-    gradient_scale: float
-    skip_zeros: bool
+    gradient_scale: float  # factor of the gradient
+    skip_zeros: bool  # whether elements with a gradient of zero are left as they are
 
 
 class QuantizedState(NamedTuple):
-    """A state of 8 bits.
+    """A state of 8 bits."""
 
-    Parameters
-    ----------
-    codes : torch.Tensor, shape (n,)
-        The codes.
-    levels : torch.Tensor, shape (256,)
-        The levels.
-    absmax : torch.Tensor
-        The largest absolute value of each block.
-    """
-
-    codes: torch.Tensor
-    levels: torch.Tensor
-    absmax: torch.Tensor
+    codes: torch.Tensor  # shape (n,)
+    levels: torch.Tensor  # shape (256,)
+    absmax: torch.Tensor  # the largest absolute value of each block
 
 
 def update(

@@ -38,40 +38,21 @@ class ProcessPeak:
 
 @dataclass(frozen=True, slots=True)
 class ProgramDevice:
-    """Use of one device by all processes of a program.
+    """Use of one device by all processes of a program."""
 
-    Parameters
-    ----------
-    events : DeviceEvents
-        The sums of all processes.
-    processes : tuple of ProcessPeak
-        Those that used the device, largest first.
-    is_exact : bool
-        The peaks are those of one process. Otherwise that of allocated bytes is the most that it can be.
-    details : Mapping of str to object
-        What held the peak of the largest process, as `PeakUse.as_json` returns it; empty if that is not known.
-    """
-
-    events: DeviceEvents
-    processes: tuple[ProcessPeak, ...]
-    is_exact: bool
+    events: DeviceEvents  # the sums of all processes
+    processes: tuple[ProcessPeak, ...]  # those that used the device, largest first
+    is_exact: bool  # the peaks are those of one process. Otherwise that of allocated bytes is the most that it can be.
+    # What held the peak of the largest process, as `PeakUse.as_json` returns it; empty if that is not known.
     details: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramUse:
-    """Use of all devices by all processes of a program.
+    """Use of all devices by all processes of a program."""
 
-    Parameters
-    ----------
-    processes : tuple of ProcessEvents
-        The processes; the first one is the program's.
-    devices : tuple of ProgramDevice
-        The devices that they used, by index.
-    """
-
-    processes: tuple[ProcessEvents, ...]
-    devices: tuple[ProgramDevice, ...]
+    processes: tuple[ProcessEvents, ...]  # the processes; the first one is the program's
+    devices: tuple[ProgramDevice, ...]  # the devices that they used, by index
 
     def judge(self, index: int | None = None) -> Judgement:
         """Return the verdict, about all devices or about one: Note [Verdicts are decided from events]."""

@@ -30,27 +30,13 @@ __all__ = ["ProcessRecord", "ending_by_status", "read_records", "with_main", "wi
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """Record of one process.
+    """Record of one process."""
 
-    Parameters
-    ----------
-    events : ProcessEvents
-        Its peaks and its end.
-    started : int
-        Nanoseconds of the monotonic clock.
-    ended : int or None
-        The same; None if it ended without Python's exit.
-    changes : numpy.ndarray
-        Times, devices, and bytes reserved from then on, one row each.
-    details : Mapping of int to Mapping
-        What held the peak of each device, as `PeakUse.as_json` returns it.
-    """
-
-    events: ProcessEvents
-    started: int
-    ended: int | None
-    changes: NDArray[np.int64]
-    details: Mapping[int, Mapping[str, Any]]
+    events: ProcessEvents  # its peaks and its end
+    started: int  # nanoseconds of the monotonic clock
+    ended: int | None  # the same; None if it ended without Python's exit
+    changes: NDArray[np.int64]  # times, devices, and bytes reserved from then on, one row each
+    details: Mapping[int, Mapping[str, Any]]  # what held the peak of each device, as `PeakUse.as_json` returns it
 
 
 def read_records(folder: Path) -> list[ProcessRecord]:
