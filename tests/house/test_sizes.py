@@ -35,7 +35,6 @@ LONG_FILES = {
     "src/forebay/runtime/random/generator.py": _DOCSTRINGS,
     "src/forebay/runtime/streams/event.py": "frequent calls have a short path before the general one",
     "src/forebay/runtime/streams/stream.py": _DOCSTRINGS,
-    "src/forebay/runtime/tensors/bsr.py": _DOCSTRINGS,
     "src/forebay/runtime/tensors/creation.py": _DOCSTRINGS,
     "src/forebay/runtime/tensors/random_creation.py": _DOCSTRINGS,
     "src/forebay/runtime/tensors/tensor.py": "PyTorch's class has many methods",

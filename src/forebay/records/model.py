@@ -89,21 +89,11 @@ FRAME = np.dtype([("file", "u4"), ("name", "u4"), ("line", "u4")])
 
 
 class Frame(NamedTuple):
-    """One frame of a call stack.
+    """One frame of a call stack."""
 
-    Parameters
-    ----------
-    file : str
-        Path of the source file.
-    name : str
-        Qualified name of the function.
-    line : int
-        Line number; 0 if unknown.
-    """
-
-    file: str
-    name: str
-    line: int
+    file: str  #: path of the source file
+    name: str  #: qualified name of the function
+    line: int  #: line number; 0 if unknown
 
 
 @dataclass(frozen=True, slots=True, eq=False)

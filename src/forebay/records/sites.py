@@ -32,18 +32,11 @@ _MAX_PATH = 1 << 13  # of a library's file; a longer text is no path, and files 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sites:
-    """Allocation sites of a snapshot, and the site of each stack.
+    """Allocation sites of a snapshot, and the site of each stack."""
 
-    Parameters
-    ----------
-    frames : tuple of Frame
-        One frame for each site. Item 0 stands for "before recording", item 1 for "no stack".
-    of_stack : numpy.ndarray
-        Index into `frames` for each row of `Snapshot.stacks`. The additional last element is for
-        `forebay.snapshot.analysis.timeline.NEVER_SEEN`.
-    """
-
-    frames: tuple[Frame, ...]
+    frames: tuple[Frame, ...]  #: one frame for each site. Item 0 stands for "before recording", item 1 for "no stack".
+    #: Index into `frames` for each row of `Snapshot.stacks`. The additional last element is for
+    #: `forebay.snapshot.analysis.timeline.NEVER_SEEN`.
     of_stack: NDArray[np.int64]
 
 

@@ -11,26 +11,15 @@ __all__ = ["CapturedGraph", "CapturedNode", "Captures"]
 
 
 class CapturedNode(NamedTuple):
-    """A node of a captured graph: one piece of work.
+    """A node of a captured graph: one piece of work."""
 
-    Parameters
-    ----------
-    op : str
-        Type of the node: "copy", "fill", "draw", "strided" (strided copy or fill with an element), "call" (Python
-        function), "native" (native function), "external" (work that another library launched on the same stream), "if",
-        "while", "set" (read a condition again), "again" (end of a loop's body), "record_event" or "wait_event".
-    dependencies : tuple of int
-        Numbers of the nodes that it depends on.
-    details : mapping of str to object
-        Arguments of the work, as `forebay.vendor.recorded_work` makes them.
-    body : range, default range(0)
-        Numbers of the nodes in the body of an "if" or "while".
-    """
-
+    #: Type of the node: "copy", "fill", "draw", "strided" (strided copy or fill with an element), "call" (Python
+    #: function), "native" (native function), "external" (work that another library launched on the same stream), "if",
+    #: "while", "set" (read a condition again), "again" (end of a loop's body), "record_event" or "wait_event".
     op: str
-    dependencies: tuple[int, ...]
-    details: Mapping[str, Any]
-    body: range = range(0)
+    dependencies: tuple[int, ...]  #: numbers of the nodes that it depends on
+    details: Mapping[str, Any]  #: arguments of the work, as `forebay.vendor.recorded_work` makes them
+    body: range = range(0)  #: numbers of the nodes in the body of an "if" or "while"
 
 
 class CapturedGraph(Protocol):

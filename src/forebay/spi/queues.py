@@ -130,53 +130,28 @@ class Draw(NamedTuple):
     64-bit numbers. Number `lane` of them is written to element `t + threads * (n * i + lane)`. For the distribution
     "chances", element `i` is computed from word `i % 4` of subsequence `i // 4`; for "poisson", from the words of
     subsequence `i`.
-
-    Parameters
-    ----------
-    distribution : str
-        Distribution: "uniform", "normal", "exponential", "bernoulli", "integers", "chances", "cauchy", "log_normal",
-        "geometric" or "poisson". "chances" is a Bernoulli distribution with one probability per element; "poisson" has
-        one rate per element.
-    element : str
-        NumPy's name of the dtype, or "bfloat16".
-    address : int
-        Address of the destination.
-    elements : int
-        Number of elements.
-    axes : tuple of tuple of int
-        Length and stride in bytes of each axis of the destination, fastest first. Empty if it is contiguous.
-    seed : int
-        Philox key.
-    offset : int
-        Philox offset in words, a multiple of 4.
-    threads : int
-        Number of threads of the launch, a multiple of 256.
-    numbers : tuple of float, default (0.0, 0.0, 0.0)
-        Parameters of the distribution: low, high and their difference; mean and standard deviation; rate; probability;
-        or median and scale.
-    range : int, default 0
-        For "integers": number of possible values; 0 stands for 2**64.
-    base : int, default 0
-        For "integers": smallest value.
-    is_64bit : bool, default False
-        For "integers": whether each value is made of 64 random bits.
-    probabilities : int, default 0
-        For "chances" and "poisson": address of one probability or rate per element, of type double if doubles are
-        drawn, else float.
     """
 
+    #: Distribution: "uniform", "normal", "exponential", "bernoulli", "integers", "chances", "cauchy", "log_normal",
+    #: "geometric" or "poisson". "chances" is a Bernoulli distribution with one probability per element; "poisson" has
+    #: one rate per element.
     distribution: str
-    element: str
-    address: int
-    elements: int
+    element: str  #: NumPy's name of the dtype, or "bfloat16"
+    address: int  #: address of the destination
+    elements: int  #: number of elements
+    #: Length and stride in bytes of each axis of the destination, fastest first. Empty if it is contiguous.
     axes: tuple[tuple[int, int], ...]
-    seed: int
-    offset: int
-    threads: int
+    seed: int  #: Philox key
+    offset: int  #: Philox offset in words, a multiple of 4
+    threads: int  #: number of threads of the launch, a multiple of 256
+    #: Parameters of the distribution: low, high and their difference; mean and standard deviation; rate; probability;
+    #: or median and scale.
     numbers: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    range: int = 0
-    base: int = 0
-    is_64bit: bool = False
+    range: int = 0  #: for "integers": number of possible values; 0 stands for 2**64
+    base: int = 0  #: for "integers": smallest value
+    is_64bit: bool = False  #: for "integers": whether each value is made of 64 random bits
+    #: For "chances" and "poisson": address of one probability or rate per element, of type double if doubles are drawn,
+    #: else float.
     probabilities: int = 0
 
 
@@ -199,41 +174,21 @@ class StridedCopy(NamedTuple):
     """A copy of elements of any layout, with a conversion if the types differ; or a fill with one element.
 
     Element `i` of the source is copied to element `i` of the destination, for each index `i` of the shape.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Length of each axis, at most 64.
-    to : int
-        Address of the destination's first element. It need not be aligned, as no address or stride.
-    to_strides : tuple of int
-        Distance in bytes of neighbours in the destination along each axis.
-    element : str
-        NumPy's name of the destination's dtype, or "bfloat16".
-    itemsize : int
-        Bytes of one element of the destination.
-    source : int, default 0
-        Address of the source's first element, in memory that `Queue.copy` could read.
-    source_strides : tuple of int, default ()
-        Distance in bytes of neighbours in the source along each axis.
-    source_element : str, default ""
-        Name of the source's dtype if it is converted: "bool", "bfloat16", and NumPy's integers, unsigned integers,
-        floats and complex numbers of 8 to 128 bits. Empty if the bytes are copied unchanged.
-    value : bytes, default b""
-        For a fill: the element that is copied to each element of the destination. There is no source then.
-    may_overlap : bool, default False
-        Whether the source may share memory with the destination. It is then read completely before anything is written.
     """
 
-    shape: tuple[int, ...]
-    to: int
-    to_strides: tuple[int, ...]
-    element: str
-    itemsize: int
-    source: int = 0
-    source_strides: tuple[int, ...] = ()
+    shape: tuple[int, ...]  #: length of each axis, at most 64
+    to: int  #: address of the destination's first element. It need not be aligned, as no address or stride.
+    to_strides: tuple[int, ...]  #: distance in bytes of neighbours in the destination along each axis
+    element: str  #: NumPy's name of the destination's dtype, or "bfloat16"
+    itemsize: int  #: bytes of one element of the destination
+    source: int = 0  #: address of the source's first element, in memory that `Queue.copy` could read
+    source_strides: tuple[int, ...] = ()  #: distance in bytes of neighbours in the source along each axis
+    #: Name of the source's dtype if it is converted: "bool", "bfloat16", and NumPy's integers, unsigned integers,
+    #: floats and complex numbers of 8 to 128 bits. Empty if the bytes are copied unchanged.
     source_element: str = ""
+    #: For a fill: the element that is copied to each element of the destination. There is no source then.
     value: bytes = b""
+    #: Whether the source may share memory with the destination. It is then read completely before anything is written.
     may_overlap: bool = False
 
 

@@ -45,18 +45,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class FoundDevice:
-    """A device that the conformance suite runs on.
+    """A device that the conformance suite runs on."""
 
-    Parameters
-    ----------
-    driver : callable
-        Function that returns the driver.
-    index : int
-        Index of the device among the driver's devices.
-    """
-
-    driver: Callable[[], Driver]
-    index: int
+    driver: Callable[[], Driver]  #: function that returns the driver
+    index: int  #: index of the device among the driver's devices
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

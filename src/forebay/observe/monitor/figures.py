@@ -19,120 +19,61 @@ _MAX_ITEMS, _MAX_TEXT = 1000, 1000  # of a tuple; characters
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Sensor readings of a device; None where it has no such sensor.
+    """Sensor readings of a device; None where it has no such sensor."""
 
-    Parameters
-    ----------
-    memory_used, memory_total : int or None
-        Bytes of device memory, used by all processes and in total.
-    busy : float or None
-        Fraction of the last second in which the device ran work, from 0 to 1.
-    temperature : int or None
-        Degrees Celsius.
-    power : int or None
-        Milliwatts.
-    clock : int or None
-        Megahertz.
-    """
-
+    #: memory_used, memory_total: bytes of device memory, used by all processes and in total.
     memory_used: int | None = None
     memory_total: int | None = None
-    busy: float | None = None
-    temperature: int | None = None
-    power: int | None = None
-    clock: int | None = None
+    busy: float | None = None  #: fraction of the last second in which the device ran work, from 0 to 1
+    temperature: int | None = None  #: degrees Celsius
+    power: int | None = None  #: milliwatts
+    clock: int | None = None  #: megahertz
 
 
 @dataclass(frozen=True, slots=True)
 class SiteFigures:
-    """Live memory of one allocation site.
+    """Live memory of one allocation site."""
 
-    Parameters
-    ----------
-    label : str
-        The site, such as "train.py:42 forward".
-    nbytes : int
-        Bytes of its live allocations.
-    count : int
-        Number of its live allocations.
-    """
-
-    label: str
-    nbytes: int
-    count: int
+    label: str  #: the site, such as "train.py:42 forward"
+    nbytes: int  #: bytes of its live allocations
+    count: int  #: number of its live allocations
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFigures:
-    """Figures of one open device of one process. Sizes are in bytes.
+    """Figures of one open device of one process. Sizes are in bytes."""
 
-    Parameters
-    ----------
-    device : str
-        The device, such as "cuda:0".
-    name : str
-        Name of the hardware.
-    emulated : bool
-        Whether the device is emulated.
-    capacity : int or None
-        The device's memory; None if only the system limits it.
-    allocated, reserved : int
-        Memory in live blocks, and in segments.
-    peak : int
-        Peak of `allocated`.
-    allocations, frees, retries, ooms : int
-        Allocations, frees, allocations repeated after the cache was emptied, and refusals, since the device was opened.
-    streams, busy_streams : int
-        Queues of the device, and those with pending work.
-    readings : Readings
-        The sensors.
-    sites : tuple of SiteFigures
-        Allocation sites with the most live memory; empty without a recorded history.
-    """
-
-    device: str
-    name: str
-    emulated: bool
-    capacity: int | None
+    device: str  #: the device, such as "cuda:0"
+    name: str  #: name of the hardware
+    emulated: bool  #: whether the device is emulated
+    capacity: int | None  #: the device's memory; None if only the system limits it
+    #: allocated, reserved: memory in live blocks, and in segments.
     allocated: int
     reserved: int
-    peak: int
+    peak: int  #: peak of `allocated`
+    #: allocations, frees, retries, ooms: allocations, frees, allocations repeated after the cache was emptied, and
+    #: refusals, since the device was opened.
     allocations: int
     frees: int
     retries: int
     ooms: int
+    #: streams, busy_streams: queues of the device, and those with pending work.
     streams: int
     busy_streams: int
-    readings: Readings
-    sites: tuple[SiteFigures, ...] = ()
+    readings: Readings  #: the sensors
+    sites: tuple[SiteFigures, ...] = ()  #: allocation sites with the most live memory; empty without a recorded history
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessFigures:
-    """Figures of one process.
+    """Figures of one process."""
 
-    Parameters
-    ----------
-    pid : int
-        Process id.
-    program : str
-        The program and its arguments.
-    seconds : float
-        Seconds since the process began to offer its figures; under `forebay run`, its run time.
-    taken_at : float
-        Unix time in seconds.
-    resident : int
-        Bytes of resident memory.
-    devices : tuple of DeviceFigures
-        The open devices.
-    """
-
-    pid: int
-    program: str
-    seconds: float
-    taken_at: float
-    resident: int
-    devices: tuple[DeviceFigures, ...]
+    pid: int  #: process id
+    program: str  #: the program and its arguments
+    seconds: float  #: seconds since the process began to offer its figures; under `forebay run`, its run time
+    taken_at: float  #: Unix time in seconds
+    resident: int  #: bytes of resident memory
+    devices: tuple[DeviceFigures, ...]  #: the open devices
 
     def to_json(self) -> str:
         """Return the figures as a JSON object with a key for each field."""

@@ -17,21 +17,11 @@ _READERS = 16  # a process that is stopped delays its reader, not the others
 
 @dataclass(frozen=True, slots=True)
 class MachineFigures:
-    """Figures of a machine.
+    """Figures of a machine."""
 
-    Parameters
-    ----------
-    processes : tuple of ProcessFigures
-        The processes that replied, by id.
-    gpus : tuple of MachineGpu
-        The machine's GPUs.
-    failures : dict of int to str
-        The reason for each process that did not reply.
-    """
-
-    processes: tuple[ProcessFigures, ...]
-    gpus: tuple[MachineGpu, ...]
-    failures: dict[int, str]
+    processes: tuple[ProcessFigures, ...]  #: the processes that replied, by id
+    gpus: tuple[MachineGpu, ...]  #: the machine's GPUs
+    failures: dict[int, str]  #: the reason for each process that did not reply
 
 
 def read_machine(pids: Iterable[int] | None = None, sites: int = 0, sites_of: int | None = None) -> MachineFigures:

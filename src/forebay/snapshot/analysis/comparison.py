@@ -23,43 +23,21 @@ __all__ = ["Comparison", "Held", "SiteChange", "Totals", "compare"]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Live memory of one site.
+    """Live memory of one site."""
 
-    Parameters
-    ----------
-    nbytes : int
-        Requested bytes.
-    blocks : int
-        Number of blocks.
-    """
-
-    nbytes: int
-    blocks: int
+    nbytes: int  #: requested bytes
+    blocks: int  #: number of blocks
 
 
 @dataclass(frozen=True, slots=True)
 class SiteChange:
-    """The memory of one site in both snapshots.
+    """The memory of one site in both snapshots."""
 
-    Parameters
-    ----------
-    label : str
-        The site as text, as it is in the second snapshot, or else in the first.
-    peak : tuple of Held
-        At the peak of each snapshot.
-    end : tuple of Held
-        At the end of each snapshot.
-    known : tuple of bool
-        Whether each snapshot has allocations of the site at all.
-    moved : bool
-        True if its stacks were matched without line numbers and folders.
-    """
-
-    label: str
-    peak: tuple[Held, Held]
-    end: tuple[Held, Held]
-    known: tuple[bool, bool]
-    moved: bool
+    label: str  #: the site as text, as it is in the second snapshot, or else in the first
+    peak: tuple[Held, Held]  #: at the peak of each snapshot
+    end: tuple[Held, Held]  #: at the end of each snapshot
+    known: tuple[bool, bool]  #: whether each snapshot has allocations of the site at all
+    moved: bool  #: true if its stacks were matched without line numbers and folders
 
     @property
     def status(self) -> str:
@@ -71,55 +49,25 @@ class SiteChange:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Figures of one snapshot. Sizes are in bytes.
+    """Figures of one snapshot. Sizes are in bytes."""
 
-    Parameters
-    ----------
-    device : str
-        The device.
-    peak : int
-        Peak of the live bytes.
-    end : int
-        Live bytes at the end.
-    reserved_peak : int
-        Peak of the bytes in segments.
-    reserved_end : int
-        Bytes in segments at the end.
-    allocations : int
-        Allocations of the history.
-    ooms : int
-        Out-of-memory events of the history.
-    entries : int
-        Length of the history.
-    """
-
-    device: str
-    peak: int
-    end: int
-    reserved_peak: int
-    reserved_end: int
-    allocations: int
-    ooms: int
-    entries: int
+    device: str  #: the device
+    peak: int  #: peak of the live bytes
+    end: int  #: live bytes at the end
+    reserved_peak: int  #: peak of the bytes in segments
+    reserved_end: int  #: bytes in segments at the end
+    allocations: int  #: allocations of the history
+    ooms: int  #: out-of-memory events of the history
+    entries: int  #: length of the history
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two snapshots, compared.
+    """Two snapshots, compared."""
 
-    Parameters
-    ----------
-    totals : tuple of Totals
-        The figures of the first and of the second snapshot.
-    sites : tuple of SiteChange
-        All sites: those whose memory at the peak changed most first.
-    moved_stacks : int
-        Number of stacks that were matched without line numbers and folders.
-    """
-
-    totals: tuple[Totals, Totals]
-    sites: tuple[SiteChange, ...]
-    moved_stacks: int
+    totals: tuple[Totals, Totals]  #: the figures of the first and of the second snapshot
+    sites: tuple[SiteChange, ...]  #: all sites: those whose memory at the peak changed most first
+    moved_stacks: int  #: number of stacks that were matched without line numbers and folders
 
 
 def compare(before: Snapshot, after: Snapshot) -> Comparison:

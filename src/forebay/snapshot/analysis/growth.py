@@ -20,33 +20,15 @@ _STEADY = 0.8  # of the steps, those in which memory grows
 
 @dataclass(frozen=True, slots=True)
 class SiteGrowth:
-    """Growth of the live memory of one site.
+    """Growth of the live memory of one site."""
 
-    Parameters
-    ----------
-    label : str
-        The site as text, see `forebay.records.sites.label_of`.
-    frame : Frame
-        The site.
-    per_step : float
-        Bytes by which its live memory grows in a step, on average.
-    first_bytes : int
-        Its live bytes at the beginning of the first step.
-    last_bytes : int
-        Its live bytes at the end of the last step.
-    allocations : int
-        Its allocations during the steps.
-    freed : int
-        Those of them that were freed before the history ends.
-    """
-
-    label: str
-    frame: Frame
-    per_step: float
-    first_bytes: int
-    last_bytes: int
-    allocations: int
-    freed: int
+    label: str  #: the site as text, see `forebay.records.sites.label_of`
+    frame: Frame  #: the site
+    per_step: float  #: bytes by which its live memory grows in a step, on average
+    first_bytes: int  #: its live bytes at the beginning of the first step
+    last_bytes: int  #: its live bytes at the end of the last step
+    allocations: int  #: its allocations during the steps
+    freed: int  #: those of them that were freed before the history ends
 
     @property
     def leaks(self) -> bool:
@@ -56,36 +38,16 @@ class SiteGrowth:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growth:
-    """Growth of the live memory over the steps of a history.
+    """Growth of the live memory over the steps of a history."""
 
-    Parameters
-    ----------
-    steps : Steps
-        The steps.
-    first_bytes : int
-        Requested bytes of live blocks at the beginning of the first step.
-    last_bytes : int
-        The same at the end of the last step.
-    per_step : float
-        Bytes by which they grow in a step, on average.
-    grown : int
-        Number of the steps in which they grow.
-    compared : int
-        Number of the steps that were compared.
-    peak_per_step : float
-        Bytes by which the highest memory of a step grows from step to step, on average.
-    sites : tuple of SiteGrowth
-        The sites that grow in every step, those that grow most first.
-    """
-
-    steps: Steps
-    first_bytes: int
-    last_bytes: int
-    per_step: float
-    grown: int
-    compared: int
-    peak_per_step: float
-    sites: tuple[SiteGrowth, ...]
+    steps: Steps  #: the steps
+    first_bytes: int  #: requested bytes of live blocks at the beginning of the first step
+    last_bytes: int  #: the same at the end of the last step
+    per_step: float  #: bytes by which they grow in a step, on average
+    grown: int  #: number of the steps in which they grow
+    compared: int  #: number of the steps that were compared
+    peak_per_step: float  #: bytes by which the highest memory of a step grows from step to step, on average
+    sites: tuple[SiteGrowth, ...]  #: the sites that grow in every step, those that grow most first
 
     @property
     def steady(self) -> bool:

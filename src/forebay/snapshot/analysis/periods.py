@@ -28,20 +28,11 @@ _REGULAR = 0.35  # standard deviation of the intervals between a site's allocati
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """Repeated steps of a history.
+    """Repeated steps of a history."""
 
-    Parameters
-    ----------
-    moments : numpy.ndarray
-        The moments at which steps begin, and at last the one at which the last step ends.
-    allocations : int
-        Allocations of a step (median).
-    exact : bool
-        True if all steps have the same number of allocations; False if they were found by a site that recurs.
-    """
-
-    moments: NDArray[np.int64]
-    allocations: int
+    moments: NDArray[np.int64]  #: the moments at which steps begin, and at last the one at which the last step ends
+    allocations: int  #: allocations of a step (median)
+    #: True if all steps have the same number of allocations; False if they were found by a site that recurs.
     exact: bool
 
     @property

@@ -29,110 +29,49 @@ _AT_ONCE = 2  # files for each worker that are read or wait
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """The figures of one rank, which is one device in one file. Sizes are in bytes.
+    """The figures of one rank, which is one device in one file. Sizes are in bytes."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the file, with the device if the file has several.
-    device : str
-        The device.
-    peak : int
-        Peak of the live bytes.
-    end : int
-        Live bytes at the end.
-    reserved : int
-        Peak of the bytes in segments.
-    ooms : int
-        Out-of-memory errors.
-    oom_wanted : int
-        Bytes of the last request that failed; 0 if there is none in the history.
-    oom_label : str
-        Site of that request; "" if there is none.
-    entries : int
-        Length of the history.
-    lost : int
-        Entries that the ring buffer dropped.
-    truncated : bool
-        Whether the file is truncated.
-    sites : tuple of tuple of str and int
-        Sites and their live bytes at the peak, most first; at most 200.
-    """
-
-    name: str
-    device: str
-    peak: int
-    end: int
-    reserved: int
-    ooms: int
-    oom_wanted: int
-    oom_label: str
-    entries: int
-    lost: int
-    truncated: bool
-    sites: tuple[tuple[str, int], ...]
+    name: str  #: name of the file, with the device if the file has several
+    device: str  #: the device
+    peak: int  #: peak of the live bytes
+    end: int  #: live bytes at the end
+    reserved: int  #: peak of the bytes in segments
+    ooms: int  #: out-of-memory errors
+    oom_wanted: int  #: bytes of the last request that failed; 0 if there is none in the history
+    oom_label: str  #: site of that request; "" if there is none
+    entries: int  #: length of the history
+    lost: int  #: entries that the ring buffer dropped
+    truncated: bool  #: whether the file is truncated
+    sites: tuple[tuple[str, int], ...]  #: sites and their live bytes at the peak, most first; at most 200
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A file that could not be read.
+    """A file that could not be read."""
 
-    Parameters
-    ----------
-    name : str
-        Its name.
-    reason : str
-        The error, in one line.
-    """
-
-    name: str
-    reason: str
+    name: str  #: its name
+    reason: str  #: the error, in one line
 
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """A rank whose peak differs from that of the others, and the site that differs most.
+    """A rank whose peak differs from that of the others, and the site that differs most."""
 
-    Parameters
-    ----------
-    rank : Rank
-        The rank.
-    difference : int
-        Its peak less the median of all peaks, in bytes.
-    label : str
-        The site with the largest difference in the same direction; "" if no site explains it.
-    site_bytes : int
-        Live bytes of the site at the rank's peak.
-    site_median : int
-        Median of the site's live bytes over all ranks, at their peaks.
-    """
-
-    rank: Rank
-    difference: int
-    label: str
-    site_bytes: int
-    site_median: int
+    rank: Rank  #: the rank
+    difference: int  #: its peak less the median of all peaks, in bytes
+    label: str  #: the site with the largest difference in the same direction; "" if no site explains it
+    site_bytes: int  #: live bytes of the site at the rank's peak
+    site_median: int  #: median of the site's live bytes over all ranks, at their peaks
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The ranks of a program, compared.
+    """The ranks of a program, compared."""
 
-    Parameters
-    ----------
-    ranks : tuple of Rank
-        The ranks, by name.
-    unreadable : tuple of Unreadable
-        The files that could not be read, by name.
-    median_peak : int
-        Median of the peaks, in bytes; 0 without ranks.
-    outliers : tuple of Outlier
-        Ranks that differ from the median by more than 5 % and clearly more than most others, largest difference first.
-    """
-
-    ranks: tuple[Rank, ...]
-    unreadable: tuple[Unreadable, ...]
-    median_peak: int
+    ranks: tuple[Rank, ...]  #: the ranks, by name
+    unreadable: tuple[Unreadable, ...]  #: the files that could not be read, by name
+    median_peak: int  #: median of the peaks, in bytes; 0 without ranks
+    #: Ranks that differ from the median by more than 5 % and clearly more than most others, largest difference first.
     outliers: tuple[Outlier, ...]
 
     @property

@@ -31,129 +31,57 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SiteUse:
-    """Live memory of one allocation site at one moment.
+    """Live memory of one allocation site at one moment."""
 
-    Parameters
-    ----------
-    label : str
-        The site as text, see `forebay.records.sites.label_of`.
-    frame : Frame
-        The site.
-    live_bytes : int
-        Requested bytes of its live allocations.
-    count : int
-        Number of its live allocations.
-    largest : int
-        Bytes of its largest live allocation.
-    share : float
-        Fraction of all live bytes, from 0 to 1.
-    """
-
-    label: str
-    frame: Frame
-    live_bytes: int
-    count: int
-    largest: int
-    share: float
+    label: str  #: the site as text, see `forebay.records.sites.label_of`
+    frame: Frame  #: the site
+    live_bytes: int  #: requested bytes of its live allocations
+    count: int  #: number of its live allocations
+    largest: int  #: bytes of its largest live allocation
+    share: float  #: fraction of all live bytes, from 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
 class SiteTotal:
-    """Totals of one allocation site over the whole history.
+    """Totals of one allocation site over the whole history."""
 
-    Parameters
-    ----------
-    label : str
-        The site as text, see `forebay.records.sites.label_of`.
-    frame : Frame
-        The site.
-    allocations : int
-        Number of allocations.
-    total_bytes : int
-        Sum of the requested bytes.
-    mean_lifetime_ns : float or None
-        Mean lifetime in nanoseconds of the allocations that were freed; None if none was.
-    """
-
-    label: str
-    frame: Frame
-    allocations: int
-    total_bytes: int
-    mean_lifetime_ns: float | None
+    label: str  #: the site as text, see `forebay.records.sites.label_of`
+    frame: Frame  #: the site
+    allocations: int  #: number of allocations
+    total_bytes: int  #: sum of the requested bytes
+    mean_lifetime_ns: float | None  #: mean lifetime in nanoseconds of the allocations that were freed; None if none was
 
 
 @dataclass(frozen=True, slots=True)
 class Oom:
-    """One out-of-memory event.
+    """One out-of-memory event."""
 
-    Parameters
-    ----------
-    at : int
-        The moment after the event.
-    time_ns : int
-        Unix time in nanoseconds.
-    wanted : int
-        Rounded bytes of the request.
-    device_free : int
-        Free bytes of the device.
-    label : str
-        The allocation site as text.
-    """
-
-    at: int
-    time_ns: int
-    wanted: int
-    device_free: int
-    label: str
+    at: int  #: the moment after the event
+    time_ns: int  #: Unix time in nanoseconds
+    wanted: int  #: rounded bytes of the request
+    device_free: int  #: free bytes of the device
+    label: str  #: the allocation site as text
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Key figures of a snapshot. Sizes are in bytes.
+    """Key figures of a snapshot. Sizes are in bytes."""
 
-    Parameters
-    ----------
-    peak : int
-        Maximum of the requested bytes of live blocks during the history.
-    peak_ever : int
-        The same since the statistics were reset; `peak` if the statistics do not include it.
-    current : int
-        Requested bytes of live blocks at the end.
-    reserved : int
-        Bytes in segments at the end.
-    peak_reserved : int
-        Maximum of the bytes in segments.
-    allocations : int
-        Allocations, from the statistics or else the history.
-    frees : int
-        Frees, from the statistics or else the history.
-    per_second : float
-        Allocations per second of run time, or else of the time spanned by the history; 0 if that time is 0.
-    span_ns : int
-        Nanoseconds spanned by the history.
-    largest_free : int
-        Largest free block.
-    fragmentation : float
-        1 - `largest_free` / all free bytes in segments: 0 for a single free block, near 1 for many small ones.
-    ooms : int
-        Number of out-of-memory events.
-    lost : int
-        History entries dropped by the ring buffer.
-    """
-
-    peak: int
-    peak_ever: int
-    current: int
-    reserved: int
-    peak_reserved: int
-    allocations: int
-    frees: int
+    peak: int  #: maximum of the requested bytes of live blocks during the history
+    peak_ever: int  #: the same since the statistics were reset; `peak` if the statistics do not include it
+    current: int  #: requested bytes of live blocks at the end
+    reserved: int  #: bytes in segments at the end
+    peak_reserved: int  #: maximum of the bytes in segments
+    allocations: int  #: allocations, from the statistics or else the history
+    frees: int  #: frees, from the statistics or else the history
+    #: Allocations per second of run time, or else of the time spanned by the history; 0 if that time is 0.
     per_second: float
-    span_ns: int
-    largest_free: int
+    span_ns: int  #: nanoseconds spanned by the history
+    largest_free: int  #: largest free block
+    #: 1 - `largest_free` / all free bytes in segments: 0 for a single free block, near 1 for many small ones.
     fragmentation: float
-    ooms: int
-    lost: int
+    ooms: int  #: number of out-of-memory events
+    lost: int  #: history entries dropped by the ring buffer
 
     def _repr_html_(self) -> str:
         return box("Memory summary", figures_html(self))
@@ -161,30 +89,14 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Use of one segment. Sizes are in bytes.
+    """Use of one segment. Sizes are in bytes."""
 
-    Parameters
-    ----------
-    address : int
-        Start of the segment.
-    nbytes : int
-        Size of the segment.
-    used : int
-        Bytes in blocks that are live or whose free is pending.
-    free : int
-        Bytes in free blocks.
-    largest : int
-        Size of the largest free block.
-    pieces : int
-        Number of blocks.
-    """
-
-    address: int
-    nbytes: int
-    used: int
-    free: int
-    largest: int
-    pieces: int
+    address: int  #: start of the segment
+    nbytes: int  #: size of the segment
+    used: int  #: bytes in blocks that are live or whose free is pending
+    free: int  #: bytes in free blocks
+    largest: int  #: size of the largest free block
+    pieces: int  #: number of blocks
 
 
 def sites(snapshot: Snapshot, at: int | None = None, *, timeline: Timeline | None = None) -> list[SiteUse]:

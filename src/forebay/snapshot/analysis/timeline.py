@@ -22,33 +22,15 @@ NEVER_SEEN = -1  # the stack of an allocation made before recording began, of wh
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocations:
-    """All allocations that a snapshot knows, one row each. A row is live at moment m if `start <= m < end`.
+    """All allocations that a snapshot knows, one row each. A row is live at moment m if `start <= m < end`."""
 
-    Parameters
-    ----------
-    start : numpy.ndarray
-        Moment of the allocation; 0 if it was made before the history began.
-    end : numpy.ndarray
-        Moment of the free; n + 1 if the allocation is live at the end.
-    nbytes : numpy.ndarray
-        Requested bytes.
-    stack : numpy.ndarray
-        Rows of `Snapshot.stacks`, or `NEVER_SEEN`.
-    address : numpy.ndarray
-        Addresses of the blocks.
-    queue : numpy.ndarray
-        Streams that the blocks were allocated on.
-    home : numpy.ndarray
-        Ids of the private pools of the blocks; 0: the default pool.
-    """
-
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
-    nbytes: NDArray[np.int64]
-    stack: NDArray[np.int64]
-    address: NDArray[np.uint64]
-    queue: NDArray[np.uint64]
-    home: NDArray[np.int64]
+    start: NDArray[np.int64]  #: moment of the allocation; 0 if it was made before the history began
+    end: NDArray[np.int64]  #: moment of the free; n + 1 if the allocation is live at the end
+    nbytes: NDArray[np.int64]  #: requested bytes
+    stack: NDArray[np.int64]  #: rows of `Snapshot.stacks`, or `NEVER_SEEN`
+    address: NDArray[np.uint64]  #: addresses of the blocks
+    queue: NDArray[np.uint64]  #: streams that the blocks were allocated on
+    home: NDArray[np.int64]  #: ids of the private pools of the blocks; 0: the default pool
 
     def live_at(self, moment: int) -> NDArray[np.intp]:
         """Return the ascending row indices of the allocations that are live at a moment.
@@ -63,27 +45,15 @@ class Allocations:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Timeline:
-    """Allocated and reserved bytes at every moment.
+    """Allocated and reserved bytes at every moment."""
 
-    Parameters
-    ----------
-    time_ns : numpy.ndarray
-        Unix time of each moment in nanoseconds. Like the next two arrays, one element longer than the history.
-    allocated : numpy.ndarray
-        Requested bytes of live blocks at each moment. A block stops counting when its free is requested.
-    reserved : numpy.ndarray
-        Bytes in segments at each moment.
-    allocations : Allocations
-        The allocations.
-    peak : int
-        The first moment with the maximum of `allocated`.
-    """
-
+    #: Unix time of each moment in nanoseconds. Like the next two arrays, one element longer than the history.
     time_ns: NDArray[np.int64]
+    #: Requested bytes of live blocks at each moment. A block stops counting when its free is requested.
     allocated: NDArray[np.int64]
-    reserved: NDArray[np.int64]
-    allocations: Allocations
-    peak: int
+    reserved: NDArray[np.int64]  #: bytes in segments at each moment
+    allocations: Allocations  #: the allocations
+    peak: int  #: the first moment with the maximum of `allocated`
 
     @property
     def moments(self) -> int:

@@ -31,41 +31,21 @@ _SHRINK = (Action.RELEASE, Action.UNMAP)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of replaying a history. Sizes are in bytes.
+    """Result of replaying a history. Sizes are in bytes."""
 
-    Parameters
-    ----------
-    settings : str
-        The allocator settings.
-    memory : int or None
-        Memory of the simulated device; None if unlimited.
-    peak_allocated : int
-        Maximum of the bytes in live blocks.
-    peak_reserved : int
-        Maximum of the bytes in segments.
-    device_allocs : int
-        Calls that allocated device memory.
-    device_frees : int
-        Calls that freed device memory.
-    refused : tuple of int
-        Indices of the entries that ran out of memory, from 0; -1 (`BEFORE`) stands for the blocks that were live before
-        the history began.
-    stopped : bool
-        True if the replay ended at an allocation that ran out of memory, where the program could not have continued.
-        Requests that also failed in the recording do not end the replay.
-    complete : bool, optional
-        False if the time limit ended the replay; True by default.
-    """
-
-    settings: str
-    memory: int | None
-    peak_allocated: int
-    peak_reserved: int
-    device_allocs: int
-    device_frees: int
+    settings: str  #: the allocator settings
+    memory: int | None  #: memory of the simulated device; None if unlimited
+    peak_allocated: int  #: maximum of the bytes in live blocks
+    peak_reserved: int  #: maximum of the bytes in segments
+    device_allocs: int  #: calls that allocated device memory
+    device_frees: int  #: calls that freed device memory
+    #: Indices of the entries that ran out of memory, from 0; -1 (`BEFORE`) stands for the blocks that were live before
+    #: the history began.
     refused: tuple[int, ...]
+    #: True if the replay ended at an allocation that ran out of memory, where the program could not have continued.
+    #: Requests that also failed in the recording do not end the replay.
     stopped: bool
-    complete: bool = True
+    complete: bool = True  #: false if the time limit ended the replay; True by default
 
     @property
     def ran_out(self) -> int | None:

@@ -55,20 +55,11 @@ class MemoryState:
     """Segments and blocks of a device at one moment. Sizes are in bytes.
 
     `reserved` is the sum of `requested`, `rounding`, `pending`, `releasable` and `fragmented`.
-
-    Parameters
-    ----------
-    moment : int
-        Number of history entries before it.
-    segments : numpy.ndarray
-        Rows of dtype `SEGMENT_USE`, by address.
-    blocks : numpy.ndarray
-        Rows of dtype `BLOCK_USE`, by address: blocks that are not free.
     """
 
-    moment: int
-    segments: NDArray[np.void]
-    blocks: NDArray[np.void]
+    moment: int  #: number of history entries before it
+    segments: NDArray[np.void]  #: rows of dtype `SEGMENT_USE`, by address
+    blocks: NDArray[np.void]  #: rows of dtype `BLOCK_USE`, by address: blocks that are not free
 
     @property
     def reserved(self) -> int:

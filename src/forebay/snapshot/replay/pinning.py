@@ -18,39 +18,18 @@ _MOSTLY_FREE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """Segments (of expandable segments: pages) that are mostly free and are held mainly by blocks of one site.
+    """Segments (of expandable segments: pages) that are mostly free and are held mainly by blocks of one site."""
 
-    Parameters
-    ----------
-    label : str
-        The site as text, see `forebay.records.sites.label_of`.
-    frame : Frame
-        The site.
-    stack : int
-        Row of `Snapshot.stacks` of the largest of the blocks; `NEVER_SEEN` if it was allocated before the history.
-    queue : int
-        Stream of the segments.
-    home : int
-        Private pool of the segments; 0 is the default pool.
-    units : int
-        Number of segments or pages.
-    free_bytes : int
-        Free bytes in them.
-    held_bytes : int
-        Bytes of the blocks in them, of all sites.
-    blocks : int
-        Number of these blocks.
-    """
-
-    label: str
-    frame: Frame
+    label: str  #: the site as text, see `forebay.records.sites.label_of`
+    frame: Frame  #: the site
+    #: Row of `Snapshot.stacks` of the largest of the blocks; `NEVER_SEEN` if it was allocated before the history.
     stack: int
-    queue: int
-    home: int
-    units: int
-    free_bytes: int
-    held_bytes: int
-    blocks: int
+    queue: int  #: stream of the segments
+    home: int  #: private pool of the segments; 0 is the default pool
+    units: int  #: number of segments or pages
+    free_bytes: int  #: free bytes in them
+    held_bytes: int  #: bytes of the blocks in them, of all sites
+    blocks: int  #: number of these blocks
 
 
 def find_pins(snapshot: Snapshot, state: MemoryState) -> list[Pins]:

@@ -22,24 +22,12 @@ _SEGMENT_ACTIONS = (Action.RESERVE, Action.RELEASE, Action.MAP, Action.UNMAP)
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """Agreement of a replay with the recorded settings with the recording.
+    """Agreement of a replay with the recorded settings with the recording."""
 
-    Parameters
-    ----------
-    recorded : int
-        Recorded segment events: segments reserved and released, pages mapped and unmapped.
-    replayed : int
-        Those of the replay.
-    equal : int
-        Number of events before the first one whose action or size differs.
-    same_errors : bool
-        True if the same requests ran out of memory.
-    """
-
-    recorded: int
-    replayed: int
-    equal: int
-    same_errors: bool
+    recorded: int  #: recorded segment events: segments reserved and released, pages mapped and unmapped
+    replayed: int  #: those of the replay
+    equal: int  #: number of events before the first one whose action or size differs
+    same_errors: bool  #: true if the same requests ran out of memory
 
     @property
     def exact(self) -> bool:
@@ -49,49 +37,25 @@ class Fidelity:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """The outcome of a replay with other settings.
+    """The outcome of a replay with other settings."""
 
-    Parameters
-    ----------
-    environment : str
-        The variable that selects the settings, such as "PYTORCH_ALLOC_CONF=expandable_segments:True".
-    outcome : Outcome
-        The outcome.
-    helps : bool
-        True if no request ran out of memory that had been recorded to do so; without such a request, if the peak of
-        reserved memory is at least 1 % lower than in the replay with the recorded settings.
-    """
-
-    environment: str
-    outcome: Outcome
+    environment: str  #: the variable that selects the settings, such as "PYTORCH_ALLOC_CONF=expandable_segments:True"
+    outcome: Outcome  #: the outcome
+    #: True if no request ran out of memory that had been recorded to do so; without such a request, if the peak of
+    #: reserved memory is at least 1 % lower than in the replay with the recorded settings.
     helps: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Remedies:
-    """Replays of one history under several settings.
+    """Replays of one history under several settings."""
 
-    Parameters
-    ----------
-    memory : int or None
-        Bytes that the replays could reserve; None if unlimited.
-    events : int
-        Allocations and frees that were replayed.
-    baseline : Outcome
-        The outcome with the recorded settings.
-    fidelity : Fidelity
-        How exactly that replay reproduces the recording.
-    initial_blocks : int
-        Number of blocks that were live before the history, with which the replays begin.
-    tried : tuple of Remedy
-        The outcomes with other settings: those that help first, by the peak of reserved memory.
-    """
-
-    memory: int | None
-    events: int
-    baseline: Outcome
-    fidelity: Fidelity
-    initial_blocks: int
+    memory: int | None  #: bytes that the replays could reserve; None if unlimited
+    events: int  #: allocations and frees that were replayed
+    baseline: Outcome  #: the outcome with the recorded settings
+    fidelity: Fidelity  #: how exactly that replay reproduces the recording
+    initial_blocks: int  #: number of blocks that were live before the history, with which the replays begin
+    #: The outcomes with other settings: those that help first, by the peak of reserved memory.
     tried: tuple[Remedy, ...]
 
     @property

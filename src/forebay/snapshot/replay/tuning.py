@@ -35,25 +35,14 @@ _Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Trials of settings, ranked.
+    """Trials of settings, ranked."""
 
-    Parameters
-    ----------
-    recorded : Trial
-        The trial of the recorded settings, for comparison.
-    trials : tuple of Trial
-        The trials of other settings: those with the fewest failures first, then those with the lowest peak of reserved
-        memory, then those with the fewest device calls.
-    memory : tuple of int or None
-        Bytes that each history could reserve; None if unlimited.
-    events : int
-        Allocations and frees of one trial.
-    """
-
-    recorded: Trial
+    recorded: Trial  #: the trial of the recorded settings, for comparison
+    #: The trials of other settings: those with the fewest failures first, then those with the lowest peak of reserved
+    #: memory, then those with the fewest device calls.
     trials: tuple[Trial, ...]
-    memory: tuple[int | None, ...]
-    events: int
+    memory: tuple[int | None, ...]  #: bytes that each history could reserve; None if unlimited
+    events: int  #: allocations and frees of one trial
 
     @property
     def best(self) -> Trial:

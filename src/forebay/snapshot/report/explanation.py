@@ -37,128 +37,52 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Use of the reserved memory at one moment, in bytes. The first five add up to `reserved`.
+    """Use of the reserved memory at one moment, in bytes. The first five add up to `reserved`."""
 
-    Parameters
-    ----------
-    live : int
-        Requested by the program, and not freed.
-    rounding : int
-        Added to the live blocks by rounding.
-    pending : int
-        Freed, but still in use by other streams.
-    cached : int
-        Free, in segments or pages without blocks, which can return to the device.
-    fragmented : int
-        Free, beside blocks in the same segment or page.
-    reserved : int
-        In segments.
-    largest_free : int
-        Largest free block.
-    segments : int
-        Number of segments.
-    """
-
-    live: int
-    rounding: int
-    pending: int
-    cached: int
-    fragmented: int
-    reserved: int
-    largest_free: int
-    segments: int
+    live: int  #: requested by the program, and not freed
+    rounding: int  #: added to the live blocks by rounding
+    pending: int  #: freed, but still in use by other streams
+    cached: int  #: free, in segments or pages without blocks, which can return to the device
+    fragmented: int  #: free, beside blocks in the same segment or page
+    reserved: int  #: in segments
+    largest_free: int  #: largest free block
+    segments: int  #: number of segments
 
 
 @dataclass(frozen=True, slots=True)
 class OomRequest:
-    """The request that ran out of memory. Sizes are in bytes.
+    """The request that ran out of memory. Sizes are in bytes."""
 
-    Parameters
-    ----------
-    event : Oom
-        The event.
-    entry : int
-        Its number in the history, from 0.
-    queue : int
-        Stream of the request.
-    home : int
-        Private pool of the request; 0 is the default pool.
-    segment : int
-        Size of the new segment that it needed.
-    largest_free : int
-        Largest free block that could have served it: of that stream, pool and size class.
-    """
-
-    event: Oom
-    entry: int
-    queue: int
-    home: int
-    segment: int
-    largest_free: int
+    event: Oom  #: the event
+    entry: int  #: its number in the history, from 0
+    queue: int  #: stream of the request
+    home: int  #: private pool of the request; 0 is the default pool
+    segment: int  #: size of the new segment that it needed
+    largest_free: int  #: largest free block that could have served it: of that stream, pool and size class
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
-    """The cause of an out-of-memory error or of a peak. Sizes are in bytes.
+    """The cause of an out-of-memory error or of a peak. Sizes are in bytes."""
 
-    Parameters
-    ----------
-    device : str
-        The device.
-    capacity : int
-        Its memory; 0 if unknown.
-    entries : int
-        Length of the history.
-    lost : int
-        Entries that the ring buffer dropped.
-    truncated : str
-        What is missing in a truncated file; "" for a complete one.
-    settings : str or None
-        Allocator settings of the recording; None if the file does not contain them.
-    cause : Cause
-        The reason.
-    moment : int
-        The explained moment.
-    use : Use
-        Use of the reserved memory then.
-    request : OomRequest or None
-        The request that failed; None for a peak.
-    errors : tuple of Oom
-        All out-of-memory events of the history, oldest first.
-    counted_errors : int
-        Out-of-memory errors that the statistics count, also before the history.
-    available : int or None
-        Bytes that the program could reserve; None if unknown.
-    peak_ever : int
-        Peak of the live bytes since the statistics were reset.
-    sites : tuple of SiteUse
-        Live memory by site at the moment, most first.
-    pins : tuple of Pins
-        Sites whose blocks hold segments that are mostly free.
-    growth : Growth or None
-        Growth from step to step; None if the history does not repeat.
-    remedies : Remedies or None
-        Replays with other settings; None if none was asked for, or the history is empty.
-    """
-
-    device: str
-    capacity: int
-    entries: int
-    lost: int
-    truncated: str
-    settings: str | None
-    cause: Cause
-    moment: int
-    use: Use
-    request: OomRequest | None
-    errors: tuple[Oom, ...]
-    counted_errors: int
-    available: int | None
-    peak_ever: int
-    sites: tuple[SiteUse, ...]
-    pins: tuple[Pins, ...]
-    growth: Growth | None
-    remedies: Remedies | None
+    device: str  #: the device
+    capacity: int  #: its memory; 0 if unknown
+    entries: int  #: length of the history
+    lost: int  #: entries that the ring buffer dropped
+    truncated: str  #: what is missing in a truncated file; "" for a complete one
+    settings: str | None  #: allocator settings of the recording; None if the file does not contain them
+    cause: Cause  #: the reason
+    moment: int  #: the explained moment
+    use: Use  #: use of the reserved memory then
+    request: OomRequest | None  #: the request that failed; None for a peak
+    errors: tuple[Oom, ...]  #: all out-of-memory events of the history, oldest first
+    counted_errors: int  #: out-of-memory errors that the statistics count, also before the history
+    available: int | None  #: bytes that the program could reserve; None if unknown
+    peak_ever: int  #: peak of the live bytes since the statistics were reset
+    sites: tuple[SiteUse, ...]  #: live memory by site at the moment, most first
+    pins: tuple[Pins, ...]  #: sites whose blocks hold segments that are mostly free
+    growth: Growth | None  #: growth from step to step; None if the history does not repeat
+    remedies: Remedies | None  #: replays with other settings; None if none was asked for, or the history is empty
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields, and their fields, as values that `json.dumps` accepts."""

@@ -15,32 +15,15 @@ _PARAMETERS = re.compile(r"(?<!\boperator)\((?!anonymous namespace\)).*")  # of 
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A part of a report: a heading, sentences, and a table.
+    """A part of a report: a heading, sentences, and a table."""
 
-    Parameters
-    ----------
-    heading : str
-        Its heading.
-    sentences : tuple of str, optional
-        Its sentences.
-    columns : tuple of str, optional
-        Headings of its table. Empty: there is no table.
-    rows : tuple of tuple of str, optional
-        Rows of the table.
-    line : str, optional
-        A line to paste into a shell; "" if there is none.
-    shares : tuple of float, optional
-        A number from 0 to 1 for each row, which a page shows as a bar.
-    text_columns : tuple of int, optional
-        Columns of text, from 0; the others are numbers, which are aligned on the right.
-    """
-
-    heading: str
-    sentences: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-    line: str = ""
-    shares: tuple[float, ...] = ()
+    heading: str  #: its heading
+    sentences: tuple[str, ...] = ()  #: its sentences
+    columns: tuple[str, ...] = ()  #: headings of its table. Empty: there is no table.
+    rows: tuple[tuple[str, ...], ...] = ()  #: rows of the table
+    line: str = ""  #: a line to paste into a shell; "" if there is none
+    shares: tuple[float, ...] = ()  #: a number from 0 to 1 for each row, which a page shows as a bar
+    #: Columns of text, from 0; the others are numbers, which are aligned on the right.
     text_columns: tuple[int, ...] = (0,)
 
 

@@ -56,18 +56,10 @@ class FakeClock:
 
 @dataclass
 class FakeMark:
-    """A tick with a virtual timestamp.
+    """A tick with a virtual timestamp."""
 
-    Parameters
-    ----------
-    tick : int
-        The tick.
-    nanoseconds : int, optional
-        Virtual time at which it was reached; None before that.
-    """
-
-    tick: int
-    nanoseconds: int | None = None
+    tick: int  #: the tick
+    nanoseconds: int | None = None  #: virtual time at which it was reached; None before that
 
 
 @dataclass

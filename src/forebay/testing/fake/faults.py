@@ -12,23 +12,12 @@ class Fault:
     """A scripted failure, raised once.
 
     A test that tries every possible failure ends when the last one is not `hit`.
-
-    Parameters
-    ----------
-    call : str
-        Name of the method that fails; "" for any method.
-    left : int
-        Number of calls that still succeed.
-    error : Exception
-        The error to raise.
-    hit : bool, default False
-        Whether the failure was raised.
     """
 
-    call: str
-    left: int
-    error: Exception
-    hit: bool = False
+    call: str  #: name of the method that fails; "" for any method
+    left: int  #: number of calls that still succeed
+    error: Exception  #: the error to raise
+    hit: bool = False  #: whether the failure was raised
 
 
 class Faults:
