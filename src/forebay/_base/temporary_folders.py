@@ -29,15 +29,7 @@ _LOWEST = 210  # high, so that the descriptors of a program under `forebay run` 
 class LockedFolder:
     """A private folder in TMPDIR or /tmp. Those of processes that were killed are removed before.
 
-    Parameters
-    ----------
-    prefix : str
-        The beginning of its name.
-
-    Raises
-    ------
-    OSError
-        If TMPDIR is not trusted, as its owner could replace the folder, or the folder cannot be made.
+    OSError is raised if TMPDIR is not trusted, as its owner could replace the folder, or the folder cannot be made.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -64,23 +56,7 @@ class LockedFolder:
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Context manager for a private folder in TMPDIR or /tmp, which is deleted at the end.
-
-    Parameters
-    ----------
-    prefix : str
-        The beginning of its name.
-
-    Yields
-    ------
-    pathlib.Path
-        The folder.
-
-    Raises
-    ------
-    OSError
-        As `LockedFolder`.
-    """
+    """Context manager for a private folder in TMPDIR or /tmp, which is deleted at the end. Raises as `LockedFolder`."""
     folder = LockedFolder(prefix)
     try:
         yield folder.path

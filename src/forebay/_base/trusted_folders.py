@@ -50,19 +50,8 @@ def _refuse(path: str | os.PathLike[str], reason: str, number: int = errno.EPERM
 def check_folder(status: os.stat_result, path: str | os.PathLike[str], *, private: bool = False) -> None:
     """Raise PermissionError unless a folder is trusted: see Note [Trusted folders].
 
-    Parameters
-    ----------
-    status : os.stat_result
-        The status of the folder, best of an open descriptor.
-    path : str or os.PathLike
-        The folder, for the text of the error.
-    private : bool, default False
-        Demand that no other user can write to it.
-
-    Raises
-    ------
-    PermissionError
-        If it belongs to another user, or others can replace files in it.
+    It is not if it belongs to another user, or others can replace files in it; if it has to be `private`, also if
+    others can write to it. `status` is best that of an open descriptor; `path` is for the text of the error.
     """
     if not _is_trusted(status.st_uid) or (private and status.st_uid != os.geteuid()):
         _refuse(
@@ -78,19 +67,8 @@ def check_folder(status: os.stat_result, path: str | os.PathLike[str], *, privat
 def check_target(folder: int, name: str, path: str | os.PathLike[str]) -> os.stat_result | None:
     """Return the status of a file that would be replaced, or written if it is a device or a pipe; None: there is none.
 
-    Parameters
-    ----------
-    folder : int
-        Descriptor of the folder.
-    name : str
-        Name of the file in it.
-    path : str or os.PathLike
-        The path, for the text of the error.
-
-    Raises
-    ------
-    PermissionError
-        If the folder is not trusted, or the file belongs to another user and lies in a shared folder.
+    PermissionError is raised if `folder`, a descriptor, is not trusted, or the file belongs to another user and lies in
+    a shared folder. `path` is for the text of the error.
     """
     around = os.fstat(folder)
     try:
@@ -113,22 +91,9 @@ def check_target(folder: int, name: str, path: str | os.PathLike[str]) -> os.sta
 def open_place(path: str | os.PathLike[str], *, create: bool = False) -> tuple[int, str]:
     """Open the folder of a file, following trusted links only, also that of the file itself.
 
-    Parameters
-    ----------
-    path : str or os.PathLike
-        The path of a file, which need not exist.
-    create : bool, default False
-        Make missing folders, in trusted folders.
-
-    Returns
-    -------
-    tuple of int and str
-        A descriptor of the folder, which the caller closes, and the name of the file in it, which is no link.
-
-    Raises
-    ------
-    OSError
-        If a folder does not exist, or a component may not be followed.
+    The file need not exist; `create` makes missing folders, in trusted folders. The result is a descriptor of the
+    folder, which the caller closes, and the name of the file in it, which is no link. OSError is raised if a folder
+    does not exist, or a component may not be followed.
     """
     wanted = Path(path).absolute()
     pending, links = [*reversed(wanted.parts[1:])], 0
@@ -188,11 +153,6 @@ class named_errors:  # noqa: N801 -- used as a function
 
     The error is changed, not replaced, and by no generator: both make cycles of the error and its frames (in Python
     3.12), which keep what the callers of a kernel have on a device until the cycle collector runs.
-
-    Parameters
-    ----------
-    path : str or os.PathLike
-        The path.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -210,26 +170,10 @@ class named_errors:  # noqa: N801 -- used as a function
 
 
 def open_folder(path: str | os.PathLike[str], *, create: bool = False, private: bool = False) -> int:
-    """Open a trusted folder.
+    """Open a trusted folder, and return a descriptor, which the caller closes.
 
-    Parameters
-    ----------
-    path : str or os.PathLike
-        The folder.
-    create : bool, default False
-        Make it and the folders above, if they are missing.
-    private : bool, default False
-        Demand that no other user can write to it; it is made with mode 0700.
-
-    Returns
-    -------
-    int
-        A descriptor, which the caller closes.
-
-    Raises
-    ------
-    OSError
-        If it does not exist, is no folder, or is not trusted.
+    `create` makes it and the folders above, if they are missing. `private` demands that no other user can write to it;
+    it is made with mode 0700. OSError is raised if it does not exist, is no folder, or is not trusted.
     """
     above, name = open_place(path, create=create)
     try:
@@ -261,18 +205,5 @@ def _make(above: int, name: str, path: str | os.PathLike[str], *, private: bool)
 
 
 def make_folder(path: str | os.PathLike[str], *, private: bool = False) -> None:
-    """Make a folder and those above, unless it exists, and check that it is trusted.
-
-    Parameters
-    ----------
-    path : str or os.PathLike
-        The folder.
-    private : bool, default False
-        As of `open_folder`.
-
-    Raises
-    ------
-    OSError
-        As by `open_folder`.
-    """
+    """Make a folder and those above, unless it exists, and check that it is trusted: see `open_folder`."""
     os.close(open_folder(path, create=True, private=private))

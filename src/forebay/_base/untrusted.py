@@ -18,15 +18,7 @@ _UNPRINTABLE = re.compile(
 def printable(text: str) -> str:
     r"""Replace characters that control a terminal or the order of text by their escape sequences.
 
-    Parameters
-    ----------
-    text : str
-        Text from a file, or from a program.
-
-    Returns
-    -------
-    str
-        One line without control characters, bidirectional marks and surrogates.
+    The result is one line without control characters, bidirectional marks and surrogates.
 
     Examples
     --------
@@ -42,14 +34,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """Return the beginning and the end of a text that is longer than `length` characters.
-
-    Parameters
-    ----------
-    text : str
-        The text.
-    length : int
-        The most characters of the result.
+    """Return the beginning and the end of a text that is longer than `length` characters, with "…" between them.
 
     Examples
     --------
@@ -65,15 +50,8 @@ def shortened(text: str, length: int) -> str:
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a regular file for reading.
 
-    Parameters
-    ----------
-    path : str or os.PathLike
-        The file.
-
-    Raises
-    ------
-    OSError
-        If it cannot be opened, or is a directory, a pipe, a socket or a device, which may block or never end.
+    OSError is raised if it cannot be opened, or is a directory, a pipe, a socket or a device, which may block or never
+    end.
     """
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     mode = os.fstat(number).st_mode

@@ -73,32 +73,13 @@ _BY_WEIGHT = (0, 3, 1, 4)  # statuses: of several, the last in this order
 def exit_status(verdicts: Iterable[Verdict]) -> int:
     """Return the exit status for the verdicts of several cards.
 
-    Parameters
-    ----------
-    verdicts : iterable of Verdict
-        The verdicts, at least one.
-
-    Returns
-    -------
-    int
-        4 if one did not finish or used no device memory, else 1 if one does not fit, else 3 if one is tight, else 0.
+    It is 4 if one did not finish or used no device memory, else 1 if one does not fit, else 3 if one is tight, else 0.
     """
     return max((each.status for each in verdicts), key=_BY_WEIGHT.index, default=4)
 
 
 def margin(capacity: int) -> int:
-    """Return the free memory below which a program is tight on a device.
-
-    Parameters
-    ----------
-    capacity : int
-        Memory of the device in bytes.
-
-    Returns
-    -------
-    int
-        0.75 GiB, or 5 % of a device below 8 GiB.
-    """
+    """Return the free bytes below which a program is tight on a device: 0.75 GiB, or 5 % of a device below 8 GiB."""
     return _MARGIN if capacity >= _SMALL_CARD else int(capacity * _SMALL_SHARE)
 
 
@@ -204,19 +185,10 @@ class Judgement:
 
 
 def judge(processes: Sequence[ProcessEvents], devices: Sequence[DeviceEvents]) -> Judgement:
-    """Return the verdict about a program.
+    """Return the verdict about a program from its processes and from what all of them did on each device.
 
-    Parameters
-    ----------
-    processes : sequence of ProcessEvents
-        Its processes, those included that other processes started.
-    devices : sequence of DeviceEvents
-        What all processes together did on each device.
-
-    Returns
-    -------
-    Judgement
-        The verdict: of several reasons, memory that ran out decides before another end, and that before the peaks.
+    Processes that other processes started are included. Of several reasons, memory that ran out decides before another
+    end, and that before the peaks.
     """
     found = _ended(processes)
     if found is not None:

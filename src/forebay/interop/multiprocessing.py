@@ -27,18 +27,8 @@ __all__ = [*multiprocessing.__all__, "rebuild_tensor", "reduce_tensor"]  # noqa:
 def reduce_tensor(tensor: Tensor) -> tuple[Any, ...]:
     """Return the pickle reduction of a tensor: a handle of its shared memory, and its layout.
 
-    As `torch.multiprocessing.reductions.reduce_tensor`. Called by `ForkingPickler`.
-
-    Parameters
-    ----------
-    tensor : Tensor
-        The tensor to send.
-
-    Returns
-    -------
-    tuple
-        A callable and its arguments, as `object.__reduce__` returns them. If the memory cannot be shared, the tensor's
-        own reduction, which copies the data.
+    As `torch.multiprocessing.reductions.reduce_tensor`. Called by `ForkingPickler`. If the memory cannot be shared, the
+    result is the tensor's own reduction, which copies the data.
     """
     storage = tensor.raw_storage
     owned = storage.nbytes == 0 or storage.block is not None or ipc_memory.was_received(storage)
@@ -51,26 +41,7 @@ def reduce_tensor(tensor: Tensor) -> tuple[Any, ...]:
 def rebuild_tensor(
     sent: ipc_memory.StorageHandle, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], offset: int
 ) -> Tensor:
-    """Return the received tensor. Opens the device.
-
-    Parameters
-    ----------
-    sent : Sent
-        The handle of the sender's memory.
-    dtype : numpy.dtype
-        The element type.
-    shape : tuple of int
-        The size of each dimension.
-    strides : tuple of int
-        Bytes between neighbouring elements of each dimension.
-    offset : int
-        Bytes from the beginning of the memory to the first element.
-
-    Returns
-    -------
-    Tensor
-        A tensor over the sender's memory.
-    """
+    """Return the received tensor, over the sender's memory. Opens the device. Strides and offset are in bytes."""
     storage = ipc_memory.receive(sent)
     return Tensor(storage, dtype, shape, strides, offset)
 

@@ -81,28 +81,12 @@ def launch(
     program: Sequence[str], real: Sequence[str], *, environment: Mapping[str, str] | None = None,
     size: str = "", dies_with_parent: bool = True, **options: Any,
 ) -> Launched:  # fmt: skip
-    """Start a program with private changes.
+    """Start a program with private changes. Folders in `real` it changes for real.
 
-    Parameters
-    ----------
-    program : sequence of str
-        The executable file and its arguments.
-    real : sequence of str
-        Folders that the program changes for real.
-    environment : Mapping of str to str, optional
-        The environment of the program, by default that of this process.
-    size : str, optional
-        What changes may take in a mount namespace, such as "4g"; by default half of the memory that the process may
-        use.
-    dies_with_parent : bool, default True
-        End the program when the thread that calls this ends without having waited for it.
-    **options
-        Arguments of subprocess.Popen.
-
-    Raises
-    ------
-    ForebayError
-        If the environment variable FOREBAY_REHEARSAL asks for what is not possible.
+    `environment` is by default that of this process. `size` is what changes may take in a mount namespace, such as
+    "4g"; by default half of the memory that the process may use. `dies_with_parent` ends the program when the thread
+    that calls this ends without having waited for it. The options are arguments of subprocess.Popen. ForebayError is
+    raised if the environment variable FOREBAY_REHEARSAL asks for what is not possible.
     """
     given = dict(os.environ if environment is None else environment)
     wanted = given.get(MECHANISM, "") or "auto"

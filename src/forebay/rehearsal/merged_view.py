@@ -26,12 +26,7 @@ _PIECE = 1 << 20
 class MergedView:
     """The tree that a program sees.
 
-    Parameters
-    ----------
-    folder : str
-        The private folder, with `upper` and `deleted` inside.
-    real : list of str
-        Folders that are not redirected.
+    `folder` is the private folder, with `upper` and `deleted` inside; folders in `real` are not redirected.
     """
 
     def __init__(self, folder: str, real: list[str]) -> None:

@@ -43,14 +43,8 @@ class MountPlan:
 def make_plan(real: Iterable[str], *, privileged: bool | None = None, mounts: list[Mount] | None = None) -> MountPlan:
     """Return the plan for this process. Raises Unsupported if folders that the user may change would stay real.
 
-    Parameters
-    ----------
-    real : iterable of str
-        Folders that stay real, such as that of the report.
-    privileged : bool, optional
-        Whether this process may mount; found out by default.
-    mounts : list of Mount, optional
-        The mounts, by default those of this process.
+    Folders in `real`, such as that of the report, shall. By default, `privileged` (whether this process may mount) is
+    found out, and `mounts` are those of this process.
     """
     privileged = may_mount() if privileged is None else privileged
     found = visible_mounts(read_mounts() if mounts is None else mounts)

@@ -30,14 +30,8 @@ _PIECE = 1 << 20
 def choose(changes: list[Change], kept: Callable[[str], bool], replaced: Callable[[str], bool]) -> list[Change]:
     """Return the new files, folders and links to create.
 
-    Parameters
-    ----------
-    changes : list of Change
-        All changes.
-    kept : callable
-        Returns True for the path of a file that is created whatever it contains.
-    replaced : callable
-        Returns True for the path of a file that is written even if it exists.
+    `kept` returns True for the path of a file that is created whatever it contains, and `replaced` for that of a file
+    that is written even if it exists.
     """
     new = [each for each in changes if each.kind == "new" or (each.kind == "changed" and replaced(each.path))]
     texts = {each.path: kept(each.path) or _is_text(each) for each in new if stat.S_ISREG(each.mode)}

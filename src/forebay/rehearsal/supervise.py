@@ -51,10 +51,7 @@ class Rehearsal:
     def run(self, program: Sequence[str]) -> tuple[int, FilesReport, dict[str, str]]:
         """Run a program, as a shell would, until it ends.
 
-        Returns
-        -------
-        tuple
-            Its status, negative for a signal; the report; and why new files could not be created, by path.
+        Return its status, negative for a signal; the report; and why new files could not be created, by path.
         """
         launched = launch(program, self.real, size=self.size)
         try:

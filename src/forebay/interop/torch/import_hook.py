@@ -37,15 +37,7 @@ class _Loader(Loader):
 
 
 class ImportHook(MetaPathFinder):
-    """A finder that calls a function after the import of one module.
-
-    Parameters
-    ----------
-    name : str
-        The full name of the module.
-    after : callable
-        Is called with the module when it has been executed.
-    """
+    """A finder that calls `after` with the module of the full name `name`, when that has been executed."""
 
     def __init__(self, name: str, after: Callable[[ModuleType], object]) -> None:
         self._name, self._after = name, after

@@ -37,10 +37,7 @@ def close_unless_replaced(connection: socket.socket, identity: Identity) -> None
 class Exchange:
     """One client: its request, which may come in parts, and then the reply, which it may read slowly.
 
-    Parameters
-    ----------
-    connection : socket.socket
-        The connection, which belongs to the exchange from now on.
+    The connection belongs to the exchange from now on.
     """
 
     def __init__(self, connection: socket.socket) -> None:

@@ -64,12 +64,8 @@ METRICS = (*_OF_DEVICE, *_OF_SENSORS, _RESIDENT, _PROCESSES)
 def samples(processes: Iterable[ProcessFigures], gpus: Iterable[MachineGpu] = ()) -> Iterator[Sample]:
     """Yield the values of all metrics that are known.
 
-    Parameters
-    ----------
-    processes : iterable of ProcessFigures
-        Figures of processes, which have the labels pid, program, device, name and emulated.
-    gpus : iterable of MachineGpu, optional
-        The machine's GPUs, which have the same labels; the name is the UUID.
+    Those of processes have the labels pid, program, device, name and emulated; those of the machine's GPUs have the
+    same labels, and the name is the UUID.
     """
     number = 0
     for process in processes:

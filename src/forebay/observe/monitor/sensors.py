@@ -28,13 +28,7 @@ class MachineGpu:
 
 
 def read(sensors: Sensors) -> Readings:
-    """Read all sensors of a device; those that fail are None.
-
-    Parameters
-    ----------
-    sensors : Sensors
-        The device's sensors.
-    """
+    """Read all sensors of a device; those that fail are None."""
     used, total = _or_none(sensors.memory) or (None, None)
     busy = _or_none(sensors.busy)
     return Readings(
@@ -48,13 +42,7 @@ def read(sensors: Sensors) -> Readings:
 
 
 def machine_gpus() -> list[MachineGpu]:
-    """Return the GPUs that NVIDIA's or AMD's library lists. Opens no device.
-
-    Returns
-    -------
-    list of MachineGpu
-        The GPUs; empty without a library, or if its driver cannot be reached.
-    """
+    """Return the GPUs that NVIDIA's or AMD's library lists; none if its driver cannot be reached. Opens no device."""
     libraries: tuple[Callable[[], Telemetry], ...] = (nvml.Nvml, amdsmi.Amdsmi)
     loaded = [telemetry for library in libraries if (telemetry := _or_none(library)) is not None]
     return [gpu for telemetry in loaded for gpu in _gpus(telemetry)]

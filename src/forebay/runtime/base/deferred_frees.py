@@ -74,14 +74,9 @@ class DeferredFrees(Generic[_T]):
     """Items in one FIFO for each queue, or in one FIFO for all, ordered by the ticks that they wait for.
 
     The iterators yield each item that can be freed, and remove it when the next one is requested: an item whose free
-    was interrupted is yielded again.
-
-    Parameters
-    ----------
-    order : callable
-        Creates the set of FIFOs, whose iteration order is the order in which they are visited.
-    one_fifo : bool
-        Free in the order of `add` across all queues: Note [Pinned frees are in one order].
+    was interrupted is yielded again. `order` creates the set of FIFOs, whose iteration order is the order in which they
+    are visited. With `one_fifo`, items are freed in the order of `add` across all queues: Note [Pinned frees are in one
+    order].
     """
 
     def __init__(self, order: Callable[[], OrderedSet[int]] = set[int], *, one_fifo: bool = False) -> None:

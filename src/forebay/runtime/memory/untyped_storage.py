@@ -64,15 +64,7 @@ class StorageBase:
     def of(cls, storage: Storage) -> Self:
         """Return the program's object for a tensor's storage, which is always of one class. Used by the runtime.
 
-        Parameters
-        ----------
-        storage : Storage
-            The storage.
-
-        Raises
-        ------
-        ForebayError
-            If the tensor lost its storage.
+        It is the object that the program has, or a new one. ForebayError is raised if the tensor lost its storage.
         """
         found = _of_tensors.get(storage)
         if found is None:
@@ -85,35 +77,15 @@ class StorageBase:
 
     @classmethod
     def borrowed(cls, opened: OpenDevice, nbytes: int, address: int) -> Self:
-        """Return a storage of memory that the caller keeps alive. Used by the runtime.
-
-        Parameters
-        ----------
-        opened : OpenDevice
-            The device.
-        nbytes : int
-            Size in bytes.
-        address : int
-            Address of the memory.
-        """
+        """Return a storage of memory that the caller keeps alive. Used by the runtime."""
         made = cls.__new__(cls)
         made._begin(opened, nbytes, address, None, owned=False)  # noqa: SLF001 -- the constructor's second half
         return made
 
     def part(self, start: int, nbytes: int) -> Self:
-        """Return a storage of some of the bytes, which keeps this memory alive. Used by the runtime.
+        """Return a storage of some of the bytes, which cannot be resized. Used by the runtime.
 
-        Parameters
-        ----------
-        start : int
-            The first byte.
-        nbytes : int
-            The number of bytes.
-
-        Returns
-        -------
-        StorageBase
-            The storage, which cannot be resized.
+        It keeps this memory alive.
         """
         made = type(self).__new__(type(self))
         made._begin(self._opened, nbytes, self.data_ptr() + start, self._owner, owned=False)  # noqa: SLF001 -- as above
@@ -193,24 +165,12 @@ class StorageBase:
         return found
 
     def replace_memory(self, made: Storage) -> None:
-        """Use other memory. Tensors that were made while there was more cannot use it until it has that size again.
-
-        Parameters
-        ----------
-        made : Storage
-            The memory.
-        """
+        """Use other memory. Tensors that were made while there was more cannot use it until it has that size again."""
         self._nbytes, self._address, self._owner, self.owned = made.nbytes, made.address, made.owner, True
         self._update()
 
     def own(self, block: AnyBlock) -> None:
-        """Keep a block of the device's allocator alive, whose memory this is.
-
-        Parameters
-        ----------
-        block : Block
-            The block.
-        """
+        """Keep a block of the device's allocator alive, whose memory this is."""
         self._owner, self.owned = block, True
         self._update()
 
@@ -221,13 +181,7 @@ class StorageBase:
         return owner
 
     def forbid_access(self, message: str | None) -> None:
-        """Make every access to the address raise ForebayError, here and in all tensors.
-
-        Parameters
-        ----------
-        message : str or None
-            Text of the error; None permits access again.
-        """
+        """Make every access to the address raise ForebayError, here and in all tensors; None permits it again."""
         self._message = message
         self._update()
 
@@ -239,10 +193,7 @@ class StorageBase:
     def use_count(self) -> int:
         """Return the number of tensors over this memory, and 1 for this object.
 
-        Returns
-        -------
-        int
-            Other references to the memory, such as NumPy arrays and queued work, are counted, too.
+        Other references to the memory, such as NumPy arrays and queued work, are counted, too.
         """
         return 1 + sum(max(_count_references(reference) - _OWN_REFERENCES, 0) for reference, _ in self._in_use)
 

@@ -67,12 +67,7 @@ class Trial:
 class Replays:
     """Histories that are ready for replays.
 
-    Parameters
-    ----------
-    snapshots : iterable of Snapshot
-        The recordings.
-    capacity : int, optional
-        Bytes that each program could reserve; by default as `available_memory` returns it.
+    `capacity` is what each program could reserve, in bytes; by default as `available_memory` returns it.
     """
 
     def __init__(self, snapshots: Iterable[Snapshot], capacity: int | None = None) -> None:

@@ -22,19 +22,10 @@ _CUT = Frame("", "… (outer frames)", 0)
 
 
 def held_stacks(snapshot: Snapshot, moment: int | None = None) -> list[tuple[tuple[Frame, ...], int]]:
-    """Return the bytes that were live at a moment by stack, outermost frame first.
+    """Return the requested bytes that were live at a moment by stack, outermost frame first; most bytes first.
 
-    Parameters
-    ----------
-    snapshot : Snapshot
-        The snapshot.
-    moment : int, optional
-        A number of history entries; by default the first moment of the peak.
-
-    Returns
-    -------
-    list of tuple
-        Frames and requested bytes, most bytes first. A stack has at most 200 frames, the innermost ones.
+    The moment is a number of history entries; by default the first moment of the peak. A stack has at most 200 frames,
+    the innermost ones.
     """
     timeline = reconstruct(snapshot)
     held = timeline.allocations

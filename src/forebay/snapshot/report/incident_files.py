@@ -25,24 +25,10 @@ _log = logging.getLogger("forebay")
 class IncidentFiles:
     """A folder of snapshots and explanations, of which a process writes a limited number.
 
-    Parameters
-    ----------
-    folder : str or os.PathLike
-        The folder, which is created.
-    suffix : str
-        Suffix of the snapshots, such as ".forebay".
-    limit : int
-        Number of snapshots to write; later ones are only counted. A program that tries until memory suffices can run
-        out of memory a thousand times.
-    replay : bool
-        Find settings that would have helped by replays of the history.
-
-    Raises
-    ------
-    ValueError
-        If `limit` is negative.
-    OSError
-        If no file can be created in the folder.
+    The folder is created; OSError is raised if no file can be created in it. `suffix` is that of the snapshots, such as
+    ".forebay". Snapshots beyond `limit`, which ValueError refuses if it is negative, are only counted: a program that
+    tries until memory suffices can run out of memory a thousand times. With `replay`, settings that would have helped
+    are found by replays of the history.
     """
 
     def __init__(self, folder: str | os.PathLike[str], suffix: str, limit: int, replay: bool) -> None:
@@ -62,20 +48,9 @@ class IncidentFiles:
     def write(self, reason: str, device: str, write: Callable[[Path], Snapshot]) -> Path | None:
         """Write a snapshot and its explanation. Never raises an Exception: an error is a warning.
 
-        Parameters
-        ----------
-        reason : str
-            The reason, for the name of the files: "oom", "exit" or "signal".
-        device : str
-            The device, for the name of the files.
-        write : callable
-            Function that writes the snapshot to a path, atomically, and returns it.
-
-        Returns
-        -------
-        pathlib.Path or None
-            The snapshot. None if the limit is reached, after an error, or if this thread is writing already: writing
-            can itself run out of memory.
+        The names of the files have the reason, which is "oom", "exit" or "signal", and the device. `write` writes the
+        snapshot to a path, atomically, and returns it. The result is None if the limit is reached, after an error, or
+        if this thread is writing already: writing can itself run out of memory.
         """
         if getattr(self._thread, "writing", False):
             return None

@@ -46,19 +46,8 @@ class Image:
 def compile_program(program: Program, capability: tuple[int, int]) -> Image:
     """Return the program compiled for a device, from the cache on disk if it was compiled before.
 
-    Parameters
-    ----------
-    program : Program
-        The program.
-    capability : tuple of int
-        Compute capability of the device.
-
-    Raises
-    ------
-    Unsupported
-        If NVRTC is not installed or has no architecture that the device can run.
-    DeviceError
-        If the program is invalid. The text contains the compiler's messages.
+    Unsupported is raised if NVRTC is not installed or has no architecture that the device can run, and DeviceError,
+    whose text contains the compiler's messages, if the program is invalid.
     """
     api = _nvrtc()
     version = _check(api.nvrtcVersion(), "nvrtcVersion")

@@ -15,14 +15,7 @@ _WORD = struct.Struct("=Q")
 def launch_set_condition(queue: KernelQueue, condition: int, address: int) -> None:
     """Queue the assignment of a byte to the condition of a conditional node.
 
-    Parameters
-    ----------
-    queue : CudaQueue
-        The queue, which is captured.
-    condition : int
-        The driver's handle.
-    address : int
-        Address of the byte, which is read when the kernel runs.
+    The queue is captured. `condition` is the driver's handle; the byte at `address` is read when the kernel runs.
     """
     function = queue.context.modules.own_function(("condition",), "set_condition", lambda: own_program("condition.cu"))
     launch_packed(queue, function, (1, 1, 1), (1, 1, 1), [_WORD.pack(condition), _WORD.pack(address)])

@@ -38,15 +38,8 @@ _HEADER, _AXIS = 96, 16  # bytes
 def launch_draw(queue: KernelQueue, draw: Draw, source: int = 0) -> None:
     """Queue a random fill.
 
-    Parameters
-    ----------
-    queue : CudaQueue
-        The queue.
-    draw : Draw
-        The fill.
-    source : int, default 0
-        Address, for the device, of a seed and an offset (two 64-bit integers), which the kernel reads when it runs. The
-        draw's seed is not used then, and its offset is added to this one.
+    `source` is 0 or the address, for the device, of a seed and an offset (two 64-bit integers), which the kernel reads
+    when it runs. The draw's seed is not used then, and its offset is added to this one.
     """
     packed = pack_draw(draw)
     if not is_valid_draw(packed) or len(draw.axes) > MAX_AXES:

@@ -40,12 +40,7 @@ class Modules:
     def function(self, program: Program, name: str) -> Function:
         """Return a kernel of a program, which is compiled and loaded if it was not before.
 
-        Parameters
-        ----------
-        program : Program
-            The program.
-        name : str
-            Name of the kernel: that of an ``extern "C"`` function, or one of the program's templates.
+        Its name is that of an ``extern "C"`` function, or one of the program's templates.
         """
         context = self._context
         with self._lock:
@@ -56,17 +51,7 @@ class Modules:
             return Function(context, name, int(check(found, "cuModuleGetFunction", context.name)))
 
     def own_function(self, key: Hashable, name: str, make: Callable[[], Program]) -> Function:
-        """Return the kernel of one of forebay's programs. `make` returns the program if the key is new.
-
-        Parameters
-        ----------
-        key : hashable
-            What identifies the program.
-        name : str
-            Name of the kernel.
-        make : callable
-            Function that returns the program.
-        """
+        """Return the kernel of one of forebay's programs. `make` returns the program if the key is new."""
         found = self._own.get(key)
         if found is None:
             found = self._own[key] = self.function(make(), name)

@@ -51,19 +51,8 @@ def launch_strided_copy(queue: CopyQueue, copy: StridedCopy) -> None:
 
     A kernel cannot access host memory that is not pinned. The elements of such a source are copied to the device at
     once; for such a destination the function returns when the copy is complete. Memory of another device is accessed
-    directly if the hardware permits it.
-
-    Parameters
-    ----------
-    queue : CudaQueue
-        The queue.
-    copy : StridedCopy
-        The copy.
-
-    Raises
-    ------
-    Unsupported
-        If the destination is memory of a device that kernels of this one cannot access.
+    directly if the hardware permits it; Unsupported is raised if the destination is memory that kernels of this device
+    cannot access.
     """
     simplified = simplify_strided_copy(copy)
     queue.check_usable()

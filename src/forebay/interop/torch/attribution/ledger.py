@@ -31,15 +31,7 @@ _SCANS = 4  # errors, and twice the backward passes, after which all objects are
 
 
 class Ledger:
-    """The allocations of a program, from `start` to `stop`.
-
-    Attributes
-    ----------
-    devices : dict of OpenDevice to DeviceUse
-        The records by device.
-    phases : Phases
-        Where the program is.
-    """
+    """The allocations of a program by device, from `start` to `stop`."""
 
     def __init__(self) -> None:
         self.devices: dict[OpenDevice, DeviceUse] = {}

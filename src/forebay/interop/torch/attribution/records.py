@@ -43,12 +43,9 @@ class Record:
 class DeviceUse:
     """The live records of a device, and those that were alive at its peak: Note [Records of the peak].
 
-    Attributes
-    ----------
-    freed : list of Record
-        Gets the record of each memory that PyTorch frees, at any point of the program: Note [Storages are deleted in
-        one step]. The next call takes them into account, which nothing can tell from doing so at once: no number is
-        given and no peak is reached in between.
+    `freed` gets the record of each memory that PyTorch frees, at any point of the program: Note [Storages are deleted
+    in one step]. The next call takes them into account, which nothing can tell from doing so at once: no number is
+    given and no peak is reached in between.
     """
 
     def __init__(self, place: int = 0, capacity: int = 0) -> None:

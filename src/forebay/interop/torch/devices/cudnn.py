@@ -14,12 +14,8 @@ __all__ = ["replace_cudnn"]
 def replace_cudnn(names: NameReplacements, undo: ExitStack) -> None:
     """Disable cuDNN, which PyTorch's C++ code would ask for the properties of a real GPU.
 
-    Parameters
-    ----------
-    names : NameReplacements
-        Receives the names of Python. `torch.backends.cudnn.enabled` is False, and a program cannot set it.
-    undo : ExitStack
-        Receives the call that restores the setting.
+    `torch.backends.cudnn.enabled` is False, and a program cannot set it. `undo` receives the call that restores the
+    setting.
     """
     names.replace(torch.backends.cudnn, "is_acceptable", _is_acceptable)
     if not torch._C._has_cudnn:

@@ -72,13 +72,7 @@ def host_generator(device: torch.device, given: torch.Generator | None = None) -
 
 
 class EmulatedGenerator(_HostGenerator):  # type: ignore[misc, valid-type]  # its type is unknown where PyTorch is not installed
-    """Generator of an emulated CUDA device.
-
-    Parameters
-    ----------
-    device : torch.device or str or int
-        The device.
-    """
+    """Generator of an emulated CUDA device."""
 
     emulated: Generator
 

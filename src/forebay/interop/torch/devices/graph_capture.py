@@ -64,19 +64,9 @@ def capturable(
 ) -> Callable[..., Any]:
     """Return a kernel that records its calls in a graph while one is captured.
 
-    Parameters
-    ----------
-    kernel : callable
-        The kernel.
-    written : dict of int to str
-        Positions and names of the arguments that it writes.
-    waits : callable, optional
-        Return True for arguments with which the operator waits for the current stream. A capture then fails.
-
-    Returns
-    -------
-    callable
-        The kernel with recording. Without values, an empty function is recorded, so that the graph has work.
+    `written` has the positions and names of the arguments that it writes. `waits` returns True for arguments with which
+    the operator waits for the current stream; a capture then fails. Without values, an empty function is recorded, so
+    that the graph has work.
     """
 
     def run(*args: Any, **keywords: Any) -> Any:
@@ -106,12 +96,7 @@ def capturable(
 def run_or_capture(function: Callable[[], object], written: Iterable[torch.UntypedStorage]) -> None:
     """Run a function that allocates nothing, and record it in the graph that the current stream captures, if any.
 
-    Parameters
-    ----------
-    function : callable
-        The function, which runs again in each replay.
-    written : iterable of torch.UntypedStorage
-        The values that it writes.
+    The function runs again in each replay; `written` are the values that it writes.
     """
     if capture_state.active and not _thread.inside:
         queue = current_stream_for(open_torch_device(None)).queue

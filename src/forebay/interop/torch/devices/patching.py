@@ -74,13 +74,7 @@ def is_patched() -> bool:
 
 
 class Patch:
-    """A replacement of PyTorch's CUDA devices by emulated ones, which runs from `start` to `stop`.
-
-    Parameters
-    ----------
-    mode : {"compute", "shapes"}, default "compute"
-        As for `patch`.
-    """
+    """A replacement of PyTorch's CUDA devices by emulated ones, which runs from `start` to `stop`: see `patch`."""
 
     def __init__(self, mode: values.Mode = "compute") -> None:
         self._mode = mode

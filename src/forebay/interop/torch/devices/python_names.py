@@ -17,31 +17,14 @@ class NameReplacements:
         self._undo: list[tuple[object, str, object]] = []
 
     def replace(self, owner: object, name: str, new: object) -> None:
-        """Set an attribute, and keep the old one.
-
-        Parameters
-        ----------
-        owner : module or class
-            The owner of the attribute.
-        name : str
-            Its name, which need not exist.
-        new : object
-            Its new value.
-        """
+        """Set an attribute, which need not exist, and keep the old one."""
         self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, new)
 
     def replace_module(self, theirs: types.ModuleType, ours: types.ModuleType, skip: Collection[str] = ()) -> None:
         """Replace the functions and classes that a module defines by those of the same name of another one.
 
-        Parameters
-        ----------
-        theirs : module
-            PyTorch's module.
-        ours : module
-            Forebay's module.
-        skip : collection of str
-            Names that stay.
+        Names in `skip` stay.
         """
         package = theirs.__name__.rpartition(".")[0] or theirs.__name__
         for name, value in [*vars(theirs).items()]:

@@ -42,10 +42,7 @@ class _Table(ctypes.Structure):
 def replace_reducer_timers(undo: ExitStack) -> None:
     """Let reducers for CUDA devices use the timer of the CPU, if this build of PyTorch has one for CUDA.
 
-    Parameters
-    ----------
-    undo : ExitStack
-        Receives the call that restores the registry.
+    `undo` receives the call that restores the registry.
     """
     creators = _creators()
     if _CPU in creators and _CUDA in creators:

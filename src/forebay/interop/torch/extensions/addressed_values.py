@@ -27,24 +27,9 @@ _lock = threading.Lock()
 def values_at(address: int | None, dtype: torch.dtype, *shape: int) -> torch.Tensor:
     """Return a tensor over the values at an address of an emulated device or of managed memory.
 
-    Parameters
-    ----------
-    address : int or None
-        The address. It may be null for no elements.
-    dtype : torch.dtype
-        Type of the elements.
-    *shape : int
-        Shape of the tensor.
-
-    Returns
-    -------
-    torch.Tensor
-        The contiguous tensor, on the CPU or, if no values are computed, on the meta device.
-
-    Raises
-    ------
-    DeviceError
-        If an element is outside the memory of the devices, or the address is not a multiple of the element's size.
+    It is contiguous, on the CPU or, if no values are computed, on the meta device. The address may be null for no
+    elements. DeviceError is raised if an element is outside the memory of the devices, or the address is not a multiple
+    of the element's size.
     """
     device = values.device()
     nbytes = torch.Size(shape).numel() * dtype.itemsize
@@ -79,19 +64,8 @@ def memory_of_address(address: int | None) -> EmulatedMemory | None:
 def allocate_managed(nbytes: int) -> int:
     """Allocate managed memory of CUDA, which is memory of the host, for the rest of the process.
 
-    Parameters
-    ----------
-    nbytes : int
-        Size in bytes.
-
-    Raises
-    ------
-    MemoryError
-        If the host's address space has no room for it.
-
-    Notes
-    -----
     The memory takes room in the host as it is written, and none of the device. PyTorch does not count it either.
+    MemoryError is raised if the host's address space has no room for it.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_NO_RESERVATION if sys.platform == "linux" else 0)
     try:

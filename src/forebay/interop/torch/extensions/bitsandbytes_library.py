@@ -47,19 +47,9 @@ _CachedFunction = type(cache(len))
 class BitsandbytesLibrary:
     """The library that bitsandbytes calls: its own one, except while devices are emulated.
 
-    Parameters
-    ----------
-    own : object
-        What bitsandbytes has loaded: a library, or an object whose functions raise its error.
-    host : object
-        A library with the functions for the CPU.
-
-    Attributes
-    ----------
-    is_emulating : bool
-        Whether the functions are those for emulated devices.
-    compiled_with_cuda : bool
-        Whether there are functions for CUDA, as bitsandbytes asks.
+    `own` is what bitsandbytes has loaded: a library, or an object whose functions raise its error. `host` is a library
+    with the functions for the CPU. `is_emulating` tells whether the functions are those for emulated devices, and
+    `compiled_with_cuda`, which bitsandbytes reads, whether there are functions for CUDA.
     """
 
     def __init__(self, own: Any, host: Any) -> None:
@@ -130,10 +120,7 @@ def _compute(function: LibraryFunction, args: list[Any]) -> None:
 def replace_bitsandbytes(undo: ExitStack) -> None:
     """Let bitsandbytes use emulated devices, whether the program has imported it or imports it later.
 
-    Parameters
-    ----------
-    undo : ExitStack
-        Receives the calls that let it use its own library again.
+    `undo` receives the calls that let it use its own library again.
     """
     log = logging.getLogger(_LOADER)
     undo.callback(log.removeFilter, _keeps_message)

@@ -21,23 +21,10 @@ _NEGATIVE = 8  # the bit of the sign
 
 
 def quantize(source: torch.Tensor, levels: torch.Tensor | str, block: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize numbers.
+    """Return the codes of numbers of shape (n,), and the largest absolute value of each block.
 
-    Parameters
-    ----------
-    source : torch.Tensor, shape (n,)
-        The numbers.
-    levels : torch.Tensor, shape (256,), or {"nf4", "fp4"}
-        The levels of codes of 8 bits in order, or the name of those of 4 bits.
-    block : int
-        Elements of a block.
-
-    Returns
-    -------
-    codes : torch.Tensor of torch.uint8
-        The codes: one to a byte, or two to a byte if they have 4 bits.
-    absmax : torch.Tensor
-        The largest absolute value of each block.
+    `levels` are the levels of codes of 8 bits in order, of shape (256,), or the name of those of 4 bits, "nf4" or
+    "fp4". Codes are of uint8: one to a byte, or two to a byte if they have 4 bits. `block` is a number of elements.
     """
     blocks = _in_blocks(source.float(), block)
     absmax = absmax_of_rows(blocks)
@@ -56,26 +43,7 @@ def quantize(source: torch.Tensor, levels: torch.Tensor | str, block: int) -> tu
 def dequantize(
     codes: torch.Tensor, absmax: torch.Tensor, levels: torch.Tensor | str, block: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Dequantize codes.
-
-    Parameters
-    ----------
-    codes : torch.Tensor of torch.uint8, shape (n,)
-        The codes, one to a byte.
-    absmax : torch.Tensor
-        The largest absolute value of each block.
-    levels : torch.Tensor or {"nf4", "fp4"}
-        The levels, or the name of those of 4 bits.
-    block : int
-        Elements of a block.
-    dtype : torch.dtype
-        Type of the result.
-
-    Returns
-    -------
-    torch.Tensor, shape (n,)
-        The numbers.
-    """
+    """Return the numbers, of shape (n,), of codes of uint8, one to a byte: see `quantize`."""
     table = _table(levels) if isinstance(levels, str) else levels
     scales = absmax.repeat_interleave(block)[: codes.numel()]
     return table[codes.int()].mul_(scales).to(dtype)

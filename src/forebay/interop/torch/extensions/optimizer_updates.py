@@ -44,24 +44,11 @@ def update(
     name: str, parameter: torch.Tensor, gradient: torch.Tensor, states: list[torch.Tensor], hyper: Hyperparameters,
     norm: torch.Tensor | None = None, max_norm: float = 0.0, parameter_norm: float = 0.0,
 ) -> None:  # fmt: skip
-    """Take a step with states of 32 bits.
+    """Take a step with states of 32 bits: change the parameter and the states, all of shape (n,).
 
-    Parameters
-    ----------
-    name : str
-        Name of the optimizer, in `OPTIMIZERS`.
-    parameter, gradient : torch.Tensor, shape (n,)
-        The parameter, which is changed, and its gradient.
-    states : list of torch.Tensor, shape (n,)
-        The states, which are changed: one, for Adam two, for AdEMAMix its first, second and slow moments.
-    hyper : Hyperparameters
-        The hyperparameters.
-    norm : torch.Tensor, shape (1,), or None
-        Receives the sum of squares of the update, if `max_norm` is positive; of Lion the sum of its state.
-    max_norm : float, optional
-        The update's norm is at most this multiple of the parameter's; 0 for no limit.
-    parameter_norm : float, optional
-        Norm of the parameter.
+    `name` is in `OPTIMIZERS`. There is one state, for Adam two, for AdEMAMix its first, second and slow moments. If
+    `max_norm` is not 0, the update's norm is at most this multiple of `parameter_norm`, and `norm`, of shape (1,),
+    receives the sum of squares of the update; of Lion the sum of its state.
     """
     dtype = gradient.dtype
     scaled = (gradient.float() * hyper.gradient_scale).to(dtype).float()
@@ -87,18 +74,9 @@ def update(
 def update_quantized(
     name: str, parameter: torch.Tensor, gradient: torch.Tensor, states: list[QuantizedState], hyper: Hyperparameters
 ) -> None:
-    """Take a step with states of 8 bits.
+    """Take a step with states of 8 bits: change the states, and the parameter, of shape (n,).
 
-    Parameters
-    ----------
-    name : str
-        Name of the optimizer, in `OPTIMIZERS`.
-    parameter, gradient : torch.Tensor, shape (n,)
-        The parameter, which is changed, and its gradient.
-    states : list of QuantizedState
-        The states, which are changed.
-    hyper : Hyperparameters
-        The hyperparameters.
+    `name` is in `OPTIMIZERS`.
     """
     given = gradient.float()
     scaled = given * hyper.gradient_scale

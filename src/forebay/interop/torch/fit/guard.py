@@ -24,16 +24,10 @@ _SELF = os.path.abspath(__file__)  # noqa: PTH100 -- pathlib is slow to import
 
 @contextmanager
 def guarded(group: int, marker: str, folder: str) -> Iterator[None]:
-    """Context manager: if this process is killed, so are those of a program.
+    """Context manager: if this process is killed, so are those of a program, and `folder` is removed.
 
-    Parameters
-    ----------
-    group : int
-        The process group of the program.
-    marker : str
-        A variable and its value, which the processes of this program have in their environment and no others.
-    folder : str
-        A folder to remove with them.
+    `group` is the process group of the program; `marker` a variable and its value, which the processes of this program
+    have in their environment and no others.
     """
     command = [sys.executable, "-I", "-S", _SELF, str(group), marker, folder]
     null = subprocess.DEVNULL
@@ -49,10 +43,7 @@ def guarded(group: int, marker: str, folder: str) -> Iterator[None]:
 def kill_program(group: int, marker: str) -> None:
     """Kill the processes of a program, also those that left its process group, as the workers of torchrun do.
 
-    Parameters
-    ----------
-    group, marker : int and str
-        As of `guarded`. Processes are found by the marker on Linux only.
+    These are found by the marker, on Linux only: see `guarded`.
     """
     for _ in range(_MOST):
         with suppress(ProcessLookupError, PermissionError):  # PermissionError: macOS, of a group of zombies

@@ -20,26 +20,9 @@ class TooLong(Exception):
 def wait(process: subprocess.Popen[bytes], timeout: float | None, look: Callable[[], None], interval: float) -> bytes:
     """Wait for the end of a program and of the processes that hold its output open.
 
-    Parameters
-    ----------
-    process : subprocess.Popen
-        The program, with a pipe as its standard output.
-    timeout : float or None
-        Seconds that it may take.
-    look : callable
-        Called at each interval while the program runs.
-    interval : float
-        Seconds.
-
-    Returns
-    -------
-    bytes
-        The end of its output, `TAIL` bytes at most: a program may print for days.
-
-    Raises
-    ------
-    TooLong
-        If it takes longer.
+    The standard output of `process` is a pipe; the result is its end, `TAIL` bytes at most: a program may print for
+    days. `look` is called at each `interval` (seconds) while the program runs. TooLong is raised after `timeout`
+    seconds.
     """
     now = time.monotonic()
     end, next_look, tail = None if timeout is None else now + timeout, now, b""

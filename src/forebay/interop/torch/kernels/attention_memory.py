@@ -40,18 +40,8 @@ def numbers(opened: OpenDevice, length: int | None, dtype: torch.dtype, first: i
 def efficient_workspace(dtype: torch.dtype, queries: tuple[int, int, int, int], keys: int, value_size: int) -> int:
     """Return the bytes of the accumulators of the efficient backward pass.
 
-    Their tiles depend on the sizes of the heads.
-
-    Parameters
-    ----------
-    dtype : torch.dtype
-        Type of the elements.
-    queries : tuple of int
-        Sequences, heads, queries of the longest sequence, and size of a head.
-    keys : int
-        Keys of the longest sequence.
-    value_size : int
-        Size of a head of the values.
+    Their tiles depend on the sizes of the heads. `queries` are the sequences, heads, queries of the longest sequence,
+    and size of a head; `keys` the keys of the longest sequence; `value_size` is the size of a head of the values.
     """
     batch, heads, time, size = queries
     widest = max(size, value_size)

@@ -33,14 +33,8 @@ def has_channels_last(given: torch.Tensor) -> bool:
 def take_staging(scratch: Scratch, given: torch.Tensor, vectors: int) -> None:
     """Take the buffers with which blocks of a kernel for the last dimension in memory join their sums.
 
-    Parameters
-    ----------
-    scratch : Scratch
-        Receives the buffers.
-    given : torch.Tensor
-        Input of the normalization. Only if its channels are last in memory, blocks share a channel.
-    vectors : int
-        Number of sums for each channel and block.
+    Only if the channels of `given`, the input, are last in memory, blocks share a channel. `vectors` is the number of
+    sums for each channel and block.
     """
     if not has_channels_last(given) or not given.numel():
         return

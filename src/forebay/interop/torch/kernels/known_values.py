@@ -55,14 +55,9 @@ def _over_known(tensor: torch.Tensor, known: torch.UntypedStorage) -> torch.Tens
 
 
 def keep_known(tensor: torch.Tensor, source: torch.Tensor | None) -> None:
-    """Note the values that were written to a tensor of the device.
+    """Note the values that were written to a tensor of the device: a tensor on the CPU, or None if they are unknown.
 
-    Parameters
-    ----------
-    tensor : torch.Tensor
-        The tensor. If it is a part of an unknown memory, the memory stays unknown.
-    source : torch.Tensor or None
-        The values, on the CPU; None if they are unknown.
+    If the tensor is a part of an unknown memory, the memory stays unknown.
     """
     memory = accessed_memory(tensor)
     if source is None or memory.nbytes > _KNOWN_BYTES:
@@ -88,12 +83,7 @@ def forget_values(argument: Any, find: Callable[[torch.Tensor], EmulatedMemory] 
 def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
     """Return the kernel of an operator, which computes known values from known ones, if no others are computed.
 
-    Parameters
-    ----------
-    operator : torch._ops.OpOverload
-        The operator, which the CPU computes.
-    kernel : callable
-        Its kernel for emulated devices.
+    `kernel` is the operator's for emulated devices; the CPU computes the operator, too.
     """
     written = written_arguments(operator)
     only_written = {argument.name for argument in operator._schema.arguments if argument.is_out}

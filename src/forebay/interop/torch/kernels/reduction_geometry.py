@@ -38,18 +38,9 @@ def reduction_buffers(
 ) -> Buffers:  # fmt: skip
     """Return the bytes of the buffers of a reduction; 0 if no two blocks share a result.
 
-    Parameters
-    ----------
-    given : torch.Tensor
-        The input, whose layout decides. Its values are not read.
-    dims : sequence of int
-        The dimensions that are reduced; none means all.
-    partial_bytes : int
-        Bytes of a partial result.
-    processors, threads_of_processor : int
-        Number of multiprocessors of the device, and of threads resident on each.
-    vector : int, optional
-        Elements that a thread reads at once.
+    The layout of `given` decides; its values are not read. No `dims` means all. `partial_bytes` are those of a partial
+    result, `threads_of_processor` are resident on each of the `processors`, and a thread reads `vector` elements at
+    once.
     """
     reduced, kept = _dimensions(given, dims)
     inputs, outputs = _product(reduced), _product(kept)

@@ -39,14 +39,9 @@ _OF_CPU = (
 class Kernels:
     """All kernels of the emulated devices.
 
-    Parameters
-    ----------
-    special : dict of str to callable
-        Kernels by name of the operator and its overload, such as "aten::copy_", in place of the generic one.
-    values_device : callable
-        Return the device of the values: "cpu" or "meta".
-    composites : dict of str to callable, optional
-        Functions in place of operators that consist of others, which compute their gradients.
+    `special` has kernels in place of the generic one by name of the operator and its overload, such as "aten::copy_".
+    `values_device` returns the device of the values: "cpu" or "meta". `composites` has functions in place of operators
+    that consist of others, which compute their gradients.
     """
 
     def __init__(

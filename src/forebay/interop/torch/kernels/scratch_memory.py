@@ -32,13 +32,7 @@ __all__ = [
 
 
 class Scratch:
-    """Temporary buffers, freed at the end of a `with` block, the newest first.
-
-    Parameters
-    ----------
-    device : OpenDevice or torch.device
-        The device.
-    """
+    """Temporary buffers of a device, freed at the end of a `with` block, the newest first."""
 
     __slots__ = ("_blocks", "opened")
 

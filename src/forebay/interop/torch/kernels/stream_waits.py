@@ -20,13 +20,7 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 def waits_for_stream(operator: Any) -> Callable[..., bool] | None:
-    """Return the function that says for arguments whether an operator waits for the current stream, or None.
-
-    Parameters
-    ----------
-    operator : torch._ops.OpOverload
-        The operator.
-    """
+    """Return the function that says for arguments whether an operator waits for the current stream, or None."""
     name = operator._schema.name.partition("::")[2]
     if name == "copy_":
         return _copies_pageable

@@ -35,20 +35,11 @@ class WordOfDevice:
 
 
 class LiveRecord:
-    """The file of this process.
+    """The file of this process, in a folder that exists.
 
     The mapping has no file descriptor, as programs close those that they do not know, and it stays until the process
-    ends. `mmap.mmap` would keep a descriptor, the lowest free one, which programs may expect to be theirs.
-
-    Parameters
-    ----------
-    folder : str
-        The folder of the records, which exists.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be created or mapped.
+    ends. `mmap.mmap` would keep a descriptor, the lowest free one, which programs may expect to be theirs. OSError is
+    raised if the file cannot be created or mapped.
     """
 
     def __init__(self, folder: str) -> None:

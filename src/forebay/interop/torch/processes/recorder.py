@@ -32,14 +32,9 @@ _recorder: Recorder | None = None
 
 
 class Recorder:
-    """The records of this process, from `start` to its end.
+    """The records of this process, from `start` to its end, in a folder.
 
-    Parameters
-    ----------
-    folder : str
-        The folder of the records.
-    is_main : bool
-        It is the program's first process, in which `forebay run` records the end itself.
+    `is_main` is True in the program's first process, in which `forebay run` records the end itself.
     """
 
     def __init__(self, folder: str, *, is_main: bool) -> None:

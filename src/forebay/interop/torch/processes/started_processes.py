@@ -35,14 +35,8 @@ _is_installed = False
 class OwnVariables:
     """The variables that processes need, as they are when the program begins.
 
-    Parameters
-    ----------
-    environment : Mapping of str to str
-        The environment of this process.
-    startup : str
-        The folder of `sitecustomize`.
-    more : tuple of str
-        Names of further variables, such as those that disable services.
+    `startup` is the folder of `sitecustomize`; `more` has names of further variables, such as those that disable
+    services.
     """
 
     def __init__(self, environment: Mapping[str, str], startup: str, more: Sequence[str] = ()) -> None:
@@ -76,17 +70,7 @@ class OwnVariables:
 def with_start(program: Any, arguments: Sequence[Any]) -> Sequence[Any]:
     """Return the arguments with which a Python that ignores environment variables starts with the emulation.
 
-    Parameters
-    ----------
-    program : str, bytes or os.PathLike
-        The executable file.
-    arguments : sequence of str, bytes or os.PathLike
-        Its arguments, which begin with its name.
-
-    Returns
-    -------
-    sequence
-        The arguments, unchanged for other programs and other options.
+    They begin with the name of the program, and are unchanged for other programs and other options.
     """
     if not _PYTHON.match(os.path.basename(os.fsdecode(program))):  # noqa: PTH119 -- as above
         return arguments

@@ -47,12 +47,7 @@ class _Process:
 class UnseenProcesses:
     """The processes of one program, on Linux; nothing is found on other systems.
 
-    Parameters
-    ----------
-    pid : int
-        The program's first process.
-    records : pathlib.Path
-        The folder of the records.
+    `pid` is the program's first process, `records` the folder of the records.
     """
 
     def __init__(self, pid: int, records: Path) -> None:
@@ -111,12 +106,9 @@ class UnseenProcesses:
 
 
 class Watch:
-    """A search for unseen processes by the program itself, in a thread that begins with the first one that it starts.
+    """A search for unseen processes by the program itself.
 
-    Parameters
-    ----------
-    records : pathlib.Path
-        The folder of the records.
+    Its thread begins with the first process that the program starts.
     """
 
     def __init__(self, records: Path) -> None:
