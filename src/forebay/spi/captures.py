@@ -13,7 +13,7 @@ __all__ = ["CapturedGraph", "CapturedNode", "Captures"]
 class CapturedNode(NamedTuple):
     """A node of a captured graph: one piece of work."""
 
-    #: Type of the node: "copy", "fill", "draw", "strided" (strided copy or fill with an element), "call" (Python
+    #: Type of the node. One of "copy", "fill", "draw", "strided" (strided copy or fill with an element), "call" (Python
     #: function), "native" (native function), "external" (work that another library launched on the same stream), "if",
     #: "while", "set" (read a condition again), "again" (end of a loop's body), "record_event" or "wait_event".
     op: str

@@ -132,7 +132,7 @@ class Draw(NamedTuple):
     subsequence `i`.
     """
 
-    #: Distribution: "uniform", "normal", "exponential", "bernoulli", "integers", "chances", "cauchy", "log_normal",
+    #: One of "uniform", "normal", "exponential", "bernoulli", "integers", "chances", "cauchy", "log_normal",
     #: "geometric" or "poisson". "chances" is a Bernoulli distribution with one probability per element; "poisson" has
     #: one rate per element.
     distribution: str
@@ -144,13 +144,13 @@ class Draw(NamedTuple):
     seed: int  #: Philox key
     offset: int  #: Philox offset in words, a multiple of 4
     threads: int  #: number of threads of the launch, a multiple of 256
-    #: Parameters of the distribution: low, high and their difference; mean and standard deviation; rate; probability;
+    #: Parameters of the distribution. Low, high and their difference; mean and standard deviation; rate; probability;
     #: or median and scale.
     numbers: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    range: int = 0  #: for "integers": number of possible values; 0 stands for 2**64
-    base: int = 0  #: for "integers": smallest value
-    is_64bit: bool = False  #: for "integers": whether each value is made of 64 random bits
-    #: For "chances" and "poisson": address of one probability or rate per element, of type double if doubles are drawn,
+    range: int = 0  #: number of possible "integers"; 0 stands for 2**64
+    base: int = 0  #: smallest of the "integers"
+    is_64bit: bool = False  #: whether each of the "integers" is made of 64 random bits
+    #: For "chances" and "poisson" address of one probability or rate per element, of type double if doubles are drawn,
     #: else float.
     probabilities: int = 0
 
@@ -183,10 +183,10 @@ class StridedCopy(NamedTuple):
     itemsize: int  #: bytes of one element of the destination
     source: int = 0  #: address of the source's first element, in memory that `Queue.copy` could read
     source_strides: tuple[int, ...] = ()  #: distance in bytes of neighbours in the source along each axis
-    #: Name of the source's dtype if it is converted: "bool", "bfloat16", and NumPy's integers, unsigned integers,
-    #: floats and complex numbers of 8 to 128 bits. Empty if the bytes are copied unchanged.
+    #: Name of the source's dtype if it is converted, one of "bool", "bfloat16", and NumPy's integers, unsigned
+    #: integers, floats and complex numbers of 8 to 128 bits. Empty if the bytes are copied unchanged.
     source_element: str = ""
-    #: For a fill: the element that is copied to each element of the destination. There is no source then.
+    #: For a fill, the element that is copied to each element of the destination. There is no source then.
     value: bytes = b""
     #: Whether the source may share memory with the destination. It is then read completely before anything is written.
     may_overlap: bool = False

@@ -21,9 +21,8 @@ _MAX_ITEMS, _MAX_TEXT = 1000, 1000  # of a tuple; characters
 class Readings:
     """Sensor readings of a device; None where it has no such sensor."""
 
-    #: memory_used, memory_total: bytes of device memory, used by all processes and in total.
-    memory_used: int | None = None
-    memory_total: int | None = None
+    memory_used: int | None = None  #: bytes of device memory, used by all processes
+    memory_total: int | None = None  #: bytes of device memory in total
     busy: float | None = None  #: fraction of the last second in which the device ran work, from 0 to 1
     temperature: int | None = None  #: degrees Celsius
     power: int | None = None  #: milliwatts
@@ -34,7 +33,7 @@ class Readings:
 class SiteFigures:
     """Live memory of one allocation site."""
 
-    label: str  #: the site, such as "train.py:42 forward"
+    label: str  #: the site, such as ``train.py:42 forward``
     nbytes: int  #: bytes of its live allocations
     count: int  #: number of its live allocations
 
@@ -43,23 +42,19 @@ class SiteFigures:
 class DeviceFigures:
     """Figures of one open device of one process. Sizes are in bytes."""
 
-    device: str  #: the device, such as "cuda:0"
+    device: str  #: the device, such as ``cuda:0``
     name: str  #: name of the hardware
     emulated: bool  #: whether the device is emulated
     capacity: int | None  #: the device's memory; None if only the system limits it
-    #: allocated, reserved: memory in live blocks, and in segments.
-    allocated: int
-    reserved: int
+    allocated: int  #: memory in live blocks
+    reserved: int  #: memory in segments
     peak: int  #: peak of `allocated`
-    #: allocations, frees, retries, ooms: allocations, frees, allocations repeated after the cache was emptied, and
-    #: refusals, since the device was opened.
-    allocations: int
-    frees: int
-    retries: int
-    ooms: int
-    #: streams, busy_streams: queues of the device, and those with pending work.
-    streams: int
-    busy_streams: int
+    allocations: int  #: allocations since the device was opened
+    frees: int  #: frees since the device was opened
+    retries: int  #: allocations repeated after the cache was emptied, since the device was opened
+    ooms: int  #: refusals since the device was opened
+    streams: int  #: queues of the device
+    busy_streams: int  #: queues with pending work
     readings: Readings  #: the sensors
     sites: tuple[SiteFigures, ...] = ()  #: allocation sites with the most live memory; empty without a recorded history
 

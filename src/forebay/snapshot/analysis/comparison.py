@@ -66,7 +66,7 @@ class Comparison:
     """Two snapshots, compared."""
 
     totals: tuple[Totals, Totals]  #: the figures of the first and of the second snapshot
-    sites: tuple[SiteChange, ...]  #: all sites: those whose memory at the peak changed most first
+    sites: tuple[SiteChange, ...]  #: all sites, those whose memory at the peak changed most first
     moved_stacks: int  #: number of stacks that were matched without line numbers and folders
 
 

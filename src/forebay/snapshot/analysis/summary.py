@@ -78,7 +78,7 @@ class Summary:
     per_second: float
     span_ns: int  #: nanoseconds spanned by the history
     largest_free: int  #: largest free block
-    #: 1 - `largest_free` / all free bytes in segments: 0 for a single free block, near 1 for many small ones.
+    #: 1 - `largest_free` / all free bytes in segments. 0 for a single free block, near 1 for many small ones.
     fragmentation: float
     ooms: int  #: number of out-of-memory events
     lost: int  #: history entries dropped by the ring buffer

@@ -30,7 +30,7 @@ class Allocations:
     stack: NDArray[np.int64]  #: rows of `Snapshot.stacks`, or `NEVER_SEEN`
     address: NDArray[np.uint64]  #: addresses of the blocks
     queue: NDArray[np.uint64]  #: streams that the blocks were allocated on
-    home: NDArray[np.int64]  #: ids of the private pools of the blocks; 0: the default pool
+    home: NDArray[np.int64]  #: ids of the private pools of the blocks; 0 is the default pool
 
     def live_at(self, moment: int) -> NDArray[np.intp]:
         """Return the ascending row indices of the allocations that are live at a moment.

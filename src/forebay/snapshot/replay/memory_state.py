@@ -59,7 +59,7 @@ class MemoryState:
 
     moment: int  #: number of history entries before it
     segments: NDArray[np.void]  #: rows of dtype `SEGMENT_USE`, by address
-    blocks: NDArray[np.void]  #: rows of dtype `BLOCK_USE`, by address: blocks that are not free
+    blocks: NDArray[np.void]  #: rows of dtype `BLOCK_USE`, by address, for blocks that are not free
 
     @property
     def reserved(self) -> int:

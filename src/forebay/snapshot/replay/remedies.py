@@ -24,7 +24,7 @@ _SEGMENT_ACTIONS = (Action.RESERVE, Action.RELEASE, Action.MAP, Action.UNMAP)
 class Fidelity:
     """Agreement of a replay with the recorded settings with the recording."""
 
-    recorded: int  #: recorded segment events: segments reserved and released, pages mapped and unmapped
+    recorded: int  #: recorded segment events, which are segments reserved and released, pages mapped and unmapped
     replayed: int  #: those of the replay
     equal: int  #: number of events before the first one whose action or size differs
     same_errors: bool  #: true if the same requests ran out of memory
@@ -39,7 +39,7 @@ class Fidelity:
 class Remedy:
     """The outcome of a replay with other settings."""
 
-    environment: str  #: the variable that selects the settings, such as "PYTORCH_ALLOC_CONF=expandable_segments:True"
+    environment: str  #: the variable that selects the settings, such as ``PYTORCH_ALLOC_CONF=expandable_segments:True``
     outcome: Outcome  #: the outcome
     #: True if no request ran out of memory that had been recorded to do so; without such a request, if the peak of
     #: reserved memory is at least 1 % lower than in the replay with the recorded settings.
@@ -55,7 +55,7 @@ class Remedies:
     baseline: Outcome  #: the outcome with the recorded settings
     fidelity: Fidelity  #: how exactly that replay reproduces the recording
     initial_blocks: int  #: number of blocks that were live before the history, with which the replays begin
-    #: The outcomes with other settings: those that help first, by the peak of reserved memory.
+    #: The outcomes with other settings, those that help first, by the peak of reserved memory.
     tried: tuple[Remedy, ...]
 
     @property

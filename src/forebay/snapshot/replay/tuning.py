@@ -38,7 +38,7 @@ class Tuning:
     """Trials of settings, ranked."""
 
     recorded: Trial  #: the trial of the recorded settings, for comparison
-    #: The trials of other settings: those with the fewest failures first, then those with the lowest peak of reserved
+    #: The trials of other settings, those with the fewest failures first, then those with the lowest peak of reserved
     #: memory, then those with the fewest device calls.
     trials: tuple[Trial, ...]
     memory: tuple[int | None, ...]  #: bytes that each history could reserve; None if unlimited

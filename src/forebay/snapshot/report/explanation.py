@@ -58,7 +58,7 @@ class OomRequest:
     queue: int  #: stream of the request
     home: int  #: private pool of the request; 0 is the default pool
     segment: int  #: size of the new segment that it needed
-    largest_free: int  #: largest free block that could have served it: of that stream, pool and size class
+    largest_free: int  #: largest free block that could have served it, of that stream, pool and size class
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,7 +19,7 @@ class Paragraph:
 
     heading: str  #: its heading
     sentences: tuple[str, ...] = ()  #: its sentences
-    columns: tuple[str, ...] = ()  #: headings of its table. Empty: there is no table.
+    columns: tuple[str, ...] = ()  #: headings of its table, which it has not if they are empty
     rows: tuple[tuple[str, ...], ...] = ()  #: rows of the table
     line: str = ""  #: a line to paste into a shell; "" if there is none
     shares: tuple[float, ...] = ()  #: a number from 0 to 1 for each row, which a page shows as a bar
