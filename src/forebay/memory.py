@@ -70,21 +70,14 @@ __all__ = [
 
 
 def memory_allocated(device: DeviceLike | None = None) -> int:
-    """Return the bytes of memory in use by live blocks.
+    """Return the bytes in use by live blocks, rounded up to the allocator's block sizes.
+
+    As `torch.cuda.memory_allocated`. Opens the device.
 
     Parameters
     ----------
     device : device or str or int, optional
         The device; the current one by default.
-
-    Returns
-    -------
-    int
-        Bytes, rounded up to the allocator's block sizes.
-
-    Notes
-    -----
-    As `torch.cuda.memory_allocated`. Opens the device.
 
     Examples
     --------
@@ -96,67 +89,48 @@ def memory_allocated(device: DeviceLike | None = None) -> int:
 
 
 def max_memory_allocated(device: DeviceLike | None = None) -> int:
-    """Return the peak of `memory_allocated`.
+    """Return the peak of `memory_allocated` since the device was opened or `reset_peak_memory_stats` was called.
+
+    As `torch.cuda.max_memory_allocated`. Opens the device.
 
     Parameters
     ----------
     device : device or str or int, optional
         The device; the current one by default.
-
-    Returns
-    -------
-    int
-        Bytes, since the device was opened or `reset_peak_memory_stats` was called.
-
-    Notes
-    -----
-    As `torch.cuda.max_memory_allocated`. Opens the device.
     """
     return opened_for(device).allocator.peak(ALLOCATED_BYTES)
 
 
 def memory_reserved(device: DeviceLike | None = None) -> int:
-    """Return the bytes of memory in segments, live or cached.
+    """Return the bytes of memory in segments that are reserved on the device, live or cached.
+
+    As `torch.cuda.memory_reserved`. Opens the device.
 
     Parameters
     ----------
     device : device or str or int, optional
         The device; the current one by default.
-
-    Returns
-    -------
-    int
-        Bytes that the allocator has reserved on the device.
-
-    Notes
-    -----
-    As `torch.cuda.memory_reserved`. Opens the device.
     """
     return opened_for(device).allocator.current(RESERVED_BYTES)
 
 
 def max_memory_reserved(device: DeviceLike | None = None) -> int:
-    """Return the peak of `memory_reserved`.
+    """Return the peak of `memory_reserved` since the device was opened or `reset_peak_memory_stats` was called.
+
+    As `torch.cuda.max_memory_reserved`. Opens the device.
 
     Parameters
     ----------
     device : device or str or int, optional
         The device; the current one by default.
-
-    Returns
-    -------
-    int
-        Bytes, since the device was opened or `reset_peak_memory_stats` was called.
-
-    Notes
-    -----
-    As `torch.cuda.max_memory_reserved`. Opens the device.
     """
     return opened_for(device).allocator.peak(RESERVED_BYTES)
 
 
 def memory_stats(device: DeviceLike | None = None) -> dict[str, int]:
     """Return all statistics of the allocator under PyTorch's flat keys.
+
+    As `torch.cuda.memory_stats`. Opens the device.
 
     Parameters
     ----------
@@ -167,10 +141,6 @@ def memory_stats(device: DeviceLike | None = None) -> dict[str, int]:
     -------
     dict of str to int
         Counts and bytes under keys such as "allocated_bytes.all.current".
-
-    Notes
-    -----
-    As `torch.cuda.memory_stats`. Opens the device.
 
     Examples
     --------
@@ -185,6 +155,8 @@ def memory_stats(device: DeviceLike | None = None) -> dict[str, int]:
 def memory_stats_as_nested_dict(device: DeviceLike | None = None) -> dict[str, Any]:
     """Return all statistics of the allocator as nested dicts.
 
+    As `torch.cuda.memory_stats_as_nested_dict`. Opens the device.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -194,10 +166,6 @@ def memory_stats_as_nested_dict(device: DeviceLike | None = None) -> dict[str, A
     -------
     dict
         Counts and bytes as `["allocated_bytes"]["all"]["current"]`.
-
-    Notes
-    -----
-    As `torch.cuda.memory_stats_as_nested_dict`. Opens the device.
     """
     return statistics.nested_stats(memory_stats(device))
 
@@ -205,21 +173,14 @@ def memory_stats_as_nested_dict(device: DeviceLike | None = None) -> dict[str, A
 def memory_summary(device: DeviceLike | None = None, abbreviated: bool = False) -> str:
     """Return the statistics of the allocator as a readable table.
 
+    As `torch.cuda.memory_summary`. Opens the device.
+
     Parameters
     ----------
     device : device or str or int, optional
         The device; the current one by default.
     abbreviated : bool, default False
         Omit the rows of the small and large pools.
-
-    Returns
-    -------
-    str
-        The table.
-
-    Notes
-    -----
-    As `torch.cuda.memory_summary`. Opens the device.
     """
     opened = opened_for(device)
     numbers, (kind, index) = statistics.flat_stats(opened.allocator), (opened.device.kind, opened.device.index or 0)
@@ -229,14 +190,12 @@ def memory_summary(device: DeviceLike | None = None, abbreviated: bool = False) 
 def reset_peak_memory_stats(device: DeviceLike | None = None) -> None:
     """Reset all peak statistics of the allocator to the current values.
 
+    As `torch.cuda.reset_peak_memory_stats`. Opens the device. Does not affect `peak`.
+
     Parameters
     ----------
     device : device or str or int, optional
         The device; the current one by default.
-
-    Notes
-    -----
-    As `torch.cuda.reset_peak_memory_stats`. Opens the device. Does not affect `peak`.
     """
     opened_for(device).allocator.reset_peaks()
 
@@ -244,14 +203,12 @@ def reset_peak_memory_stats(device: DeviceLike | None = None) -> None:
 def reset_accumulated_memory_stats(device: DeviceLike | None = None) -> None:
     """Reset all accumulated statistics of the allocator to 0: "allocated", "freed", retries and ooms.
 
+    As `torch.cuda.reset_accumulated_memory_stats`. Opens the device.
+
     Parameters
     ----------
     device : device or str or int, optional
         The device; the current one by default.
-
-    Notes
-    -----
-    As `torch.cuda.reset_accumulated_memory_stats`. Opens the device.
     """
     opened_for(device).allocator.reset_accumulated()
 
@@ -295,20 +252,20 @@ def peak(device: DeviceLike | None = None) -> Peak:
 def empty_cache(device: DeviceLike | None = None) -> None:
     """Release all segments without live blocks to the device.
 
+    As `torch.cuda.empty_cache`. Opens the device and synchronises it, as pending work may still use the segments.
+
     Parameters
     ----------
     device : device or str or int, optional
         The device; the current one by default.
-
-    Notes
-    -----
-    As `torch.cuda.empty_cache`. Opens the device and synchronises it, as pending work may still use the segments.
     """
     opened_for(device).allocator.empty()
 
 
 def host_memory_stats(device: DeviceLike | None = None) -> dict[str, int]:
     """Return all statistics of pinned host memory under PyTorch's flat keys.
+
+    As `torch.cuda.host_memory_stats`. Opens the device.
 
     Parameters
     ----------
@@ -326,10 +283,6 @@ def host_memory_stats(device: DeviceLike | None = None) -> dict[str, int]:
     Unsupported
         If the device has no pinned host memory.
 
-    Notes
-    -----
-    As `torch.cuda.host_memory_stats`. Opens the device.
-
     Examples
     --------
     >>> import forebay
@@ -342,6 +295,8 @@ def host_memory_stats(device: DeviceLike | None = None) -> dict[str, int]:
 
 def host_memory_stats_as_nested_dict(device: DeviceLike | None = None) -> dict[str, Any]:
     """Return all statistics of pinned host memory as nested dicts.
+
+    As `torch.cuda.host_memory_stats_as_nested_dict`. Opens the device.
 
     Parameters
     ----------
@@ -357,10 +312,6 @@ def host_memory_stats_as_nested_dict(device: DeviceLike | None = None) -> dict[s
     ------
     Unsupported
         If the device has no pinned host memory.
-
-    Notes
-    -----
-    As `torch.cuda.host_memory_stats_as_nested_dict`. Opens the device.
     """
     return opened_for(device).pinned.stats_as_nested_dict()
 
@@ -368,6 +319,8 @@ def host_memory_stats_as_nested_dict(device: DeviceLike | None = None) -> dict[s
 def reset_peak_host_memory_stats(device: DeviceLike | None = None) -> None:
     """Reset all peak statistics of pinned host memory to the current values, and the longest and shortest times to 0.
 
+    As `torch.cuda.reset_peak_host_memory_stats`. Opens the device.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -377,10 +330,6 @@ def reset_peak_host_memory_stats(device: DeviceLike | None = None) -> None:
     ------
     Unsupported
         If the device has no pinned host memory.
-
-    Notes
-    -----
-    As `torch.cuda.reset_peak_host_memory_stats`. Opens the device.
     """
     opened_for(device).pinned.reset_peaks()
 
@@ -388,6 +337,8 @@ def reset_peak_host_memory_stats(device: DeviceLike | None = None) -> None:
 def reset_accumulated_host_memory_stats(device: DeviceLike | None = None) -> None:
     """Reset all accumulated statistics of pinned host memory to 0: "allocated", "freed", calls and their total time.
 
+    As `torch.cuda.reset_accumulated_host_memory_stats`. Opens the device.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -397,10 +348,6 @@ def reset_accumulated_host_memory_stats(device: DeviceLike | None = None) -> Non
     ------
     Unsupported
         If the device has no pinned host memory.
-
-    Notes
-    -----
-    As `torch.cuda.reset_accumulated_host_memory_stats`. Opens the device.
     """
     opened_for(device).pinned.reset_accumulated()
 
@@ -408,6 +355,8 @@ def reset_accumulated_host_memory_stats(device: DeviceLike | None = None) -> Non
 def empty_host_cache(device: DeviceLike | None = None) -> None:
     """Unpin all cached pinned host memory.
 
+    As `torch.accelerator.empty_host_cache`. Opens the device. Does not block: memory that a pending copy uses is kept.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -417,16 +366,14 @@ def empty_host_cache(device: DeviceLike | None = None) -> None:
     ------
     Unsupported
         If the device has no pinned host memory.
-
-    Notes
-    -----
-    As `torch.accelerator.empty_host_cache`. Opens the device. Does not block: memory that a pending copy uses is kept.
     """
     opened_for(device).pinned.empty()
 
 
 def mem_get_info(device: DeviceLike | None = None) -> tuple[int, int]:
     """Return the free and the total memory of the device.
+
+    As `torch.cuda.mem_get_info`. Opens the device.
 
     Parameters
     ----------
@@ -437,10 +384,6 @@ def mem_get_info(device: DeviceLike | None = None) -> tuple[int, int]:
     -------
     tuple of int
         Free bytes, without what this or another process has reserved, and total bytes.
-
-    Notes
-    -----
-    As `torch.cuda.mem_get_info`. Opens the device.
     """
     return opened_for(device).port.memory_info()
 
@@ -481,11 +424,6 @@ def snapshot(device: DeviceLike | None = None, *, notes: Mapping[str, Any] | Non
         JSON-serialisable values to store in the snapshot, beside the allocator's policy, which `forebay replay` needs:
         the settings, and whether the memory consists of segments (and their granularity) or of heaps.
 
-    Returns
-    -------
-    Snapshot
-        The state at one moment.
-
     Notes
     -----
     Opens the device.
@@ -494,21 +432,14 @@ def snapshot(device: DeviceLike | None = None, *, notes: Mapping[str, Any] | Non
 
 
 def memory_snapshot(device: DeviceLike | None = None) -> dict[str, Any]:
-    """Return the segments, blocks, history and settings in PyTorch's schema.
+    """Return the segments, blocks, history and settings as dicts and lists in PyTorch's schema.
+
+    As `torch.cuda.memory._snapshot`. Opens the device.
 
     Parameters
     ----------
     device : device or str or int, optional
         The device; the current one by default.
-
-    Returns
-    -------
-    dict
-        Snapshot of dicts and lists.
-
-    Notes
-    -----
-    As `torch.cuda.memory._snapshot`. Opens the device.
     """
     opened = opened_for(device)
     host = opened.pinned.snapshot() if isinstance(opened.port, PinnedHost) else {}
@@ -517,6 +448,9 @@ def memory_snapshot(device: DeviceLike | None = None) -> dict[str, Any]:
 
 def set_allocator_settings(settings: str) -> None:
     """Change the settings of the allocators of all devices.
+
+    As `torch.cuda.memory._set_allocator_settings`. The initial settings are those of the first environment variable set
+    of FOREBAY_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF.
 
     Parameters
     ----------
@@ -527,11 +461,6 @@ def set_allocator_settings(settings: str) -> None:
     ------
     ValueError
         With PyTorch's text if the string is invalid. Keys before the error take effect.
-
-    Notes
-    -----
-    As `torch.cuda.memory._set_allocator_settings`. The initial settings are those of the first environment variable set
-    of FOREBAY_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF.
 
     Examples
     --------
@@ -545,6 +474,8 @@ def set_allocator_settings(settings: str) -> None:
 def set_per_process_memory_fraction(fraction: float, device: DeviceLike | None = None) -> None:
     """Limit the reserved memory to a fraction of the device's memory.
 
+    As `torch.cuda.set_per_process_memory_fraction`. Opens the device.
+
     Parameters
     ----------
     fraction : float
@@ -557,16 +488,14 @@ def set_per_process_memory_fraction(fraction: float, device: DeviceLike | None =
     ------
     ValueError
         If the fraction is out of range.
-
-    Notes
-    -----
-    As `torch.cuda.set_per_process_memory_fraction`. Opens the device.
     """
     opened_for(device).allocator.set_memory_fraction(fraction)
 
 
 def get_per_process_memory_fraction(device: DeviceLike | None = None) -> float:
     """Return the limit of the reserved memory as a fraction of the device's memory.
+
+    As `torch.cuda.get_per_process_memory_fraction`. Opens the device.
 
     Parameters
     ----------
@@ -577,10 +506,6 @@ def get_per_process_memory_fraction(device: DeviceLike | None = None) -> float:
     -------
     float
         The fraction; 1.0 without a limit. For an MPS device the value that was set, initially 1.7.
-
-    Notes
-    -----
-    As `torch.cuda.get_per_process_memory_fraction`. Opens the device.
     """
     return opened_for(device).allocator.memory_fraction()
 
@@ -588,17 +513,15 @@ def get_per_process_memory_fraction(device: DeviceLike | None = None) -> float:
 def caching_allocator_enable(value: bool = True) -> None:
     """Enable or disable the caching allocator for all devices.
 
-    Parameters
-    ----------
-    value : bool, default True
-        True to enable the cache, False to disable it.
-
-    Notes
-    -----
     As `torch.cuda.caching_allocator_enable`. Without the cache every allocation is a separate allocation of the device:
     slow and not counted, but it exposes use after free sooner. The limits of the allocator (fraction, watermarks, MPS's
     maximum buffer length) do not apply. FOREBAY_NO_MEMORY_CACHING=1, or PyTorch's PYTORCH_NO_CUDA_MEMORY_CACHING=1,
     disables the cache from the start.
+
+    Parameters
+    ----------
+    value : bool, default True
+        True to enable the cache, False to disable it.
     """
     process_settings.enable_caching(value)
 
@@ -607,6 +530,8 @@ def attach_out_of_memory_observer(
     observer: OutOfMemoryObserver, device: DeviceLike | None = None
 ) -> Callable[[], None]:
     """Register a function that is called before OutOfMemory is raised.
+
+    As `torch._C._cuda_attach_out_of_memory_observer`. Opens the device.
 
     Parameters
     ----------
@@ -620,10 +545,6 @@ def attach_out_of_memory_observer(
     -------
     callable
         Function without arguments that removes the observer.
-
-    Notes
-    -----
-    As `torch._C._cuda_attach_out_of_memory_observer`. Opens the device.
     """
     observers = opened_for(device).allocator.oom_observers
     observers.append(observer)

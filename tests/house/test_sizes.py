@@ -36,7 +36,6 @@ LONG_FILES = {
     "src/forebay/runtime/streams/event.py": "frequent calls have a short path before the general one",
     "src/forebay/runtime/streams/stream.py": _DOCSTRINGS,
     "src/forebay/runtime/tensors/creation.py": _DOCSTRINGS,
-    "src/forebay/runtime/tensors/random_creation.py": _DOCSTRINGS,
     "src/forebay/runtime/tensors/tensor.py": "PyTorch's class has many methods",
     "src/forebay/simulate/device.py": _DOCSTRINGS,
     "tests/data/settings_texts.py": "one text in each line",

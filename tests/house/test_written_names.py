@@ -101,6 +101,8 @@ __all__ = [
 def root(number: int) -> float:
     """Return the root.
 
+    As `torch.root`. Exact.
+
     Parameters
     ----------
     number : int
@@ -115,10 +117,6 @@ def root(number: int) -> float:
     ------
     ValueError
         If the number is negative.
-
-    Notes
-    -----
-    As `torch.root`. Exact.
 
     Examples
     --------

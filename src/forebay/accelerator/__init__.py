@@ -84,11 +84,6 @@ def get_device_capability(device: DeviceLike | None = None, /) -> dict[str, Any]
     device : device or str or int, optional
         The device; the current one by default.
 
-    Returns
-    -------
-    dict
-        Never.
-
     Raises
     ------
     ForebayError
@@ -100,21 +95,14 @@ def get_device_capability(device: DeviceLike | None = None, /) -> dict[str, Any]
 
 
 def current_accelerator(check_available: bool = False) -> Device | None:
-    """Return the kind of the current accelerator.
+    """Return the kind of the current accelerator, a device without an index; None without an accelerator.
+
+    As `torch.accelerator.current_accelerator`. Does not open a device.
 
     Parameters
     ----------
     check_available : bool, optional
         True to return None for a kind without devices.
-
-    Returns
-    -------
-    device or None
-        A device without an index; None without an accelerator.
-
-    Notes
-    -----
-    As `torch.accelerator.current_accelerator`. Does not open a device.
     """
     name = _accelerator_kind()
     if name is None:
@@ -124,6 +112,8 @@ def current_accelerator(check_available: bool = False) -> Device | None:
 
 def set_device_index(device: DeviceLike, /) -> None:
     """Make a device this thread's current one.
+
+    As `torch.accelerator.set_device_index`. Initialises the kind, but does not open a device.
 
     Parameters
     ----------
@@ -136,10 +126,6 @@ def set_device_index(device: DeviceLike, /) -> None:
         If there is no accelerator, or no such device.
     ValueError
         If the device is of another kind.
-
-    Notes
-    -----
-    As `torch.accelerator.set_device_index`. Initialises the kind, but does not open a device.
     """
     index = _get_device_index(device)
     if index >= 0:
@@ -166,14 +152,12 @@ def set_device_idx(device: DeviceLike, /) -> None:
 def set_stream(stream: _streams.Stream) -> None:
     """Make a stream this thread's current one, and its device the current device.
 
+    As `torch.accelerator.set_stream`.
+
     Parameters
     ----------
     stream : Stream
         The stream.
-
-    Notes
-    -----
-    As `torch.accelerator.set_stream`.
     """
     if _accelerator_kind() is None and isinstance(stream, _streams.Stream):
         raise ForebayError(NO_ACCELERATOR)

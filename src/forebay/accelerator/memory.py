@@ -44,87 +44,61 @@ def _index(device: Any) -> Any:
 
 
 def memory_allocated(device_index: DeviceLike | None = None, /) -> int:
-    """Return the memory in use by live blocks.
+    """Return the bytes in use by live blocks; 0 before initialisation.
+
+    As `torch.accelerator.memory.memory_allocated`. Does not open a device.
 
     Parameters
     ----------
     device_index : device or str or int, optional
         The device; the current one by default.
-
-    Returns
-    -------
-    int
-        Bytes; 0 before initialisation.
-
-    Notes
-    -----
-    As `torch.accelerator.memory.memory_allocated`. Does not open a device.
     """
     return _statistics().memory_allocated(_index(device_index))
 
 
 def max_memory_allocated(device_index: DeviceLike | None = None, /) -> int:
-    """Return the peak of memory in use by live blocks.
+    """Return the peak of the bytes in live blocks since the start or the last `reset_peak_memory_stats`.
+
+    As `torch.accelerator.memory.max_memory_allocated`. Does not open a device.
 
     Parameters
     ----------
     device_index : device or str or int, optional
         The device; the current one by default.
-
-    Returns
-    -------
-    int
-        Bytes, since the start or the last `reset_peak_memory_stats`.
-
-    Notes
-    -----
-    As `torch.accelerator.memory.max_memory_allocated`. Does not open a device.
     """
     return _statistics().max_memory_allocated(_index(device_index))
 
 
 def memory_reserved(device_index: DeviceLike | None = None, /) -> int:
-    """Return the memory reserved in segments, used or cached.
+    """Return the bytes reserved in segments, used or cached; 0 before initialisation.
+
+    As `torch.accelerator.memory.memory_reserved`. Does not open a device.
 
     Parameters
     ----------
     device_index : device or str or int, optional
         The device; the current one by default.
-
-    Returns
-    -------
-    int
-        Bytes; 0 before initialisation.
-
-    Notes
-    -----
-    As `torch.accelerator.memory.memory_reserved`. Does not open a device.
     """
     return _statistics().memory_reserved(_index(device_index))
 
 
 def max_memory_reserved(device_index: DeviceLike | None = None, /) -> int:
-    """Return the peak of memory reserved in segments.
+    """Return the peak of the bytes in segments since the start or the last `reset_peak_memory_stats`.
+
+    As `torch.accelerator.memory.max_memory_reserved`. Does not open a device.
 
     Parameters
     ----------
     device_index : device or str or int, optional
         The device; the current one by default.
-
-    Returns
-    -------
-    int
-        Bytes, since the start or the last `reset_peak_memory_stats`.
-
-    Notes
-    -----
-    As `torch.accelerator.memory.max_memory_reserved`. Does not open a device.
     """
     return _statistics().max_memory_reserved(_index(device_index))
 
 
 def memory_stats(device_index: DeviceLike | None = None, /) -> dict[str, Any]:
     """Return all statistics of the allocator under flat keys.
+
+    As `torch.accelerator.memory.memory_stats`. Does not open a device.
 
     Parameters
     ----------
@@ -135,10 +109,6 @@ def memory_stats(device_index: DeviceLike | None = None, /) -> dict[str, Any]:
     -------
     dict
         Statistics, as of `forebay.cuda.memory_stats` without `num_oom_rejections`; empty before initialisation.
-
-    Notes
-    -----
-    As `torch.accelerator.memory.memory_stats`. Does not open a device.
     """
     stats = _statistics().memory_stats(_index(device_index))
     stats.pop("num_oom_rejections", None)
@@ -148,14 +118,12 @@ def memory_stats(device_index: DeviceLike | None = None, /) -> dict[str, Any]:
 def reset_peak_memory_stats(device_index: DeviceLike | None = None, /) -> None:
     """Reset every peak to the current value.
 
+    As `torch.accelerator.memory.reset_peak_memory_stats`. Does not open a device.
+
     Parameters
     ----------
     device_index : device or str or int, optional
         The device; the current one by default.
-
-    Notes
-    -----
-    As `torch.accelerator.memory.reset_peak_memory_stats`. Does not open a device.
     """
     if accelerator().initialised:
         _statistics().reset_peak_memory_stats(_index(device_index))
@@ -164,14 +132,12 @@ def reset_peak_memory_stats(device_index: DeviceLike | None = None, /) -> None:
 def reset_accumulated_memory_stats(device_index: DeviceLike | None = None, /) -> None:
     """Reset all sums ("allocated", "freed") and counters to 0.
 
+    As `torch.accelerator.memory.reset_accumulated_memory_stats`. Does not open a device.
+
     Parameters
     ----------
     device_index : device or str or int, optional
         The device; the current one by default.
-
-    Notes
-    -----
-    As `torch.accelerator.memory.reset_accumulated_memory_stats`. Does not open a device.
     """
     if accelerator().initialised:
         _statistics().reset_accumulated_memory_stats(_index(device_index))
@@ -180,29 +146,20 @@ def reset_accumulated_memory_stats(device_index: DeviceLike | None = None, /) ->
 def empty_cache() -> None:
     """Release cached memory of all devices of the kind that no block uses, after their work has completed.
 
-    Notes
-    -----
     As `torch.accelerator.memory.empty_cache`. Does nothing before the kind is initialised.
     """
     _statistics().empty_cache()
 
 
 def get_memory_info(device_index: DeviceLike | None = None, /) -> tuple[int, int]:
-    """Return free and total memory of a device.
+    """Return the free and the total bytes of a device.
+
+    As `torch.accelerator.memory.get_memory_info`. Opens the device.
 
     Parameters
     ----------
     device_index : device or str or int, optional
         The device; the current one by default.
-
-    Returns
-    -------
-    tuple of int
-        Bytes free and bytes in all.
-
-    Notes
-    -----
-    As `torch.accelerator.memory.get_memory_info`. Opens the device.
     """
     index = _get_device_index(device_index, optional=True)
     return _statistics().mem_get_info(index)

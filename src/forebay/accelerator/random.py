@@ -19,6 +19,8 @@ __all__ = ["get_rng_state", "get_rng_state_all", "initial_seed"]
 def initial_seed(device: DeviceLike | None = None, /) -> int:
     """Return the seed of the device's generator.
 
+    As `torch.accelerator.random.initial_seed`. Initialises the kind.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -28,16 +30,14 @@ def initial_seed(device: DeviceLike | None = None, /) -> int:
     -------
     int
         The seed.
-
-    Notes
-    -----
-    As `torch.accelerator.random.initial_seed`. Initialises the kind.
     """
     return RandomFunctions(accelerator()).generator(_index_or_current(device)).initial_seed()
 
 
 def get_rng_state(device: DeviceLike | None = None, /) -> Tensor:
     """Return the state of the device's generator.
+
+    As `torch.accelerator.random.get_rng_state`. Initialises the kind.
 
     Parameters
     ----------
@@ -48,10 +48,6 @@ def get_rng_state(device: DeviceLike | None = None, /) -> Tensor:
     -------
     Tensor
         Bytes in the format of the kind.
-
-    Notes
-    -----
-    As `torch.accelerator.random.get_rng_state`. Initialises the kind.
     """
     return RandomFunctions(accelerator()).get_rng_state(_index_or_current(device))
 

@@ -166,14 +166,12 @@ _TwoNumbers = Callable[[int, int], object]
 def register_callback_for_event_creation(cb: _OneNumber) -> None:
     """Register a callback that is called when an event is created.
 
+    As `torch.cuda._gpu_trace.register_callback_for_event_creation`.
+
     Parameters
     ----------
     cb : callable
         Receives the event's number (`Event.cuda_event`).
-
-    Notes
-    -----
-    As `torch.cuda._gpu_trace.register_callback_for_event_creation`.
     """
     EventCreationCallbacks.add_callback(cb)
 
@@ -181,14 +179,12 @@ def register_callback_for_event_creation(cb: _OneNumber) -> None:
 def register_callback_for_event_deletion(cb: _OneNumber) -> None:
     """Register a callback that is called when an event is deleted.
 
+    As `torch.cuda._gpu_trace.register_callback_for_event_deletion`.
+
     Parameters
     ----------
     cb : callable
         Receives the event's number (`Event.cuda_event`).
-
-    Notes
-    -----
-    As `torch.cuda._gpu_trace.register_callback_for_event_deletion`.
     """
     EventDeletionCallbacks.add_callback(cb)
 
@@ -196,14 +192,12 @@ def register_callback_for_event_deletion(cb: _OneNumber) -> None:
 def register_callback_for_event_record(cb: _TwoNumbers) -> None:
     """Register a callback that is called when an event is recorded.
 
+    As `torch.cuda._gpu_trace.register_callback_for_event_record`.
+
     Parameters
     ----------
     cb : callable
         Receives the event's number (`Event.cuda_event`) and the handle of the stream.
-
-    Notes
-    -----
-    As `torch.cuda._gpu_trace.register_callback_for_event_record`.
     """
     EventRecordCallbacks.add_callback(cb)
 
@@ -211,14 +205,12 @@ def register_callback_for_event_record(cb: _TwoNumbers) -> None:
 def register_callback_for_event_wait(cb: _TwoNumbers) -> None:
     """Register a callback that is called when a stream is made to wait for an event.
 
+    As `torch.cuda._gpu_trace.register_callback_for_event_wait`.
+
     Parameters
     ----------
     cb : callable
         Receives the event's number (`Event.cuda_event`) and the handle of the stream.
-
-    Notes
-    -----
-    As `torch.cuda._gpu_trace.register_callback_for_event_wait`.
     """
     EventWaitCallbacks.add_callback(cb)
 
@@ -226,14 +218,12 @@ def register_callback_for_event_wait(cb: _TwoNumbers) -> None:
 def register_callback_for_memory_allocation(cb: _OneNumber) -> None:
     """Register a callback that is called when device memory is allocated.
 
+    As `torch.cuda._gpu_trace.register_callback_for_memory_allocation`.
+
     Parameters
     ----------
     cb : callable
         Receives the address.
-
-    Notes
-    -----
-    As `torch.cuda._gpu_trace.register_callback_for_memory_allocation`.
     """
     MemoryAllocationCallbacks.add_callback(cb)
 
@@ -241,14 +231,12 @@ def register_callback_for_memory_allocation(cb: _OneNumber) -> None:
 def register_callback_for_memory_deallocation(cb: _OneNumber) -> None:
     """Register a callback that is called when device memory is freed.
 
+    As `torch.cuda._gpu_trace.register_callback_for_memory_deallocation`.
+
     Parameters
     ----------
     cb : callable
         Receives the address.
-
-    Notes
-    -----
-    As `torch.cuda._gpu_trace.register_callback_for_memory_deallocation`.
     """
     MemoryDeallocationCallbacks.add_callback(cb)
 
@@ -256,14 +244,12 @@ def register_callback_for_memory_deallocation(cb: _OneNumber) -> None:
 def register_callback_for_stream_creation(cb: _OneNumber) -> None:
     """Register a callback that is called when a stream is created.
 
+    As `torch.cuda._gpu_trace.register_callback_for_stream_creation`.
+
     Parameters
     ----------
     cb : callable
         Receives the stream's handle.
-
-    Notes
-    -----
-    As `torch.cuda._gpu_trace.register_callback_for_stream_creation`.
     """
     StreamCreationCallbacks.add_callback(cb)
 
@@ -271,14 +257,12 @@ def register_callback_for_stream_creation(cb: _OneNumber) -> None:
 def register_callback_for_device_synchronization(cb: Callable[[], object]) -> None:
     """Register a callback that is called when the host waits for a device.
 
+    As `torch.cuda._gpu_trace.register_callback_for_device_synchronization`.
+
     Parameters
     ----------
     cb : callable
         Receives no arguments.
-
-    Notes
-    -----
-    As `torch.cuda._gpu_trace.register_callback_for_device_synchronization`.
     """
     DeviceSynchronizationCallbacks.add_callback(cb)
 
@@ -286,14 +270,12 @@ def register_callback_for_device_synchronization(cb: Callable[[], object]) -> No
 def register_callback_for_stream_synchronization(cb: _OneNumber) -> None:
     """Register a callback that is called when the host waits for a stream.
 
+    As `torch.cuda._gpu_trace.register_callback_for_stream_synchronization`.
+
     Parameters
     ----------
     cb : callable
         Receives the stream's handle.
-
-    Notes
-    -----
-    As `torch.cuda._gpu_trace.register_callback_for_stream_synchronization`.
     """
     StreamSynchronizationCallbacks.add_callback(cb)
 
@@ -301,14 +283,12 @@ def register_callback_for_stream_synchronization(cb: _OneNumber) -> None:
 def register_callback_for_event_synchronization(cb: _OneNumber) -> None:
     """Register a callback that is called when the host waits for an event.
 
+    As `torch.cuda._gpu_trace.register_callback_for_event_synchronization`.
+
     Parameters
     ----------
     cb : callable
         Receives the event's number (`Event.cuda_event`).
-
-    Notes
-    -----
-    As `torch.cuda._gpu_trace.register_callback_for_event_synchronization`.
     """
     EventSynchronizationCallbacks.add_callback(cb)
 

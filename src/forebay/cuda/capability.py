@@ -102,15 +102,8 @@ _CUDA_VERSION = "13.2"
 
 
 def get_arch_list() -> list[str]:
-    """Return the architectures that PyTorch 2.15 has code for.
+    """Return the architectures that PyTorch 2.15 has code for, such as "sm_90".
 
-    Returns
-    -------
-    list of str
-        Names such as "sm_90".
-
-    Notes
-    -----
     As `torch.cuda.get_arch_list`. Does not initialise CUDA.
 
     Examples
@@ -123,15 +116,8 @@ def get_arch_list() -> list[str]:
 
 
 def get_gencode_flags() -> str:
-    """Return the nvcc flags that compile for the architectures of `get_arch_list`.
+    """Return the nvcc flags, separated by spaces, that compile for the architectures of `get_arch_list`.
 
-    Returns
-    -------
-    str
-        Flags separated by spaces.
-
-    Notes
-    -----
     As `torch.cuda.get_gencode_flags`. Does not initialise CUDA.
 
     Examples
@@ -145,15 +131,8 @@ def get_gencode_flags() -> str:
 
 
 def is_tf32_supported() -> bool:
-    """Return True if the current device computes in TensorFloat-32.
+    """Return True if the current device computes in TensorFloat-32; False also if there is no device.
 
-    Returns
-    -------
-    bool
-        False also if there is no device.
-
-    Notes
-    -----
     As `torch.cuda.is_tf32_supported`. Initialises CUDA if there is a device.
 
     Examples

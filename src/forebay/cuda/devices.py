@@ -154,6 +154,8 @@ class _CudaDeviceProperties:
 def get_device_properties(device: DeviceLike | None = None) -> _CudaDeviceProperties:
     """Return a device's properties.
 
+    As `torch.cuda.get_device_properties`. Initialises CUDA, does not open the device.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -169,10 +171,6 @@ def get_device_properties(device: DeviceLike | None = None) -> _CudaDeviceProper
     AssertionError
         If the device does not exist.
 
-    Notes
-    -----
-    As `torch.cuda.get_device_properties`. Initialises CUDA, does not open the device.
-
     Examples
     --------
     >>> import forebay, forebay.cuda as cuda
@@ -184,26 +182,19 @@ def get_device_properties(device: DeviceLike | None = None) -> _CudaDeviceProper
 
 
 def get_device_name(device: DeviceLike | None = None) -> str:
-    """Return a device's name.
+    """Return a device's name, which ends in "(emulated)" if the device is emulated.
+
+    As `torch.cuda.get_device_name`. Initialises CUDA, does not open the device.
 
     Parameters
     ----------
     device : device or str or int, optional
         The device; the current one by default.
 
-    Returns
-    -------
-    str
-        The name; it ends in "(emulated)" if the device is emulated.
-
     Raises
     ------
     AssertionError
         If the device does not exist.
-
-    Notes
-    -----
-    As `torch.cuda.get_device_name`. Initialises CUDA, does not open the device.
 
     Examples
     --------
@@ -216,26 +207,19 @@ def get_device_name(device: DeviceLike | None = None) -> str:
 
 
 def get_device_capability(device: DeviceLike | None = None) -> tuple[int, int]:
-    """Return a device's compute capability.
+    """Return the major and the minor version of a device's compute capability.
+
+    As `torch.cuda.get_device_capability`. Initialises CUDA, does not open the device.
 
     Parameters
     ----------
     device : device or str or int, optional
         The device; the current one by default.
 
-    Returns
-    -------
-    tuple of (int, int)
-        The major and the minor version.
-
     Raises
     ------
     AssertionError
         If the device does not exist.
-
-    Notes
-    -----
-    As `torch.cuda.get_device_capability`. Initialises CUDA, does not open the device.
 
     Examples
     --------
@@ -250,6 +234,8 @@ def get_device_capability(device: DeviceLike | None = None) -> tuple[int, int]:
 
 def set_device(device: DeviceLike) -> None:
     """Make a device this thread's current one.
+
+    As `torch.cuda.set_device`. Does not open the device.
 
     Parameters
     ----------
@@ -267,10 +253,6 @@ def set_device(device: DeviceLike) -> None:
     -----
     ForebayWarning
         If TORCH_CUDA_CHECK_STRAY_CONTEXT is "warn" and this process has opened another device.
-
-    Notes
-    -----
-    As `torch.cuda.set_device`. Does not open the device.
     """
     if not CUDA.select(device):
         _DEVICES.set_device(device)

@@ -128,30 +128,16 @@ class graph(GraphContext):  # noqa: N801 -- PyTorch's name
 
 
 def is_current_stream_capturing() -> bool:
-    """Return True if the current stream is being captured.
+    """Return True if the current stream is being captured; False also before CUDA's first use.
 
-    Returns
-    -------
-    bool
-        False also before CUDA's first use.
-
-    Notes
-    -----
     As `torch.cuda.is_current_stream_capturing`. Does not initialise CUDA.
     """
     return is_capturing(CUDA)
 
 
 def graph_pool_handle() -> PoolId:
-    """Return the id of a new memory pool for graphs to share.
+    """Return the id of a new memory pool for graphs to share, for the parameter `pool` of a capture.
 
-    Returns
-    -------
-    tuple of (int, int)
-        The id, for the parameter `pool` of a capture.
-
-    Notes
-    -----
     As `torch.cuda.graph_pool_handle`. Does not initialise CUDA.
     """
     return new_id()
@@ -167,6 +153,8 @@ def make_graphed_callables(
     enable_annotations: bool = False,
 ) -> Any:
     """Return callables that replay the captured work of other callables.
+
+    As `torch.cuda.make_graphed_callables`, but without backward passes. All functions are captured on one stream.
 
     Parameters
     ----------
@@ -195,10 +183,6 @@ def make_graphed_callables(
     ------
     AssertionError
         If a sample argument is not a tensor.
-
-    Notes
-    -----
-    As `torch.cuda.make_graphed_callables`, but without backward passes. All functions are captured on one stream.
     """
     return capture_callables(
         graph, CUDAGraph, callables, sample_args, num_warmup_iters, pool, capture_error_mode, enable_annotations
@@ -206,7 +190,9 @@ def make_graphed_callables(
 
 
 def export_dot(path: str, *, verbose: bool = True) -> Callable[[Graph], None]:
-    """Return a capture-end hook that writes the graph to a file in the DOT language.
+    """Return a hook for `register_graph_capture_end_hook` that writes the graph to a file in the DOT language.
+
+    As `torch.cuda.export_dot`.
 
     Parameters
     ----------
@@ -214,35 +200,19 @@ def export_dot(path: str, *, verbose: bool = True) -> Callable[[Graph], None]:
         The file.
     verbose : bool, default True
         Include the details of each node.
-
-    Returns
-    -------
-    callable
-        For `register_graph_capture_end_hook`.
-
-    Notes
-    -----
-    As `torch.cuda.export_dot`.
     """
     return lambda graph: graph.debug_dump(path, verbose=verbose)
 
 
 def export_graph_data(path: str) -> Callable[[Graph], None]:
-    """Return an instantiate hook that pickles the graph's `get_graph_data()` to a file.
+    """Return a hook for `register_graph_instantiate_hook` that pickles the graph's `get_graph_data()` to a file.
+
+    As `torch.cuda.export_graph_data`.
 
     Parameters
     ----------
     path : str
         The file.
-
-    Returns
-    -------
-    callable
-        For `register_graph_instantiate_hook`.
-
-    Notes
-    -----
-    As `torch.cuda.export_graph_data`.
     """
     return lambda graph: _write_graph_data(path, graph)
 
@@ -250,6 +220,8 @@ def export_graph_data(path: str) -> Callable[[Graph], None]:
 def register_graph_capture_start_hook(fn: Callable[[CUDAGraph], object]) -> RemovableHandle:
     """Register a callback for the start of every graph capture.
 
+    As `torch.cuda.graphs.register_graph_capture_start_hook`. Work that the callback queues is captured.
+
     Parameters
     ----------
     fn : callable
@@ -259,10 +231,6 @@ def register_graph_capture_start_hook(fn: Callable[[CUDAGraph], object]) -> Remo
     -------
     RemovableHandle
         Its `remove()` unregisters the callback.
-
-    Notes
-    -----
-    As `torch.cuda.graphs.register_graph_capture_start_hook`. Work that the callback queues is captured.
     """
     return graph_hooks.capture_began.add(fn)
 
@@ -270,6 +238,8 @@ def register_graph_capture_start_hook(fn: Callable[[CUDAGraph], object]) -> Remo
 def register_graph_capture_end_hook(fn: Callable[[CUDAGraph], object]) -> RemovableHandle:
     """Register a callback for the end of every graph capture.
 
+    As `torch.cuda.graphs.register_graph_capture_end_hook`. The captured work can still be inspected.
+
     Parameters
     ----------
     fn : callable
@@ -279,10 +249,6 @@ def register_graph_capture_end_hook(fn: Callable[[CUDAGraph], object]) -> Remova
     -------
     RemovableHandle
         Its `remove()` unregisters the callback.
-
-    Notes
-    -----
-    As `torch.cuda.graphs.register_graph_capture_end_hook`. The captured work can still be inspected.
     """
     return graph_hooks.captured.add(fn)
 
@@ -290,6 +256,8 @@ def register_graph_capture_end_hook(fn: Callable[[CUDAGraph], object]) -> Remova
 def register_graph_instantiate_hook(fn: Callable[[CUDAGraph], object]) -> RemovableHandle:
     """Register a callback for every instantiation of a graph.
 
+    As `torch.cuda.graphs.register_graph_instantiate_hook`.
+
     Parameters
     ----------
     fn : callable
@@ -299,10 +267,6 @@ def register_graph_instantiate_hook(fn: Callable[[CUDAGraph], object]) -> Remova
     -------
     RemovableHandle
         Its `remove()` unregisters the callback.
-
-    Notes
-    -----
-    As `torch.cuda.graphs.register_graph_instantiate_hook`.
     """
     return graph_hooks.instantiated.add(fn)
 
@@ -310,6 +274,8 @@ def register_graph_instantiate_hook(fn: Callable[[CUDAGraph], object]) -> Remova
 def register_graph_replay_start_hook(fn: Callable[[CUDAGraph], object]) -> RemovableHandle:
     """Register a callback that precedes every replay of a graph.
 
+    As `torch.cuda.graphs.register_graph_replay_start_hook`.
+
     Parameters
     ----------
     fn : callable
@@ -319,10 +285,6 @@ def register_graph_replay_start_hook(fn: Callable[[CUDAGraph], object]) -> Remov
     -------
     RemovableHandle
         Its `remove()` unregisters the callback.
-
-    Notes
-    -----
-    As `torch.cuda.graphs.register_graph_replay_start_hook`.
     """
     return graph_hooks.replay_began.add(fn)
 
@@ -330,6 +292,8 @@ def register_graph_replay_start_hook(fn: Callable[[CUDAGraph], object]) -> Remov
 def register_graph_replay_end_hook(fn: Callable[[CUDAGraph], object]) -> RemovableHandle:
     """Register a callback that follows every replay of a graph, once it is queued or has failed to be queued.
 
+    As `torch.cuda.graphs.register_graph_replay_end_hook`.
+
     Parameters
     ----------
     fn : callable
@@ -339,16 +303,14 @@ def register_graph_replay_end_hook(fn: Callable[[CUDAGraph], object]) -> Removab
     -------
     RemovableHandle
         Its `remove()` unregisters the callback.
-
-    Notes
-    -----
-    As `torch.cuda.graphs.register_graph_replay_end_hook`.
     """
     return graph_hooks.replayed.add(fn)
 
 
 def register_graph_destroy_hook(fn: Callable[[set[int]], object]) -> RemovableHandle:
     """Register a callback for the destruction or reset of every graph.
+
+    As `torch.cuda.graphs.register_graph_destroy_hook`.
 
     Parameters
     ----------
@@ -359,10 +321,6 @@ def register_graph_destroy_hook(fn: Callable[[set[int]], object]) -> RemovableHa
     -------
     RemovableHandle
         Its `remove()` unregisters the callback.
-
-    Notes
-    -----
-    As `torch.cuda.graphs.register_graph_destroy_hook`.
     """
     return finalization.destroyed.add(fn)
 

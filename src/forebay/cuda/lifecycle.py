@@ -60,14 +60,12 @@ _DEFAULT_CLOCK_KHZ = 1_000_000  # if the profile has no clock rate
 def ipc_collect() -> None:
     """Release exported memory that no other process uses any more.
 
+    As `torch.cuda.ipc_collect`. Initialises CUDA, does not wait.
+
     Raises
     ------
     RuntimeError
         If there is no CUDA device.
-
-    Notes
-    -----
-    As `torch.cuda.ipc_collect`. Initialises CUDA, does not wait.
     """
     init()
     ipc_memory.collect()

@@ -23,72 +23,53 @@ __all__ = ["mark", "range", "range_end", "range_pop", "range_push", "range_start
 
 
 def range_push(msg: str) -> int:
-    """Begin a nested range in this thread.
+    """Begin a nested range in this thread, and return its depth, from 0; -2 if no tool is attached.
+
+    As `torch.cuda.nvtx.range_push`. Does not initialise CUDA.
 
     Parameters
     ----------
     msg : str or bytes
         The range's name.
 
-    Returns
-    -------
-    int
-        The range's depth, starting at 0; -2 if no tool is attached.
-
     Raises
     ------
     TypeError
         If `msg` is not a string, or cannot be encoded in UTF-8.
-
-    Notes
-    -----
-    As `torch.cuda.nvtx.range_push`. Does not initialise CUDA.
     """
     return ranges.push(_text(msg, "range_push"))
 
 
 def range_pop() -> int:
-    """End this thread's innermost range.
+    """End this thread's innermost range, and return its depth; -2 if no tool is attached or no range is open.
 
-    Returns
-    -------
-    int
-        The range's depth; -2 if no tool is attached or no range is open.
-
-    Notes
-    -----
     As `torch.cuda.nvtx.range_pop`. Does not initialise CUDA.
     """
     return ranges.pop()
 
 
 def range_start(msg: str) -> int:
-    """Begin a range that any thread can end.
+    """Begin a range that any thread can end, and return its number for `range_end`; 0 if no tool is attached.
+
+    As `torch.cuda.nvtx.range_start`. Does not initialise CUDA.
 
     Parameters
     ----------
     msg : str or bytes
         The range's name.
 
-    Returns
-    -------
-    int
-        The range's number, for `range_end`; 0 if no tool is attached.
-
     Raises
     ------
     TypeError
         If `msg` is not a string, or cannot be encoded in UTF-8.
-
-    Notes
-    -----
-    As `torch.cuda.nvtx.range_start`. Does not initialise CUDA.
     """
     return ranges.start(_text(msg, "range_start"))
 
 
 def range_end(range_id: int) -> None:
     """End a range that `range_start` began.
+
+    As `torch.cuda.nvtx.range_end`. Does not initialise CUDA.
 
     Parameters
     ----------
@@ -99,10 +80,6 @@ def range_end(range_id: int) -> None:
     ------
     TypeError
         If `range_id` is not an unsigned 64-bit integer.
-
-    Notes
-    -----
-    As `torch.cuda.nvtx.range_end`. Does not initialise CUDA.
     """
     if not isinstance(range_id, int) or not 0 <= range_id < 1 << 64:
         raise TypeError(f"range_end() expects the number that range_start() returned, not {range_id!r}")
@@ -111,6 +88,8 @@ def range_end(range_id: int) -> None:
 
 def mark(msg: str) -> None:
     """Mark the current time with a name.
+
+    As `torch.cuda.nvtx.mark`. Does not initialise CUDA.
 
     Parameters
     ----------
@@ -121,10 +100,6 @@ def mark(msg: str) -> None:
     ------
     TypeError
         If `msg` is not a string, or cannot be encoded in UTF-8.
-
-    Notes
-    -----
-    As `torch.cuda.nvtx.mark`. Does not initialise CUDA.
     """
     ranges.mark(_text(msg, "mark"))
 

@@ -42,6 +42,8 @@ initial_seed: Final = _RANDOMS.initial_seed
 def get_rng_state(device: DeviceLike = "cuda") -> Tensor:
     """Return the state of a device's generator.
 
+    As `torch.cuda.get_rng_state`. Initialises CUDA.
+
     Parameters
     ----------
     device : device or str or int, default "cuda"
@@ -57,10 +59,6 @@ def get_rng_state(device: DeviceLike = "cuda") -> Tensor:
     IndexError
         If the device does not exist.
 
-    Notes
-    -----
-    As `torch.cuda.get_rng_state`. Initialises CUDA.
-
     Examples
     --------
     >>> import forebay, forebay.cuda as cuda
@@ -75,6 +73,8 @@ def get_rng_state(device: DeviceLike = "cuda") -> Tensor:
 def set_rng_state(new_state: RngState, device: DeviceLike = "cuda") -> None:
     """Set the state of a device's generator.
 
+    As `torch.cuda.set_rng_state`. Before CUDA's first use the call is deferred until then.
+
     Parameters
     ----------
     new_state : array_like
@@ -86,16 +86,14 @@ def set_rng_state(new_state: RngState, device: DeviceLike = "cuda") -> None:
     ------
     RuntimeError, TypeError
         If `new_state` is not a state.
-
-    Notes
-    -----
-    As `torch.cuda.set_rng_state`. Before CUDA's first use the call is deferred until then.
     """
     _RANDOMS.set_rng_state(new_state, _checked(device))
 
 
 def get_rng_state_offset(device: DeviceLike = "cuda") -> int:
     """Return the offset of a device's generator.
+
+    As `torch.cuda._get_rng_state_offset`. Initialises CUDA.
 
     Parameters
     ----------
@@ -111,16 +109,14 @@ def get_rng_state_offset(device: DeviceLike = "cuda") -> int:
     ------
     IndexError
         If the device does not exist.
-
-    Notes
-    -----
-    As `torch.cuda._get_rng_state_offset`. Initialises CUDA.
     """
     return _RANDOMS.get_offset(_checked(device))
 
 
 def set_rng_state_offset(offset: int, device: DeviceLike = "cuda") -> None:
     """Set the offset of a device's generator.
+
+    As `torch.cuda._set_rng_state_offset`. Before CUDA's first use the call is deferred until then.
 
     Parameters
     ----------
@@ -133,16 +129,14 @@ def set_rng_state_offset(offset: int, device: DeviceLike = "cuda") -> None:
     ------
     RuntimeError
         If `offset` is not a multiple of 4.
-
-    Notes
-    -----
-    As `torch.cuda._set_rng_state_offset`. Before CUDA's first use the call is deferred until then.
     """
     _RANDOMS.set_offset(offset, _checked(device))
 
 
 def get_generator(device: DeviceLike) -> Generator:
     """Return a device's default generator.
+
+    As `torch.cuda._get_generator`. Initialises CUDA.
 
     Parameters
     ----------
@@ -158,16 +152,14 @@ def get_generator(device: DeviceLike) -> Generator:
     ------
     IndexError
         If the device does not exist.
-
-    Notes
-    -----
-    As `torch.cuda._get_generator`. Initialises CUDA.
     """
     return _RANDOMS.generator(_checked(device))
 
 
 def as_device(device: DeviceLike) -> Device:
     """Return the device that an argument specifies.
+
+    As `torch.cuda._get_device`. Does not initialise CUDA.
 
     Parameters
     ----------
@@ -178,10 +170,6 @@ def as_device(device: DeviceLike) -> Device:
     -------
     Device
         The device.
-
-    Notes
-    -----
-    As `torch.cuda._get_device`. Does not initialise CUDA.
 
     Examples
     --------

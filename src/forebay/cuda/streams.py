@@ -263,6 +263,8 @@ def as_cuda_stream(stream: streams.Stream) -> Stream:
 def default_stream(device: DeviceLike | None = None) -> Stream:
     """Return a device's default stream, which has the handle 0.
 
+    As `torch.cuda.default_stream`. Initialises CUDA and opens the device.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -277,16 +279,14 @@ def default_stream(device: DeviceLike | None = None) -> Stream:
     ------
     DeviceError
         If the device does not exist.
-
-    Notes
-    -----
-    As `torch.cuda.default_stream`. Initialises CUDA and opens the device.
     """
     return as_cuda_stream(streams.default_stream_for(CUDA.open_device_for_stream(device, "getDefaultStream")))
 
 
 def set_stream(stream: streams.Stream | None) -> None:
     """Make a stream this thread's current one, and its device the current device.
+
+    As `torch.cuda.set_stream`.
 
     Parameters
     ----------
@@ -297,10 +297,6 @@ def set_stream(stream: streams.Stream | None) -> None:
     ------
     TypeError
         If `stream` is not a stream.
-
-    Notes
-    -----
-    As `torch.cuda.set_stream`.
     """
     if stream is not None:
         streams.set_stream(stream)
@@ -308,6 +304,8 @@ def set_stream(stream: streams.Stream | None) -> None:
 
 def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
     """Make the stream with PyTorch's numbers this thread's current one.
+
+    As `torch.cuda._set_stream_by_id`. Initialises CUDA and opens the device.
 
     Parameters
     ----------
@@ -324,10 +322,6 @@ def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> Non
         If `device_type` is not that of CUDA.
     DeviceError
         If the device or the stream does not exist.
-
-    Notes
-    -----
-    As `torch.cuda._set_stream_by_id`. Initialises CUDA and opens the device.
     """
     numbers = (stream_id, device_index, device_type)
     if not all(isinstance(number, int) for number in numbers) or device_type != device_type_of(CUDA.name):
@@ -336,7 +330,9 @@ def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> Non
 
 
 def get_stream_from_external(data_ptr: int, device: DeviceLike | None = None) -> Stream:
-    """Return a stream created elsewhere, wrapped by its handle.
+    """Return a stream created elsewhere, wrapped by its handle, which is its `stream_id`.
+
+    As `torch.cuda.get_stream_from_external`. Initialises CUDA and opens the device.
 
     Parameters
     ----------
@@ -345,21 +341,12 @@ def get_stream_from_external(data_ptr: int, device: DeviceLike | None = None) ->
     device : device or str or int, optional
         The stream's device; the current one by default.
 
-    Returns
-    -------
-    Stream
-        The stream; its `stream_id` is the handle.
-
     Raises
     ------
     TypeError
         If `data_ptr` is not an int.
     DeviceError
         If the device has no such stream.
-
-    Notes
-    -----
-    As `torch.cuda.get_stream_from_external`. Initialises CUDA and opens the device.
     """
     if not isinstance(data_ptr, int):
         raise TypeError(f"get_stream_from_external(): argument 'data_ptr' must be int, not {type(data_ptr).__name__}")
@@ -369,19 +356,12 @@ def get_stream_from_external(data_ptr: int, device: DeviceLike | None = None) ->
 def stream(stream: streams.Stream | None) -> StreamContext:
     """Return a context manager that makes a stream and its device current.
 
+    As `torch.cuda.stream`. Initialises CUDA.
+
     Parameters
     ----------
     stream : Stream or None
         The stream; None changes nothing.
-
-    Returns
-    -------
-    StreamContext
-        The context manager.
-
-    Notes
-    -----
-    As `torch.cuda.stream`. Initialises CUDA.
 
     Examples
     --------

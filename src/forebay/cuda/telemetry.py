@@ -32,17 +32,14 @@ __all__ = [
 
 
 def device_memory_used(device: DeviceLike | None = None) -> int:
-    """Return the device memory in use by all processes.
+    """Return the bytes of device memory in use by all processes.
+
+    As `torch.cuda.device_memory_used`. Does not initialise CUDA.
 
     Parameters
     ----------
     device : device or str or int, optional
         The device; the current one by default.
-
-    Returns
-    -------
-    int
-        Bytes.
 
     Raises
     ------
@@ -52,26 +49,19 @@ def device_memory_used(device: DeviceLike | None = None) -> int:
         If the driver cannot be reached, or the device is not visible to this process.
     Unsupported
         If the device has no such sensor.
-
-    Notes
-    -----
-    As `torch.cuda.device_memory_used`. Does not initialise CUDA.
     """
     return telemetry.sensors(CUDA, device).memory()[0]
 
 
 def memory_usage(device: DeviceLike | None = None) -> int:
-    """Return the share of the last second in which device memory was read or written.
+    """Return the percentage of the last second in which device memory was read or written.
+
+    As `torch.cuda.memory_usage`. Does not initialise CUDA.
 
     Parameters
     ----------
     device : device or str or int, optional
         The device; the current one by default.
-
-    Returns
-    -------
-    int
-        Percent.
 
     Raises
     ------
@@ -81,26 +71,19 @@ def memory_usage(device: DeviceLike | None = None) -> int:
         If the driver cannot be reached, or the device is not visible to this process.
     Unsupported
         If the device has no such sensor.
-
-    Notes
-    -----
-    As `torch.cuda.memory_usage`. Does not initialise CUDA.
     """
     return telemetry.sensors(CUDA, device).busy()[1]
 
 
 def utilization(device: DeviceLike | None = None) -> int:
-    """Return the share of the last second in which the device was busy.
+    """Return the percentage of the last second in which the device was busy.
+
+    As `torch.cuda.utilization`. Does not initialise CUDA.
 
     Parameters
     ----------
     device : device or str or int, optional
         The device; the current one by default.
-
-    Returns
-    -------
-    int
-        Percent.
 
     Raises
     ------
@@ -110,26 +93,19 @@ def utilization(device: DeviceLike | None = None) -> int:
         If the driver cannot be reached, or the device is not visible to this process.
     Unsupported
         If the device has no such sensor.
-
-    Notes
-    -----
-    As `torch.cuda.utilization`. Does not initialise CUDA.
     """
     return telemetry.sensors(CUDA, device).busy()[0]
 
 
 def temperature(device: DeviceLike | None = None) -> int:
-    """Return the device's temperature.
+    """Return the device's temperature in degrees Celsius.
+
+    As `torch.cuda.temperature`. Does not initialise CUDA.
 
     Parameters
     ----------
     device : device or str or int, optional
         The device; the current one by default.
-
-    Returns
-    -------
-    int
-        Degrees Celsius.
 
     Raises
     ------
@@ -139,26 +115,19 @@ def temperature(device: DeviceLike | None = None) -> int:
         If the driver cannot be reached, or the device is not visible to this process.
     Unsupported
         If the device has no such sensor.
-
-    Notes
-    -----
-    As `torch.cuda.temperature`. Does not initialise CUDA.
     """
     return telemetry.sensors(CUDA, device).temperature()
 
 
 def power_draw(device: DeviceLike | None = None) -> int:
-    """Return the device's power draw.
+    """Return the device's power draw in milliwatts.
+
+    As `torch.cuda.power_draw`. Does not initialise CUDA.
 
     Parameters
     ----------
     device : device or str or int, optional
         The device; the current one by default.
-
-    Returns
-    -------
-    int
-        Milliwatts.
 
     Raises
     ------
@@ -168,26 +137,19 @@ def power_draw(device: DeviceLike | None = None) -> int:
         If the driver cannot be reached, or the device is not visible to this process.
     Unsupported
         If the device has no such sensor.
-
-    Notes
-    -----
-    As `torch.cuda.power_draw`. Does not initialise CUDA.
     """
     return telemetry.sensors(CUDA, device).power()
 
 
 def clock_rate(device: DeviceLike | None = None) -> int:
-    """Return the clock rate of the multiprocessors.
+    """Return the clock rate of the multiprocessors in MHz.
+
+    As `torch.cuda.clock_rate`. Does not initialise CUDA.
 
     Parameters
     ----------
     device : device or str or int, optional
         The device; the current one by default.
-
-    Returns
-    -------
-    int
-        MHz.
 
     Raises
     ------
@@ -197,16 +159,14 @@ def clock_rate(device: DeviceLike | None = None) -> int:
         If the driver cannot be reached, or the device is not visible to this process.
     Unsupported
         If the device has no such sensor.
-
-    Notes
-    -----
-    As `torch.cuda.clock_rate`. Does not initialise CUDA.
     """
     return telemetry.sensors(CUDA, device).clock()
 
 
 def list_gpu_processes(device: DeviceLike | None = None) -> str:
     """Return a table of the processes that use the device.
+
+    As `torch.cuda.list_gpu_processes`. Does not initialise CUDA.
 
     Parameters
     ----------
@@ -217,10 +177,6 @@ def list_gpu_processes(device: DeviceLike | None = None) -> str:
     -------
     str
         One line for each process, or the reason why the processes are unknown.
-
-    Notes
-    -----
-    As `torch.cuda.list_gpu_processes`. Does not initialise CUDA.
     """
     return telemetry.list_processes(CUDA, device)
 

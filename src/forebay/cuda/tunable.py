@@ -78,6 +78,8 @@ def _checked(name: str, value: _T, expected: type[_T]) -> _T:
 def enable(val: bool = True) -> None:
     """Enable or disable the tuner.
 
+    As `torch.cuda.tunable.enable`.
+
     Parameters
     ----------
     val : bool, default True
@@ -87,24 +89,13 @@ def enable(val: bool = True) -> None:
     ------
     RuntimeError
         If `val` has another type.
-
-    Notes
-    -----
-    As `torch.cuda.tunable.enable`.
     """
     _state.enabled = _checked("tunableop_enable", val, bool)
 
 
 def is_enabled() -> bool:
-    """Return the setting of `enable`.
+    """Return the setting of `enable`, False initially.
 
-    Returns
-    -------
-    bool
-        False initially.
-
-    Notes
-    -----
     As `torch.cuda.tunable.is_enabled`.
     """
     return _state.enabled
@@ -113,6 +104,8 @@ def is_enabled() -> bool:
 def tuning_enable(val: bool = True) -> None:
     """Enable or disable the tuning of products that have no result yet.
 
+    As `torch.cuda.tunable.tuning_enable`.
+
     Parameters
     ----------
     val : bool, default True
@@ -122,24 +115,13 @@ def tuning_enable(val: bool = True) -> None:
     ------
     RuntimeError
         If `val` has another type.
-
-    Notes
-    -----
-    As `torch.cuda.tunable.tuning_enable`.
     """
     _state.tuning = _checked("tunableop_tuning_enable", val, bool)
 
 
 def tuning_is_enabled() -> bool:
-    """Return the setting of `tuning_enable`.
+    """Return the setting of `tuning_enable`, True initially.
 
-    Returns
-    -------
-    bool
-        True initially.
-
-    Notes
-    -----
     As `torch.cuda.tunable.tuning_is_enabled`.
     """
     return _state.tuning
@@ -148,6 +130,8 @@ def tuning_is_enabled() -> bool:
 def record_untuned_enable(val: bool = True) -> None:
     """Enable or disable the recording of products that have no result yet.
 
+    As `torch.cuda.tunable.record_untuned_enable`.
+
     Parameters
     ----------
     val : bool, default True
@@ -157,24 +141,13 @@ def record_untuned_enable(val: bool = True) -> None:
     ------
     RuntimeError
         If `val` has another type.
-
-    Notes
-    -----
-    As `torch.cuda.tunable.record_untuned_enable`.
     """
     _state.recording = _checked("record_untuned_enable", val, bool)
 
 
 def record_untuned_is_enabled() -> bool:
-    """Return the setting of `record_untuned_enable`.
+    """Return the setting of `record_untuned_enable`, False initially.
 
-    Returns
-    -------
-    bool
-        False initially.
-
-    Notes
-    -----
     As `torch.cuda.tunable.record_untuned_is_enabled`.
     """
     return _state.recording
@@ -183,6 +156,8 @@ def record_untuned_is_enabled() -> bool:
 def wildcard_fallback_enable(val: bool = True) -> None:
     """Enable or disable the use of results for similar shapes.
 
+    As `torch.cuda.tunable.wildcard_fallback_enable`.
+
     Parameters
     ----------
     val : bool, default True
@@ -192,24 +167,13 @@ def wildcard_fallback_enable(val: bool = True) -> None:
     ------
     RuntimeError
         If `val` has another type.
-
-    Notes
-    -----
-    As `torch.cuda.tunable.wildcard_fallback_enable`.
     """
     _state.wildcard_fallback = _checked("tunableop_wildcard_fallback_enable", val, bool)
 
 
 def wildcard_fallback_is_enabled() -> bool:
-    """Return the setting of `wildcard_fallback_enable`.
+    """Return the setting of `wildcard_fallback_enable`, False initially.
 
-    Returns
-    -------
-    bool
-        False initially.
-
-    Notes
-    -----
     As `torch.cuda.tunable.wildcard_fallback_is_enabled`.
     """
     return _state.wildcard_fallback
@@ -217,6 +181,8 @@ def wildcard_fallback_is_enabled() -> bool:
 
 def set_max_tuning_duration(duration: int) -> None:
     """Set the longest time to tune one product.
+
+    As `torch.cuda.tunable.set_max_tuning_duration`.
 
     Parameters
     ----------
@@ -227,24 +193,13 @@ def set_max_tuning_duration(duration: int) -> None:
     ------
     RuntimeError
         If `duration` has another type.
-
-    Notes
-    -----
-    As `torch.cuda.tunable.set_max_tuning_duration`.
     """
     _state.duration_ms = max(0, _checked("tunableop_set_max_tuning_duration", duration, int))
 
 
 def get_max_tuning_duration() -> int:
-    """Return the longest time to tune one product.
+    """Return the longest time to tune one product, initially 30 milliseconds.
 
-    Returns
-    -------
-    int
-        Milliseconds; 30 initially.
-
-    Notes
-    -----
     As `torch.cuda.tunable.get_max_tuning_duration`.
     """
     return _state.duration_ms
@@ -252,6 +207,8 @@ def get_max_tuning_duration() -> int:
 
 def set_max_tuning_iterations(iterations: int) -> None:
     """Set the largest number of iterations to tune one product.
+
+    As `torch.cuda.tunable.set_max_tuning_iterations`.
 
     Parameters
     ----------
@@ -262,24 +219,13 @@ def set_max_tuning_iterations(iterations: int) -> None:
     ------
     RuntimeError
         If `iterations` has another type.
-
-    Notes
-    -----
-    As `torch.cuda.tunable.set_max_tuning_iterations`.
     """
     _state.iterations = max(0, _checked("tunableop_set_max_tuning_iterations", iterations, int))
 
 
 def get_max_tuning_iterations() -> int:
-    """Return the largest number of iterations to tune one product.
+    """Return the largest number of iterations to tune one product, initially 100.
 
-    Returns
-    -------
-    int
-        100 initially.
-
-    Notes
-    -----
     As `torch.cuda.tunable.get_max_tuning_iterations`.
     """
     return _state.iterations
@@ -287,6 +233,8 @@ def get_max_tuning_iterations() -> int:
 
 def set_cublaslt_requested_algo_count(count: int) -> None:
     """Set the number of cuBLASLt algorithms to try.
+
+    As `torch.cuda.tunable.set_cublaslt_requested_algo_count`.
 
     Parameters
     ----------
@@ -297,24 +245,13 @@ def set_cublaslt_requested_algo_count(count: int) -> None:
     ------
     RuntimeError
         If `count` has another type.
-
-    Notes
-    -----
-    As `torch.cuda.tunable.set_cublaslt_requested_algo_count`.
     """
     _state.cublaslt_algorithms = max(1, _checked("tunableop_set_cublaslt_requested_algo_count", count, int))
 
 
 def get_cublaslt_requested_algo_count() -> int:
-    """Return the number of cuBLASLt algorithms to try.
+    """Return the number of cuBLASLt algorithms to try, initially 8.
 
-    Returns
-    -------
-    int
-        8 initially.
-
-    Notes
-    -----
     As `torch.cuda.tunable.get_cublaslt_requested_algo_count`.
     """
     return _state.cublaslt_algorithms
@@ -322,6 +259,8 @@ def get_cublaslt_requested_algo_count() -> int:
 
 def set_rotating_buffer_size(buffer_size: int) -> None:
     """Set the size of the rotating buffer.
+
+    As `torch.cuda.tunable.set_rotating_buffer_size`.
 
     Parameters
     ----------
@@ -332,10 +271,6 @@ def set_rotating_buffer_size(buffer_size: int) -> None:
     ------
     RuntimeError
         If `buffer_size` has another type.
-
-    Notes
-    -----
-    As `torch.cuda.tunable.set_rotating_buffer_size`.
     """
     _state.rotating_mib = _checked("tunableop_set_rotating_buffer_size", buffer_size, int)
 
@@ -343,15 +278,13 @@ def set_rotating_buffer_size(buffer_size: int) -> None:
 def get_rotating_buffer_size() -> int:
     """Return the size of the rotating buffer.
 
+    As `torch.cuda.tunable.get_rotating_buffer_size`. To read the size of the L2 cache, initialises CUDA and
+    opens the current device.
+
     Returns
     -------
     int
         Bytes; initially the size of the L2 cache, or 0 if the device does not report it.
-
-    Notes
-    -----
-    As `torch.cuda.tunable.get_rotating_buffer_size`. To read the size of the L2 cache, initialises CUDA and
-    opens the current device.
     """
     if _state.rotating_mib >= 0:
         return _state.rotating_mib << 20
@@ -361,6 +294,8 @@ def get_rotating_buffer_size() -> int:
 @contextmanager
 def dynamic_dims_mask(M: bool = False, N: bool = False, K: bool = False, BATCH: bool = False) -> Iterator[None]:  # noqa: ARG001, N803 -- PyTorch's
     """Accept dimensions to ignore while the body of a `with` statement tunes; has no effect.
+
+    As `torch.cuda.tunable.dynamic_dims_mask`.
 
     Parameters
     ----------
@@ -372,16 +307,14 @@ def dynamic_dims_mask(M: bool = False, N: bool = False, K: bool = False, BATCH: 
         Ignored.
     BATCH : bool, default False
         Ignored.
-
-    Notes
-    -----
-    As `torch.cuda.tunable.dynamic_dims_mask`.
     """
     yield
 
 
 def set_filename(filename: str, insert_device_ordinal: bool = False) -> None:
     """Set the name of the results file, which is never read or written.
+
+    As `torch.cuda.tunable.set_filename`.
 
     Parameters
     ----------
@@ -394,10 +327,6 @@ def set_filename(filename: str, insert_device_ordinal: bool = False) -> None:
     ------
     RuntimeError
         If `filename` is not a string.
-
-    Notes
-    -----
-    As `torch.cuda.tunable.set_filename`.
     """
     name = _checked("tunableop_set_filename", filename, str)
     if insert_device_ordinal:
@@ -406,15 +335,8 @@ def set_filename(filename: str, insert_device_ordinal: bool = False) -> None:
 
 
 def get_filename() -> str:
-    """Return the name of the results file.
+    """Return the name of the results file, empty initially.
 
-    Returns
-    -------
-    str
-        Empty initially.
-
-    Notes
-    -----
     As `torch.cuda.tunable.get_filename`.
     """
     return _state.filename
@@ -423,13 +345,6 @@ def get_filename() -> str:
 def get_results() -> tuple[tuple[str, str, str, float], ...]:
     """Return the tuning results: always empty.
 
-    Returns
-    -------
-    tuple
-        Empty.
-
-    Notes
-    -----
     As `torch.cuda.tunable.get_results`.
 
     Examples
@@ -444,13 +359,6 @@ def get_results() -> tuple[tuple[str, str, str, float], ...]:
 def get_validators() -> tuple[tuple[str, str], ...]:
     """Return the library versions for which results are valid: always empty.
 
-    Returns
-    -------
-    tuple
-        Empty.
-
-    Notes
-    -----
     As `torch.cuda.tunable.get_validators`.
 
     Examples
@@ -465,24 +373,17 @@ def get_validators() -> tuple[tuple[str, str], ...]:
 def read_file(filename: str | None = None) -> bool:
     """Return False without reading: results of other libraries are not valid here.
 
+    As `torch.cuda.tunable.read_file`.
+
     Parameters
     ----------
     filename : str, optional
         Ignored.
 
-    Returns
-    -------
-    bool
-        False.
-
     Raises
     ------
     RuntimeError
         If `filename` is not a string.
-
-    Notes
-    -----
-    As `torch.cuda.tunable.read_file`.
     """
     if filename is not None:
         _checked("tunableop_read_file", filename, str)
@@ -491,6 +392,8 @@ def read_file(filename: str | None = None) -> bool:
 
 def write_file_on_exit(val: bool) -> None:
     """Check the argument: there are no results to write.
+
+    As `torch.cuda.tunable.write_file_on_exit`. Only in PyTorch 2.4.
 
     Parameters
     ----------
@@ -501,10 +404,6 @@ def write_file_on_exit(val: bool) -> None:
     ------
     RuntimeError
         If `val` has another type.
-
-    Notes
-    -----
-    As `torch.cuda.tunable.write_file_on_exit`. Only in PyTorch 2.4.
     """
     _checked("tunableop_write_file_on_exit", val, bool)
 

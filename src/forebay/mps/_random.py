@@ -44,6 +44,8 @@ def _default() -> Generator:
 def get_rng_state(device: DeviceLike = "mps") -> Tensor:  # noqa: ARG001 -- PyTorch's signature; there is one device
     """Return the state of the device's generator.
 
+    As `torch.mps.get_rng_state`. Does not initialise MPS.
+
     Parameters
     ----------
     device : object, default "mps"
@@ -58,10 +60,6 @@ def get_rng_state(device: DeviceLike = "mps") -> Tensor:  # noqa: ARG001 -- PyTo
     ------
     ForebayError
         If there is no MPS device.
-
-    Notes
-    -----
-    As `torch.mps.get_rng_state`. Does not initialise MPS.
 
     Examples
     --------
@@ -80,6 +78,8 @@ def get_rng_state(device: DeviceLike = "mps") -> Tensor:  # noqa: ARG001 -- PyTo
 def set_rng_state(new_state: RngState, device: DeviceLike = "mps") -> None:  # noqa: ARG001 -- as above
     """Set the state of the device's generator.
 
+    As `torch.mps.set_rng_state`. Does not initialise MPS.
+
     Parameters
     ----------
     new_state : Tensor or numpy.ndarray
@@ -95,10 +95,6 @@ def set_rng_state(new_state: RngState, device: DeviceLike = "mps") -> None:  # n
         If `new_state` is not an array of uint8.
     ForebayError
         If there is no MPS device.
-
-    Notes
-    -----
-    As `torch.mps.set_rng_state`. Does not initialise MPS.
     """
     state = np.ascontiguousarray(new_state) if isinstance(new_state, np.ndarray) else new_state
     generator().set_state(state)
@@ -107,14 +103,12 @@ def set_rng_state(new_state: RngState, device: DeviceLike = "mps") -> None:  # n
 def seed() -> None:
     """Seed the device's generator with a random number.
 
+    As `torch.mps.seed`. Does not initialise MPS.
+
     Raises
     ------
     ForebayError
         If there is no MPS device.
-
-    Notes
-    -----
-    As `torch.mps.seed`. Does not initialise MPS.
     """
     generator().seed()
 
@@ -122,14 +116,12 @@ def seed() -> None:
 def manual_seed(seed: int) -> None:
     """Seed the device's generator; do nothing without a device.
 
+    As `torch.mps.manual_seed`. Does not initialise MPS.
+
     Parameters
     ----------
     seed : int
         From -2**63 to 2**64 - 1; negative seeds are taken modulo 2**64.
-
-    Notes
-    -----
-    As `torch.mps.manual_seed`. Does not initialise MPS.
     """
     initialised = _RANDOMS.initialised_generator()
     if initialised is not None or MPS.count():

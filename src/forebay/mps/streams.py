@@ -97,21 +97,14 @@ def _type_error(error: TypeError, event: object) -> TypeError:
 
 
 def default_stream() -> Stream:
-    """Return the default stream of the current device.
+    """Return the default stream of the current device, which has the id 0.
 
-    Returns
-    -------
-    Stream
-        The stream with id 0.
+    As `torch.mps.default_stream`. Opens the device.
 
     Raises
     ------
     ForebayError
         If there is no MPS device.
-
-    Notes
-    -----
-    As `torch.mps.default_stream`. Opens the device.
     """
     opened = open_device(None, "getDefaultStream")
     cached = opened.default_stream
@@ -121,6 +114,8 @@ def default_stream() -> Stream:
 def set_stream(stream: streams.Stream | None) -> None:
     """Make a stream this thread's current one, and its device the current device.
 
+    As `torch.mps.set_stream`.
+
     Parameters
     ----------
     stream : Stream or None
@@ -130,27 +125,20 @@ def set_stream(stream: streams.Stream | None) -> None:
     ------
     TypeError
         If `stream` is not a stream of an MPS device.
-
-    Notes
-    -----
-    As `torch.mps.set_stream`.
     """
     if stream is not None:
         streams.set_stream(stream if stream.__class__ is Stream else _checked(stream))
 
 
 def stream(stream: streams.Stream | None) -> _StreamContext:
-    """Return a context manager, also usable as a decorator, that makes a stream current.
+    """Return a context manager or decorator that makes a stream current, until its end.
+
+    As `torch.mps.stream`. Initialises MPS.
 
     Parameters
     ----------
     stream : Stream or None
         The stream; None changes nothing.
-
-    Returns
-    -------
-    context manager
-        Exit restores the previous stream and device.
 
     Raises
     ------
@@ -158,10 +146,6 @@ def stream(stream: streams.Stream | None) -> _StreamContext:
         If `stream` is not a stream of an MPS device.
     ForebayError
         If there is no MPS device.
-
-    Notes
-    -----
-    As `torch.mps.stream`. Initialises MPS.
 
     Examples
     --------
@@ -177,19 +161,12 @@ def stream(stream: streams.Stream | None) -> _StreamContext:
 def current_stream() -> Stream:
     """Return this thread's current stream of the current device.
 
-    Returns
-    -------
-    Stream
-        The stream.
+    As `torch.mps.current_stream`. Opens the device.
 
     Raises
     ------
     ForebayError
         If there is no MPS device.
-
-    Notes
-    -----
-    As `torch.mps.current_stream`. Opens the device.
     """
     cached = local.state.stream
     if cached.__class__ is Stream and not cached.opened.unusable:

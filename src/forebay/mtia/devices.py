@@ -52,6 +52,8 @@ class device(DeviceContext):  # noqa: N801 -- PyTorch's name
 def get_device_properties(device: DeviceLike | None = None) -> dict[str, Any]:
     """Return the properties of a device.
 
+    As `torch.mtia.get_device_properties`. Initialises MTIA but does not open a device.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -67,10 +69,6 @@ def get_device_properties(device: DeviceLike | None = None) -> dict[str, Any]:
     DeviceError
         If the device does not exist.
 
-    Notes
-    -----
-    As `torch.mtia.get_device_properties`. Initialises MTIA but does not open a device.
-
     Examples
     --------
     >>> import forebay, forebay.mtia as mtia
@@ -85,6 +83,8 @@ def get_device_properties(device: DeviceLike | None = None) -> dict[str, Any]:
 def set_device(device: DeviceLike) -> None:
     """Make a device this thread's current one.
 
+    As `torch.mtia.set_device`. Initialises MTIA but does not open a device.
+
     Parameters
     ----------
     device : device or str or int
@@ -96,10 +96,6 @@ def set_device(device: DeviceLike) -> None:
         If `device` is not an MTIA device or has no index.
     DeviceError
         If the device does not exist.
-
-    Notes
-    -----
-    As `torch.mtia.set_device`. Initialises MTIA but does not open a device.
     """
     index = MTIA.index(device)
     if index >= 0:
@@ -110,19 +106,12 @@ def set_device(device: DeviceLike) -> None:
 def is_bf16_supported(including_emulation: bool = True) -> bool:  # noqa: ARG001 -- PyTorch's
     """Return True: every MTIA device supports bfloat16.
 
+    As `torch.mtia.is_bf16_supported`. Does not initialise MTIA.
+
     Parameters
     ----------
     including_emulation : bool, default True
         Ignored.
-
-    Returns
-    -------
-    bool
-        True.
-
-    Notes
-    -----
-    As `torch.mtia.is_bf16_supported`. Does not initialise MTIA.
     """
     return True
 

@@ -90,6 +90,8 @@ def memory_stats(device: DeviceLike | None = None) -> dict[str, Any]:
 def reset_peak_memory_stats(device: DeviceLike | None = None) -> None:
     """Set every peak to the current value; do nothing before MTIA's first use.
 
+    As `torch.mtia.reset_peak_memory_stats`.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -99,10 +101,6 @@ def reset_peak_memory_stats(device: DeviceLike | None = None) -> None:
     ------
     ForebayError
         If the device does not exist.
-
-    Notes
-    -----
-    As `torch.mtia.reset_peak_memory_stats`.
     """
     if MTIA.initialised:
         _STATISTICS.reset_peak_memory_stats(device)
@@ -110,6 +108,8 @@ def reset_peak_memory_stats(device: DeviceLike | None = None) -> None:
 
 def snapshot() -> dict[str, Any]:
     """Return a snapshot of the memory of all MTIA devices.
+
+    As `torch.mtia.snapshot`. Does not initialise MTIA.
 
     Returns
     -------
@@ -121,10 +121,6 @@ def snapshot() -> dict[str, Any]:
     ------
     ForebayError
         If there is no MTIA device.
-
-    Notes
-    -----
-    As `torch.mtia.snapshot`. Does not initialise MTIA.
     """
     MTIA.require_backend("memorySnapshot")
     return _HISTORY.snapshot()
@@ -132,6 +128,9 @@ def snapshot() -> dict[str, Any]:
 
 def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], None]) -> None:
     """Register a function that is called before OutOfMemory is raised on any MTIA device.
+
+    As `torch.mtia.attach_out_of_memory_observer`. The observer remains registered until the process or the active
+    emulation ends.
 
     Parameters
     ----------
@@ -145,17 +144,14 @@ def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], None]
         If `observer` is not callable.
     ForebayError
         If there is no MTIA device.
-
-    Notes
-    -----
-    As `torch.mtia.attach_out_of_memory_observer`. The observer remains registered until the process or the active
-    emulation ends.
     """
     oom_observers.attach(MTIA, observer)
 
 
 def record_memory_history(enabled: str | None = "all", stacks: str = "python", max_entries: int = 0) -> None:
     """Start, change or stop recording of the memory history; do nothing before MTIA's first use.
+
+    As `torch.mtia.record_memory_history`. Before MTIA's first use the arguments are not checked either.
 
     Parameters
     ----------
@@ -174,10 +170,6 @@ def record_memory_history(enabled: str | None = "all", stacks: str = "python", m
         If `max_entries` is not an int.
     ValueError
         If `max_entries` is negative.
-
-    Notes
-    -----
-    As `torch.mtia.record_memory_history`. Before MTIA's first use the arguments are not checked either.
     """
     if MTIA.initialised:
         limit = min(operator.index(max_entries), UNLIMITED)

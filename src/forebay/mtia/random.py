@@ -37,14 +37,12 @@ seed_all: Final = _RANDOMS.seed_all_and_return
 def initial_seed() -> int:
     """Return the seed of the current device's generator.
 
+    As `torch.mtia.initial_seed`. Initialises MTIA.
+
     Returns
     -------
     int
         The seed.
-
-    Notes
-    -----
-    As `torch.mtia.initial_seed`. Initialises MTIA.
     """
     MTIA.initialisation.ensure()
     return _RANDOMS.initial_seed()
@@ -52,6 +50,8 @@ def initial_seed() -> int:
 
 def get_rng_state(device: DeviceLike = "mtia") -> Tensor:
     """Return the state of a device's generator.
+
+    As `torch.mtia.get_rng_state`. Initialises MTIA.
 
     Parameters
     ----------
@@ -67,10 +67,6 @@ def get_rng_state(device: DeviceLike = "mtia") -> Tensor:
     ------
     IndexError
         If the device does not exist.
-
-    Notes
-    -----
-    As `torch.mtia.get_rng_state`. Initialises MTIA.
 
     Examples
     --------
@@ -89,6 +85,8 @@ def get_rng_state(device: DeviceLike = "mtia") -> Tensor:
 def set_rng_state(new_state: RngState, device: DeviceLike = "mtia") -> None:
     """Set the state of a device's generator.
 
+    As `torch.mtia.set_rng_state`. Initialises MTIA if `device` has no index.
+
     Parameters
     ----------
     new_state : Tensor or numpy.ndarray
@@ -102,10 +100,6 @@ def set_rng_state(new_state: RngState, device: DeviceLike = "mtia") -> None:
         If the state has the wrong size.
     TypeError
         If `new_state` is not an array of uint8.
-
-    Notes
-    -----
-    As `torch.mtia.set_rng_state`. Initialises MTIA if `device` has no index.
     """
     _RANDOMS.set_rng_state(new_state, MTIA.index(device, optional=True))
 

@@ -55,26 +55,19 @@ class StreamContext(kind_streams.StreamContext):
 
 
 def default_stream(device: DeviceLike | None = None) -> Stream:
-    """Return the default stream of a device.
+    """Return the default stream of a device, which has the id 0.
+
+    As `torch.mtia.default_stream`. Initialises MTIA and opens the device.
 
     Parameters
     ----------
     device : device or str or int, optional
         The device; the current one by default.
 
-    Returns
-    -------
-    Stream
-        The stream with id 0.
-
     Raises
     ------
     ForebayError
         If the device does not exist.
-
-    Notes
-    -----
-    As `torch.mtia.default_stream`. Initialises MTIA and opens the device.
     """
     opened = MTIA.open_device() if device is None else MTIA.open_device_for_stream(device, "getDefaultStream")
     return streams.default_stream_for(opened)
@@ -82,6 +75,8 @@ def default_stream(device: DeviceLike | None = None) -> Stream:
 
 def set_stream(stream: streams.Stream | None) -> None:
     """Make a stream this thread's current one, and its device the current device.
+
+    As `torch.mtia.set_stream`.
 
     Parameters
     ----------
@@ -92,10 +87,6 @@ def set_stream(stream: streams.Stream | None) -> None:
     ------
     TypeError
         If `stream` is not a stream.
-
-    Notes
-    -----
-    As `torch.mtia.set_stream`.
     """
     if stream is not None:
         streams.set_stream(stream)
@@ -104,19 +95,12 @@ def set_stream(stream: streams.Stream | None) -> None:
 def stream(stream: streams.Stream | None) -> StreamContext:
     """Return a context manager that makes a stream current.
 
+    As `torch.mtia.stream`. Initialises MTIA.
+
     Parameters
     ----------
     stream : Stream or None
         The stream; None changes nothing.
-
-    Returns
-    -------
-    StreamContext
-        The context manager.
-
-    Notes
-    -----
-    As `torch.mtia.stream`. Initialises MTIA.
 
     Examples
     --------

@@ -50,32 +50,15 @@ class DeviceFunctions:
         self._kind.initialisation.ensure()
 
     def is_initialized(self) -> bool:
-        """Return True if this process has initialised the kind.
-
-        Returns
-        -------
-        bool
-            False before the first use.
-        """
+        """Return True if this process has initialised the kind."""
         return self._kind.initialised
 
     def is_in_bad_fork(self) -> bool:
-        """Return True if this process was forked from one that had initialised the kind.
-
-        Returns
-        -------
-        bool
-            True if this process cannot use the kind.
-        """
+        """Return True if this process was forked from one that had initialised the kind."""
         return self._kind.initialisation.bad_fork
 
     def is_available(self) -> bool:
         """Return True if there is at least one device, emulated devices included.
-
-        Returns
-        -------
-        bool
-            True if `device_count()` is positive.
 
         Notes
         -----
@@ -84,12 +67,7 @@ class DeviceFunctions:
         return self._kind.count() > 0
 
     def device_count(self) -> int:
-        """Return the number of devices.
-
-        Returns
-        -------
-        int
-            0 without a backend.
+        """Return the number of devices; 0 without a backend.
 
         Notes
         -----
@@ -98,17 +76,12 @@ class DeviceFunctions:
         return self._kind.count()
 
     def exchange_device(self, device: int) -> int:
-        """Make a device current and return the index of the previous one.
+        """Make a device current and return the index of the previous one; -1 if `device` is negative.
 
         Parameters
         ----------
         device : int
             The device index; a negative one changes nothing.
-
-        Returns
-        -------
-        int
-            The previous index; -1 if `device` is negative.
 
         Raises
         ------
@@ -139,12 +112,7 @@ class DeviceFunctions:
         return self._kind.initialisation.call(callable, seeds=seeds)
 
     def get_sync_debug_mode(self) -> int:
-        """Return the mode that `set_sync_debug_mode` set.
-
-        Returns
-        -------
-        int
-            0 ("default"), 1 ("warn") or 2 ("error").
+        """Return the mode that `set_sync_debug_mode` set: 0 ("default"), 1 ("warn") or 2 ("error").
 
         Notes
         -----

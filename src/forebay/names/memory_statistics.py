@@ -107,17 +107,12 @@ class MemoryStatistics:
     # Written by tools/write_names.py from tools/names/memory.toml: edit the table, not these lines.
 
     def memory_allocated(self, device: DeviceLike | None = None) -> int:
-        """Return the bytes of memory in use by live blocks.
+        """Return the bytes in live blocks, rounded up to the block sizes; 0 before the kind's first use.
 
         Parameters
         ----------
         device : device or str or int, optional
             The device; the current one by default.
-
-        Returns
-        -------
-        int
-            Bytes, rounded up to the allocator's block sizes; 0 before the kind's first use.
 
         Raises
         ------
@@ -153,17 +148,12 @@ class MemoryStatistics:
         return 0 if opened is None else opened.allocator.peak(ALLOCATED_BYTES)
 
     def memory_reserved(self, device: DeviceLike | None = None) -> int:
-        """Return the bytes of segments reserved from the device, whether in use or cached.
+        """Return the bytes of segments reserved from the device, used or cached; 0 before the kind's first use.
 
         Parameters
         ----------
         device : device or str or int, optional
             The device; the current one by default.
-
-        Returns
-        -------
-        int
-            Bytes; 0 before the kind's first use.
 
         Raises
         ------
@@ -221,7 +211,7 @@ class MemoryStatistics:
         return statistics.nested_stats(self.memory_stats(device))
 
     def memory_summary(self, device: DeviceLike | None = None, abbreviated: bool = False) -> str:
-        """Return the statistics as a printable table.
+        """Return the statistics as a printable table; all zeros before the kind's first use.
 
         Parameters
         ----------
@@ -229,11 +219,6 @@ class MemoryStatistics:
             The device; the current one by default.
         abbreviated : bool, default False
             Leave out the rows of the small and the large pool.
-
-        Returns
-        -------
-        str
-            The table; all zeros before the kind's first use.
 
         Raises
         ------
@@ -271,17 +256,12 @@ class MemoryStatistics:
             opened.allocator.reset_peaks()
 
     def peak(self, device: DeviceLike | None = None) -> Peak:
-        """Return a context manager that measures the peak memory of a code section.
+        """Return a context manager that measures the peak memory of a code section: see `forebay.memory.peak`.
 
         Parameters
         ----------
         device : device or str or int, optional
             The device; the current one by default.
-
-        Returns
-        -------
-        Peak
-            The context manager of `forebay.memory.peak`.
 
         Raises
         ------
@@ -323,19 +303,12 @@ class MemoryStatistics:
         return PinnedAllocator.empty_stats() if pinned is None else pinned.stats_as_nested_dict()
 
     def mem_get_info(self, device: DeviceLike | None = None) -> tuple[int, int]:
-        """Return the free and the total memory of a device.
+        """Return the free and the total bytes of a device.
 
         Parameters
         ----------
         device : device or str or int, optional
             The device; the current one by default.
-
-        Returns
-        -------
-        free : int
-            Bytes that are free.
-        total : int
-            Bytes in total.
 
         Raises
         ------
@@ -352,17 +325,12 @@ class MemoryStatistics:
         return opened.port.memory_info()
 
     def memory_cached(self, device: DeviceLike | None = None) -> int:
-        """Return `memory_reserved(device)`; the deprecated name.
+        """Return the bytes of `memory_reserved(device)`; the deprecated name.
 
         Parameters
         ----------
         device : device or str or int, optional
             The device; the current one by default.
-
-        Returns
-        -------
-        int
-            Bytes.
 
         Warns
         -----
@@ -373,17 +341,12 @@ class MemoryStatistics:
         return self.memory_reserved(device)
 
     def max_memory_cached(self, device: DeviceLike | None = None) -> int:
-        """Return `max_memory_reserved(device)`; the deprecated name.
+        """Return the bytes of `max_memory_reserved(device)`; the deprecated name.
 
         Parameters
         ----------
         device : device or str or int, optional
             The device; the current one by default.
-
-        Returns
-        -------
-        int
-            Bytes.
 
         Warns
         -----

@@ -166,19 +166,19 @@ class Generator:
     def initial_seed(self) -> int:
         """Return the current seed.
 
+        As `torch.Generator.initial_seed`.
+
         Returns
         -------
         int
             From 0 to 2**64 - 1.
-
-        Notes
-        -----
-        As `torch.Generator.initial_seed`.
         """
         return self._shared.position[0]
 
     def seed(self) -> int:
         """Set a random seed and reset the offset to 0.
+
+        As `torch.Generator.seed`.
 
         Returns
         -------
@@ -189,10 +189,6 @@ class Generator:
         ------
         RuntimeError
             While a graph is captured.
-
-        Notes
-        -----
-        As `torch.Generator.seed`.
         """
         self._check_not_captured("seed")
         number = _random_seed()
@@ -201,6 +197,8 @@ class Generator:
 
     def get_offset(self) -> int:
         """Return the offset.
+
+        As `torch.Generator.get_offset`.
 
         Returns
         -------
@@ -211,16 +209,14 @@ class Generator:
         ------
         RuntimeError
             While a graph is captured.
-
-        Notes
-        -----
-        As `torch.Generator.get_offset`.
         """
         self._check_not_captured("get_offset")
         return self._shared.position[1]
 
     def set_offset(self, offset: int) -> Self:
         """Set the offset.
+
+        As `torch.Generator.set_offset`.
 
         Parameters
         ----------
@@ -236,10 +232,6 @@ class Generator:
         ------
         RuntimeError
             If `offset` is not a multiple of 4, or while a graph is captured.
-
-        Notes
-        -----
-        As `torch.Generator.set_offset`.
         """
         self._check_not_captured("set_offset")
         number = checked_offset(_long(offset, "manual_offset"))
@@ -249,19 +241,19 @@ class Generator:
     def get_state(self) -> Tensor:
         """Return the seed and offset in PyTorch's byte format.
 
+        As `torch.Generator.get_state`. While a graph is captured, the offset counts from the start of each replay.
+
         Returns
         -------
         Tensor
             A uint8 tensor on the CPU, of 16 bytes, or 44 for kind "mps".
-
-        Notes
-        -----
-        As `torch.Generator.get_state`. While a graph is captured, the offset counts from the start of each replay.
         """
         return hooks.state_tensor(self.state_bytes())
 
     def clone_state(self) -> Generator:
         """Return a new generator with the same state and geometry.
+
+        As `torch.Generator.clone_state`.
 
         Returns
         -------
@@ -272,10 +264,6 @@ class Generator:
         ------
         RuntimeError
             While a graph is captured.
-
-        Notes
-        -----
-        As `torch.Generator.clone_state`.
         """
         self._check_not_captured("clone_impl")
         return _from_state(self.device, PhiloxState(*self._shared.position), self._geometry)
@@ -283,14 +271,12 @@ class Generator:
     def graphsafe_get_state(self) -> Generator:
         """Return a generator that shares this one's state: a draw from either advances both.
 
+        As `torch.Generator.graphsafe_get_state`. Allowed while a graph is captured.
+
         Returns
         -------
         Generator
             A new generator of the same device and geometry.
-
-        Notes
-        -----
-        As `torch.Generator.graphsafe_get_state`. Allowed while a graph is captured.
         """
         return _from_state(self.device, self._shared, self._geometry)
 
@@ -590,6 +576,8 @@ def manual_seed(seed: int, device: DeviceLike | None = None) -> Generator:
 def manual_seed_all(seed: int, kind: str | None = None) -> None:
     """Seed the default generators of all devices of a kind, including devices opened later.
 
+    As `torch.cuda.manual_seed_all`. Does not open a device.
+
     Parameters
     ----------
     seed : int
@@ -601,16 +589,14 @@ def manual_seed_all(seed: int, kind: str | None = None) -> None:
     ------
     ValueError
         If `seed` is out of range.
-
-    Notes
-    -----
-    As `torch.cuda.manual_seed_all`. Does not open a device.
     """
     _seed_defaults(kind or current.current_device().kind, _long(int(seed), "manual_seed"))
 
 
 def seed_all(kind: str | None = None) -> int:
     """Seed the default generators of all devices of a kind with one random seed.
+
+    As `torch.cuda.seed_all`. Does not open a device.
 
     Parameters
     ----------
@@ -621,10 +607,6 @@ def seed_all(kind: str | None = None) -> int:
     -------
     int
         The new seed.
-
-    Notes
-    -----
-    As `torch.cuda.seed_all`. Does not open a device.
     """
     number = _random_seed()
     manual_seed_all(number, kind)
@@ -633,6 +615,8 @@ def seed_all(kind: str | None = None) -> int:
 
 def initial_seed(device: DeviceLike | None = None) -> int:
     """Return the seed of a device's default generator.
+
+    As `torch.initial_seed`; with a device, as `torch.cuda.initial_seed`. Does not open the device.
 
     Parameters
     ----------
@@ -643,16 +627,14 @@ def initial_seed(device: DeviceLike | None = None) -> int:
     -------
     int
         From 0 to 2**64 - 1.
-
-    Notes
-    -----
-    As `torch.initial_seed`; with a device, as `torch.cuda.initial_seed`. Does not open the device.
     """
     return default_generator(device).initial_seed()
 
 
 def get_rng_state(device: DeviceLike | None = None) -> Tensor:
     """Return the state of a device's default generator.
+
+    As `torch.get_rng_state`; with a device, as `torch.cuda.get_rng_state`. Does not open the device.
 
     Parameters
     ----------
@@ -663,10 +645,6 @@ def get_rng_state(device: DeviceLike | None = None) -> Tensor:
     -------
     Tensor
         A uint8 tensor on the CPU, of 16 bytes, or 44 for kind "mps".
-
-    Notes
-    -----
-    As `torch.get_rng_state`; with a device, as `torch.cuda.get_rng_state`. Does not open the device.
 
     Examples
     --------
@@ -679,6 +657,8 @@ def get_rng_state(device: DeviceLike | None = None) -> Tensor:
 
 def set_rng_state(new_state: RngState, device: DeviceLike | None = None) -> None:
     """Set the state of a device's default generator.
+
+    As `torch.set_rng_state`; with a device, as `torch.cuda.set_rng_state`. Does not open the device.
 
     Parameters
     ----------
@@ -693,16 +673,14 @@ def set_rng_state(new_state: RngState, device: DeviceLike | None = None) -> None
         If `new_state` is not a uint8 array or tensor.
     RuntimeError
         If the size or offset is invalid.
-
-    Notes
-    -----
-    As `torch.set_rng_state`; with a device, as `torch.cuda.set_rng_state`. Does not open the device.
     """
     default_generator(device).set_state(new_state)
 
 
 def get_rng_state_all(kind: str | None = None) -> list[Tensor]:
     """Return the states of the default generators of all devices of a kind.
+
+    As `torch.cuda.get_rng_state_all`. Does not open a device.
 
     Parameters
     ----------
@@ -713,10 +691,6 @@ def get_rng_state_all(kind: str | None = None) -> list[Tensor]:
     -------
     list of Tensor
         One state per device, ordered by index.
-
-    Notes
-    -----
-    As `torch.cuda.get_rng_state_all`. Does not open a device.
     """
     kind = kind or current.current_device().kind
     return [get_rng_state(Device(kind, index)) for index in range(device_count(kind))]
@@ -724,6 +698,8 @@ def get_rng_state_all(kind: str | None = None) -> list[Tensor]:
 
 def set_rng_state_all(new_states: Iterable[RngState], kind: str | None = None) -> None:
     """Set the states of the default generators of a kind's devices.
+
+    As `torch.cuda.set_rng_state_all`. Does not open a device.
 
     Parameters
     ----------
@@ -738,10 +714,6 @@ def set_rng_state_all(new_states: Iterable[RngState], kind: str | None = None) -
         If a state is not a uint8 array or tensor.
     RuntimeError
         If the size or offset of a state is invalid.
-
-    Notes
-    -----
-    As `torch.cuda.set_rng_state_all`. Does not open a device.
     """
     kind = kind or current.current_device().kind
     for index, state in enumerate(new_states):

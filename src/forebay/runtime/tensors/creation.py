@@ -105,6 +105,8 @@ def zeros(
 ) -> Tensor:
     """Create a tensor of zeros.
 
+    As `torch.zeros`.
+
     Parameters
     ----------
     *sizes : int or sequence of int
@@ -134,10 +136,6 @@ def zeros(
     OutOfMemory
         If the device has no memory for it.
 
-    Notes
-    -----
-    As `torch.zeros`.
-
     Examples
     --------
     >>> import forebay
@@ -161,6 +159,8 @@ def ones(
     pin_memory: bool = False,
 ) -> Tensor:
     """Create a tensor of ones.
+
+    As `torch.ones`.
 
     Parameters
     ----------
@@ -191,10 +191,6 @@ def ones(
     OutOfMemory
         If the device has no memory for it.
 
-    Notes
-    -----
-    As `torch.ones`.
-
     Examples
     --------
     >>> import forebay
@@ -210,6 +206,8 @@ def ones(
 
 def empty_pinned(*size: int | Sequence[int], dtype: DTypeLike | None = None, device: DeviceLike = None) -> NDArray[Any]:
     """Create a NumPy array in page-locked host memory.
+
+    As `torch.empty(..., pin_memory=True)`, for NumPy.
 
     Parameters
     ----------
@@ -232,10 +230,6 @@ def empty_pinned(*size: int | Sequence[int], dtype: DTypeLike | None = None, dev
         If the device has no pinned memory.
     DeviceError
         If the system locks no more pages.
-
-    Notes
-    -----
-    As `torch.empty(..., pin_memory=True)`, for NumPy.
     """
     kind = as_dtype(dtype)
     return pinned_array(shape_of("empty_pinned", size, None, kind), kind, current.opened_for(device).pinned)
@@ -253,6 +247,8 @@ def empty(
     memory_format: memory_format = contiguous_format,
 ) -> Tensor:
     """Create a tensor without initialising its elements.
+
+    As `torch.empty`.
 
     Parameters
     ----------
@@ -289,10 +285,6 @@ def empty(
     Unsupported
         If an option needs a tensor library.
 
-    Notes
-    -----
-    As `torch.empty`.
-
     Examples
     --------
     >>> import forebay
@@ -321,6 +313,8 @@ def full(
     pin_memory: bool = False,
 ) -> Tensor:
     """Create a tensor with all elements equal.
+
+    As `torch.full`.
 
     Parameters
     ----------
@@ -351,10 +345,6 @@ def full(
     OutOfMemory
         If the device has no memory for it.
 
-    Notes
-    -----
-    As `torch.full`.
-
     Examples
     --------
     >>> import forebay
@@ -380,6 +370,8 @@ def full(
 def as_tensor(data: ArrayLike | Tensor, dtype: DTypeLike | None = None, device: DeviceLike = None) -> Tensor:
     """Return data as a tensor, without a copy where none is needed.
 
+    As `torch.as_tensor`.
+
     Parameters
     ----------
     data : array_like or Tensor
@@ -395,10 +387,6 @@ def as_tensor(data: ArrayLike | Tensor, dtype: DTypeLike | None = None, device: 
     Tensor
         The tensor itself if it has the dtype and device already; a tensor that shares an array's memory if that has
         the dtype and device; else a copy.
-
-    Notes
-    -----
-    As `torch.as_tensor`.
 
     Examples
     --------

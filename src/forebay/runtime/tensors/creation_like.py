@@ -28,6 +28,8 @@ def empty_like(
 ) -> Tensor:
     """Create an uninitialised tensor like another.
 
+    As `torch.empty_like`.
+
     Parameters
     ----------
     input : Tensor
@@ -49,10 +51,6 @@ def empty_like(
     -------
     Tensor
         The tensor, without gaps between its elements.
-
-    Notes
-    -----
-    As `torch.empty_like`.
     """
     check_options("empty_like", layout, requires_grad, memory_format)
     return new_like("empty_like", input, dtype, device, pin_memory, memory_format=memory_format)
@@ -69,6 +67,8 @@ def zeros_like(
     memory_format: memory_format = preserve_format,
 ) -> Tensor:
     """Create a tensor of zeros like another.
+
+    As `torch.zeros_like`.
 
     Parameters
     ----------
@@ -91,10 +91,6 @@ def zeros_like(
     -------
     Tensor
         The tensor.
-
-    Notes
-    -----
-    As `torch.zeros_like`.
     """
     check_options("zeros_like", layout, requires_grad, memory_format)
     made = new_like("zeros_like", input, dtype, device, pin_memory, memory_format=memory_format)
@@ -114,6 +110,8 @@ def ones_like(
 ) -> Tensor:
     """Create a tensor of ones like another.
 
+    As `torch.ones_like`.
+
     Parameters
     ----------
     input : Tensor
@@ -135,10 +133,6 @@ def ones_like(
     -------
     Tensor
         The tensor.
-
-    Notes
-    -----
-    As `torch.ones_like`.
     """
     check_options("ones_like", layout, requires_grad, memory_format)
     made = new_like("ones_like", input, dtype, device, pin_memory, memory_format=memory_format)
@@ -158,6 +152,8 @@ def full_like(
     memory_format: memory_format = preserve_format,
 ) -> Tensor:
     """Create a tensor with all elements equal, like another.
+
+    As `torch.full_like`.
 
     Parameters
     ----------
@@ -182,10 +178,6 @@ def full_like(
     -------
     Tensor
         The tensor.
-
-    Notes
-    -----
-    As `torch.full_like`.
     """
     check_options("full_like", layout, requires_grad, memory_format)
     made = new_like("full_like", input, dtype, device, pin_memory, memory_format=memory_format)

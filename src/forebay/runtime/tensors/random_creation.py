@@ -34,6 +34,8 @@ def rand(
 ) -> Tensor:
     """Create a tensor of uniform random numbers in [0, 1).
 
+    As `torch.rand` on a GPU: the CPU device draws the same numbers as an emulated GPU.
+
     Parameters
     ----------
     *sizes : int or sequence of int
@@ -59,10 +61,6 @@ def rand(
     -------
     Tensor
         The tensor; its fill is queued on the current stream of its device.
-
-    Notes
-    -----
-    As `torch.rand` on a GPU: the CPU device draws the same numbers as an emulated GPU.
 
     Examples
     --------
@@ -90,6 +88,8 @@ def randn(
 ) -> Tensor:
     """Create a tensor of random numbers of the standard normal distribution.
 
+    As `torch.randn` on a GPU.
+
     Parameters
     ----------
     *sizes : int or sequence of int
@@ -115,10 +115,6 @@ def randn(
     -------
     Tensor
         The tensor; its fill is queued on the current stream of its device.
-
-    Notes
-    -----
-    As `torch.randn` on a GPU.
     """
     check_options("randn", layout, requires_grad)
     made = empty_for("randn", sizes, size, out, dtype, device, pin_memory=pin_memory)
@@ -167,6 +163,8 @@ def bernoulli(
 ) -> Tensor:
     """Create a tensor of ones, each with a probability, and zeros.
 
+    As `torch.bernoulli` on a GPU. A probability outside [0, 1] fails when the work is synchronised.
+
     Parameters
     ----------
     input : Tensor
@@ -182,10 +180,6 @@ def bernoulli(
     -------
     Tensor
         The tensor; its fill is queued on the current stream of its device.
-
-    Notes
-    -----
-    As `torch.bernoulli` on a GPU. A probability outside [0, 1] fails when the work is synchronised.
     """
     kind = input.numpy_dtype if out is None else None
     made = empty_for("bernoulli", (input.shape,), None, out, kind, input.device, pin_memory=False)
@@ -206,6 +200,9 @@ def rand_like(
 ) -> Tensor:
     """Create a tensor of uniform random numbers in [0, 1), like another tensor.
 
+    As `torch.rand_like`. The order of dimensions matters: the same seed gives a transposed tensor the same numbers,
+    transposed.
+
     Parameters
     ----------
     input : Tensor
@@ -229,11 +226,6 @@ def rand_like(
     -------
     Tensor
         The tensor; its fill is queued on the current stream of its device.
-
-    Notes
-    -----
-    As `torch.rand_like`. The order of dimensions matters: the same seed gives a transposed tensor the same numbers,
-    transposed.
     """
     check_options("rand_like", layout, requires_grad, memory_format)
     made = new_like("rand_like", input, dtype, device, pin_memory, memory_format=memory_format)
@@ -254,6 +246,8 @@ def randn_like(
 ) -> Tensor:
     """Create a tensor of random numbers of the standard normal distribution, like another tensor.
 
+    As `torch.randn_like`.
+
     Parameters
     ----------
     input : Tensor
@@ -277,10 +271,6 @@ def randn_like(
     -------
     Tensor
         The tensor; its fill is queued on the current stream of its device.
-
-    Notes
-    -----
-    As `torch.randn_like`.
     """
     check_options("randn_like", layout, requires_grad, memory_format)
     made = new_like("randn_like", input, dtype, device, pin_memory, memory_format=memory_format)
@@ -302,6 +292,8 @@ def randint(
     pin_memory: bool = False,
 ) -> Tensor:
     """Create a tensor of uniform random integers in [low, high).
+
+    As `torch.randint` on a GPU.
 
     Parameters
     ----------
@@ -330,10 +322,6 @@ def randint(
     -------
     Tensor
         The tensor; its fill is queued on the current stream of its device.
-
-    Notes
-    -----
-    As `torch.randint` on a GPU.
     """
     check_options("randint", layout, requires_grad)
     if size is None and isinstance(high, Sequence):
@@ -365,6 +353,8 @@ def randint_like(
 ) -> Tensor:
     """Create a tensor of uniform random integers in [low, high), like another tensor.
 
+    As `torch.randint_like`.
+
     Parameters
     ----------
     input : Tensor
@@ -392,10 +382,6 @@ def randint_like(
     -------
     Tensor
         The tensor; its fill is queued on the current stream of its device.
-
-    Notes
-    -----
-    As `torch.randint_like`.
     """
     check_options("randint_like", layout, requires_grad, memory_format)
     if high is None:

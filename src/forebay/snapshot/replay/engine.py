@@ -129,39 +129,24 @@ class History:
     ----------
     snapshot : Snapshot
         The recording.
-
-    Attributes
-    ----------
-    recorded : RecordedSettings
-        The settings of the recording.
-    entries : int
-        Number of history entries.
-    events : int
-        Number of allocations and frees.
-    memory : int or None
-        Memory of the recorded device in bytes; None if unknown.
-    peak_allocated, peak_reserved : int
-        Recorded maxima in bytes.
-    initial_blocks : int
-        Number of blocks that were live before the history.
-    device_allocs, device_frees : int
-        Recorded calls that allocated or freed device memory.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         recorded = recorded_settings_of(snapshot)
-        self.recorded: RecordedSettings = recorded
+        self.recorded: RecordedSettings = recorded  #: the settings of the recording
         self._trace = trace = snapshot.trace
-        self.entries: int = len(trace)
+        self.entries: int = len(trace)  #: number of history entries
         self._reserved = _reserved(snapshot)
-        self.peak_reserved: int = int(self._reserved.max())
-        self.peak_allocated: int = int(_allocated(snapshot, recorded).max())
-        self.device_allocs: int = int(np.isin(trace["action"], _GROW).sum())
-        self.device_frees: int = int(np.isin(trace["action"], _SHRINK).sum())
+        self.peak_reserved: int = int(self._reserved.max())  #: recorded maximum in bytes
+        self.peak_allocated: int = int(_allocated(snapshot, recorded).max())  #: recorded maximum in bytes
+        self.device_allocs: int = int(np.isin(trace["action"], _GROW).sum())  #: recorded calls that allocated
+        self.device_frees: int = int(np.isin(trace["action"], _SHRINK).sum())  #: recorded calls that freed it
+        #: Memory of the recorded device in bytes; None if unknown.
         self.memory: int | None = snapshot.capacity or self._memory_at_last_oom() or None
         self._initial_blocks = reconstruct_initial_state(snapshot, recorded).blocks
-        self.initial_blocks: int = len(self._initial_blocks)
+        self.initial_blocks: int = len(self._initial_blocks)  #: blocks that were live before the history
         self._columns = self._prepare()
+        #: Number of allocations and frees.
         self.events: int = int(np.isin(trace["action"], (Action.ALLOC, Action.FREE_COMPLETED)).sum())
 
     def _memory_at_last_oom(self) -> int:
