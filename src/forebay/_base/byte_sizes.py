@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["format_bytes", "parse_bytes"]
+__all__ = ["LIMIT", "MIB", "format_bytes", "parse_bytes"]
+
+LIMIT = 1 << 63  # of addresses and sizes, exclusive: drivers and PyTorch use signed integers
+MIB = 1 << 20
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SPELLING = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*(?:([kmgt])(?:i?b)?|b)?", re.ASCII | re.IGNORECASE)
-_LIMIT = 1 << 63  # drivers use signed 64-bit sizes
 
 
 def format_bytes(n: int) -> str:
@@ -64,7 +66,7 @@ def parse_bytes(text: str) -> int:
         whole, _, fraction = number.partition(".")
         scale = 1024 ** _POWERS[unit]
         nbytes: int = int(whole) * scale + int(fraction or "0") * scale // 10 ** len(fraction)
-        if 0 < nbytes < _LIMIT:
+        if 0 < nbytes < LIMIT:
             return nbytes
     raise ValueError(
         f"{text!r} is not a size; write a number above 0 and a unit, as in 4096, 512k, 16MiB, 1.5G or 2 GiB"

@@ -31,6 +31,13 @@ def size_argument(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def count_argument(text: str) -> int:
+    """Parse an argument that is an integer above 0."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)
+
+
 @contextmanager
 def quiet_interrupt() -> Iterator[None]:
     """Context manager: Ctrl-C ends the process without a traceback."""

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from forebay._base.byte_sizes import MIB
+
 DEVICE = "cpu"
-MIB = 1 << 20
 
 # Error messages of the loaders of glibc (missing or too old), musl and Apple.
 MISSING_LIBRARY_MESSAGES = "file: No such file", "' not found", "Error loading shared library", "Library not loaded"

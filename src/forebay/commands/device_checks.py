@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from forebay.commands.checks import MIB, Check, expect
+from forebay._base.byte_sizes import MIB
+from forebay.commands.checks import Check, expect
 
 __all__ = ["FIND_DEVICES", "PREFIX", "device_check", "print_devices"]
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.verdicts import Verdict, exit_status
-from forebay.commands import CommandError, command_output, size_argument
+from forebay.commands import CommandError, command_output, count_argument, size_argument
 from forebay.commands.dask_executor import dask_executor
 from forebay.commands.run_rehearsal import print_files
 from forebay.rehearsal.files_report import merge
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cards", type=_cards, default=_cards(_CARDS), metavar="NAME,...",
         help=f"profiles of the cards, see forebay's page on profiles (default: {_CARDS})",
     )  # fmt: skip
-    parser.add_argument("--count", type=_positive, default=1, metavar="N", help="number of devices (default: 1)")
+    parser.add_argument("--count", type=count_argument, default=1, metavar="N", help="number of devices (default: 1)")
     parser.add_argument(
         "--memory", type=size_argument, metavar="SIZE", help="memory of each device (default: the profile's)"
     )
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mode.add_argument(
         "--compute", dest="mode", action="store_const", const="compute", help="compute the values on the CPU"
     )
-    parser.add_argument("--jobs", type=_positive, metavar="N", help="runs at a time (default: one per processor)")
+    parser.add_argument("--jobs", type=count_argument, metavar="N", help="runs at a time (default: one per processor)")
     parser.add_argument(
         "--scheduler", metavar="ADDRESS", help="run on the workers of a Dask scheduler, such as tcp://host:8786"
     )
@@ -153,9 +153,3 @@ def _remarks(found: FitResult) -> list[str]:
 
 def _cards(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
-    return int(text)

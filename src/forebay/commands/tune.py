@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay._base.untrusted import printable
-from forebay.commands import CommandError, command_output, size_argument
+from forebay.commands import CommandError, command_output, count_argument, size_argument
 from forebay.commands.dask_executor import dask_executor
 from forebay.commands.snapshot_files import load_snapshots, progress_bar, snapshot_console
 
@@ -39,14 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="try these settings, in the format of PYTORCH_ALLOC_CONF; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--search", type=_positive, metavar="TRIALS",
+        "--search", type=count_argument, metavar="TRIALS",
         help="search for the best settings with at most this many trials; --grid gives the values to search",
     )  # fmt: skip
     parser.add_argument(
         "--capacity", type=size_argument, metavar="SIZE",
         help="memory that the program can reserve (default: as recorded; unlimited if the file does not contain it)",
     )  # fmt: skip
-    parser.add_argument("--jobs", type=_positive, metavar="N", help="number of processes (default: one per processor)")
+    parser.add_argument(
+        "--jobs", type=count_argument, metavar="N", help="number of processes (default: one per processor)"
+    )
     parser.add_argument(
         "--scheduler", metavar="ADDRESS", help="run on the workers of a Dask scheduler, such as tcp://host:8786"
     )
@@ -71,12 +73,6 @@ def _axis(text: str) -> tuple[str, list[str]]:
     if not separator or not key:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=V1,V2, such as max_split_size_mb=64,128")
     return key, values.split(",")
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
-    return int(text)
 
 
 def _tune(snapshots: list[Snapshot], args: argparse.Namespace) -> Tuning:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final, Self, cast
 import numpy as np
 
 from forebay._base import dtypes
+from forebay._base.byte_sizes import LIMIT
 from forebay._base.device_spec import Device, DeviceLike
 from forebay.errors import ForebayError, Unsupported
 from forebay.names.kind import DeviceKind
@@ -18,8 +19,6 @@ from forebay.runtime.tensors.typed_storage import TypedStorage, warn_that_storag
 from forebay.runtime.tensors.untyped_storage import UntypedStorage
 
 __all__ = ["LegacyStorage"]
-
-_LIMIT = 1 << 63
 
 
 class _ElementType:
@@ -108,7 +107,7 @@ class LegacyStorage(TypedStorage, metaclass=_LegacyType):
 
     def _checked_length(self, length: int) -> int:
         """Return the length. Raises ValueError or OutOfMemory, with PyTorch's texts, for an impossible one."""
-        if not -_LIMIT <= length * self._dtype.itemsize < _LIMIT:
+        if not -LIMIT <= length * self._dtype.itemsize < LIMIT:
             raise ValueError("Overflow when unpacking long long")
         if length < 0:
             raise too_large_error(str(self.kind.device_at(self.kind.current_index())), length)

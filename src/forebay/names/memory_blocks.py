@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
 
+from forebay._base.byte_sizes import LIMIT
 from forebay._base.device_spec import Device, DeviceLike
 from forebay.errors import ForebayError, Unsupported
 from forebay.names.kind import DeviceKind
@@ -23,7 +24,6 @@ from forebay.spi import Managed
 
 __all__ = ["AllocatorHandle", "CachingAllocatorFunctions", "KindMemPool", "ManagedMemory", "PluggableAllocator"]
 
-_MAX_SIZE = 1 << 63
 _ADDRESSES = 1 << 64
 
 
@@ -171,8 +171,8 @@ class KindMemPool(mem_pool.MemPool):
 def _size_argument(size: Any) -> int:
     """Return a size as an int. Raises ValueError, in which PyTorch shows any value that is no C integer as -1."""
     number = size.__index__() if hasattr(size, "__index__") else -1
-    if not 0 <= number < _MAX_SIZE:
-        shown = number if -_MAX_SIZE <= number < _MAX_SIZE else -1
+    if not 0 <= number < LIMIT:
+        shown = number if -LIMIT <= number < LIMIT else -1
         raise ValueError(f"Invalid memory size: {shown}. caching_allocator_alloc requires a non-negative size.")
     return int(number)
 

@@ -41,7 +41,3 @@ def test_thermal_state_is_named_by_missing_sensors(become, state, name):
     for read in (sensors.temperature, sensors.power, sensors.clock):
         with pytest.raises(forebay.Unsupported, match=f"the thermal state is {name}$"):
             read()
-
-
-def test_counter_sets_are_named(mac):
-    assert MetalDriver().sensors(0).counter_sets() == ["timestamp"]

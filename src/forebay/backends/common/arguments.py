@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import operator
 
-__all__ = ["LIMIT", "address_of", "byte_of", "index_of", "integer_of", "size_of"]
+from forebay._base.byte_sizes import LIMIT
 
-LIMIT = 1 << 63  # of addresses and sizes, exclusive: drivers use signed integers
+__all__ = ["address_of", "byte_of", "index_of", "integer_of", "size_of"]
 
 
 def integer_of(value: object, name: str) -> int:

@@ -48,11 +48,6 @@ class MetalSensors:
         """Return "nominal", "fair", "serious" or "critical": the system slows down in the latter two."""
         return thermal_state()
 
-    def counter_sets(self) -> list[str]:
-        """Return the names of the sets of counters that the GPU can sample, such as "timestamp"."""
-        with autorelease_pool():
-            return [str(each.name()) for each in self._device.counterSets() or ()]
-
     def temperature(self) -> int:
         self._unpublished("temperature")
 

@@ -19,8 +19,9 @@ from functools import lru_cache, wraps
 from numbers import Real
 from typing import Any, TypeVar, cast
 
+from forebay._base.byte_sizes import LIMIT
 from forebay.backends.common.abilities import OF_DRIVERS, OF_PORTS, OF_QUEUES, methods
-from forebay.backends.common.arguments import LIMIT, integer_of
+from forebay.backends.common.arguments import integer_of
 from forebay.backends.plugins.close_with_timeout import call_with_timeout
 from forebay.errors import DeviceError, ForebayError, warn_unraisable
 from forebay.spi import SEGMENT_ALIGNMENT, DeviceProps, Driver, Heaps, Port, Queue

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
+from forebay._base.byte_sizes import MIB
 from forebay._base.watermarks import Watermarks
 from forebay._core import MAX_SMALL_BYTES, Block
 from forebay.errors import ForebayError, WrongState
@@ -23,12 +24,11 @@ from forebay.spi import Heaps, Port, Queue, StorageModes
 
 __all__ = ["HeapAllocator", "heap_size"]
 
-_MIB = 1 << 20
 _SCALAR = 8  # bytes; buffers up to this size are always shared if host and device share memory
-_DEDICATED = 512 * _MIB  # buffers of this size or more get a dedicated heap
+_DEDICATED = 512 * MIB  # buffers of this size or more get a dedicated heap
 # Largest buffer, and size of its heap.
-_TIERS = ((MAX_SMALL_BYTES, 8 * _MIB), (10 * _MIB - 1, 32 * _MIB), (_DEDICATED - 1, 1024 * _MIB))
-_DEDICATED_QUANTUM = 2 * _MIB  # sizes of dedicated heaps are multiples of it
+_TIERS = ((MAX_SMALL_BYTES, 8 * MIB), (10 * MIB - 1, 32 * MIB), (_DEDICATED - 1, 1024 * MIB))
+_DEDICATED_QUANTUM = 2 * MIB  # sizes of dedicated heaps are multiples of it
 # Pool numbers: of the storage mode that is not the default, and of scalars.
 _OTHER_MODE, _SCALARS = (1 << 31) + 1, (1 << 31) + 2
 
@@ -196,7 +196,7 @@ class HeapAllocator(Allocator):
 
     def _has_memory_pressure(self) -> bool:
         low = self._watermarks.low_limit
-        return low is not None and low - self.driver_allocated() < _MIB
+        return low is not None and low - self.driver_allocated() < MIB
 
     def _retry_after_callbacks(self, request: AllocRequest) -> Block | None:
         self._callbacks_freed()

@@ -21,6 +21,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from forebay._base.byte_sizes import LIMIT
 from forebay.backends.common._disposal import Disposable
 from forebay.errors import DeviceError, ForebayError, Forked, warn_unraisable
 from forebay.runtime.base.deferred_frees import DeferredFrees
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from forebay.spi import PinnedHost, Queue
 
 __all__ = ["PinnedAllocator", "PinnedBlock"]
-
-_MAX_BYTES = 1 << 63
 
 
 class PinnedBlock(Disposable):
@@ -114,8 +113,8 @@ class PinnedAllocator:
 
         Raises ValueError for an invalid size, DeviceError if the system pins no more.
         """
-        if not 0 < nbytes <= _MAX_BYTES:
-            raise ValueError(f"cannot pin {nbytes} bytes: a block has 1 to {_MAX_BYTES} bytes")
+        if not 0 < nbytes <= LIMIT:
+            raise ValueError(f"cannot pin {nbytes} bytes: a block has 1 to {LIMIT} bytes")
         if self._port is None:
             raise Forked(f"{self.name} was opened before this process was forked")
         frames = self.history.capture_stack(STATE)

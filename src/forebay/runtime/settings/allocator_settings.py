@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from forebay._base.byte_sizes import MIB
+
 __all__ = ["DEFAULT", "UNLIMITED", "AllocatorSettings", "Reserve"]
 
 UNLIMITED = (1 << 64) - 1
-_MIB = 1 << 20
 _SLOTS = 16  # size classes from 1 MiB on, each twice the one before
 
 
@@ -31,8 +32,8 @@ class AllocatorSettings:
     text: str = ""
     backend: str = "native"
     max_split_size: int = UNLIMITED
-    max_non_split_rounding: int = 20 * _MIB
-    large_segment_size: int = 20 * _MIB
+    max_non_split_rounding: int = 20 * MIB
+    large_segment_size: int = 20 * MIB
     garbage_collection_threshold: float = 0.0  # 0: off
     roundup_power2_divisions: tuple[int, ...] = (0,) * _SLOTS
     expandable_segments: bool = False

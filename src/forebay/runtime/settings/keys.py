@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from forebay._base.byte_sizes import MIB
 from forebay.errors import ForebayWarning
 from forebay.runtime.settings.allocator_settings import UNLIMITED, AllocatorSettings, Reserve
 from forebay.runtime.settings.parser import SettingsError, SettingsRuntimeError, Tokens, positive
 
 __all__ = ["BACKENDS", "KEYS", "SettingsReader"]
 
-_MIB = 1 << 20
 BACKENDS = ("native", "cudaMallocAsync")
 
 
@@ -51,7 +51,7 @@ class SettingsReader:
         self._parse_large_segment_size()
         self.set(max_non_split_rounding=self.settings.large_segment_size)
         self._parse_keys(_COMMON, "Accelerator")
-        rounded, cached = self.settings.pinned_max_round_threshold // _MIB, self.settings.pinned_max_cached_size // _MIB
+        rounded, cached = self.settings.pinned_max_round_threshold // MIB, self.settings.pinned_max_cached_size // MIB
         if {"pinned_max_round_threshold_mb", "pinned_max_cached_size_mb"} <= self.seen and rounded > cached:
             self.warnings.append(
                 f"pinned_max_round_threshold_mb ({rounded}) > pinned_max_cached_size_mb ({cached}). The cache size "
@@ -106,7 +106,7 @@ class SettingsReader:
 
 
 def _bytes(mib: int) -> int:
-    return min(mib, UNLIMITED // _MIB) * _MIB
+    return min(mib, UNLIMITED // MIB) * MIB
 
 
 def _is_power_of_2(number: int) -> bool:
@@ -126,7 +126,7 @@ def _size(field: str, *, bounded: bool = False) -> Callable[[SettingsReader, int
     def read(reader: SettingsReader, key: int) -> int:
         at = reader.tokens.value_index(key)
         mib = reader.tokens.unsigned(at)
-        minimum = reader.settings.large_segment_size // _MIB if bounded else 0
+        minimum = reader.settings.large_segment_size // MIB if bounded else 0
         if mib < minimum:
             raise SettingsError(f"CachingAllocator option {field}_mb too small, must be >= {minimum}")
         reader.set(**{field: _bytes(mib)})
@@ -204,7 +204,7 @@ def _pinned_segment(reader: SettingsReader, key: int) -> int:
     at = reader.tokens.value_index(key)
     if not (mib := reader.tokens.unsigned(at)):
         raise SettingsError("Pinned reserve segment size has to be greater than 0")
-    reader.set(pinned_reserve_segment_size=mib * _MIB & UNLIMITED)
+    reader.set(pinned_reserve_segment_size=mib * MIB & UNLIMITED)
     return at
 
 

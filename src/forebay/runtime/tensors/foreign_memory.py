@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from forebay._base.byte_sizes import LIMIT
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.storage import Storage
 from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["tensor_over_memory"]
-
-_LIMIT = 1 << 63
 
 
 def tensor_over_memory(
@@ -31,7 +30,7 @@ def tensor_over_memory(
     if any(length < 0 for length in shape):
         least = min(shape)
         raise RuntimeError(f"Trying to create tensor with negative dimension {least}: {list(shape)}")
-    if any(length >= _LIMIT for length in shape):
+    if any(length >= LIMIT for length in shape):
         raise RuntimeError(f"a tensor cannot have the shape {list(shape)}")
     if 0 in shape:
         return Tensor(Storage(opened, 0, 0, None), dtype, shape, strides)
@@ -39,7 +38,7 @@ def tensor_over_memory(
         raise RuntimeError(f"elements of shape {list(shape)} have no address")
     spans = [(length - 1) * step for length, step in zip(shape, strides, strict=True)]
     before, after = -sum(span for span in spans if span < 0), sum(span for span in spans if span > 0) + dtype.itemsize
-    if not (before < address and address + after <= _LIMIT):
+    if not (before < address and address + after <= LIMIT):
         raise RuntimeError(
             f"Storage size calculation overflowed with sizes={list(shape)} and "
             f"strides={[step // dtype.itemsize for step in strides]}"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from forebay._base.byte_sizes import LIMIT
 from forebay._base.device_spec import Device
 from forebay._base.layouts import layout, memory_format, strided
 from forebay.errors import Unsupported
@@ -18,7 +19,6 @@ __all__ = ["DeviceLike", "check_options", "check_out", "shape_of"]
 
 DeviceLike = Device | str | int | None
 _MOST_DIMENSIONS = 64  # of NumPy
-_OVERFLOW = 1 << 63
 
 
 def check_options(
@@ -68,12 +68,12 @@ def shape_of(
         raise TypeError(f'{function}() missing 1 required positional arguments: "size"')
     shape = tuple(parts)
     for length in shape:
-        if length.__class__ is not int or not 0 <= length < _OVERFLOW:
+        if length.__class__ is not int or not 0 <= length < LIMIT:
             shape = _checked(function, shape, as_arguments=parts is sizes)
             break
     if len(shape) > _MOST_DIMENSIONS:
         raise ValueError(f"a tensor has at most {_MOST_DIMENSIONS} dimensions, not {len(shape)}")
-    if 0 in shape and math.prod(length or 1 for length in shape) * dtype.itemsize >= _OVERFLOW:
+    if 0 in shape and math.prod(length or 1 for length in shape) * dtype.itemsize >= LIMIT:
         raise RuntimeError("Stride calculation overflowed")
     return shape
 
@@ -99,7 +99,7 @@ def _checked(function: str, parts: tuple[Any, ...], *, as_arguments: bool) -> tu
             length = operator.index(part)
         except TypeError:
             raise TypeError(f"{function}(){_not_a_dimension(parts, position, as_arguments=as_arguments)}") from None
-        if not -_OVERFLOW <= length < _OVERFLOW:
+        if not -LIMIT <= length < LIMIT:
             raise TypeError(
                 f"{function}(): argument 'size' failed to unpack the object at pos {position + 1} with error "
                 '"Overflow when unpacking long long'

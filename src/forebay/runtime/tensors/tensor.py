@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from forebay import backends
+from forebay._base.byte_sizes import LIMIT
 from forebay._base.device_spec import NO_ACCELERATOR, Device, default_device
 from forebay._base.dtypes import DType, DTypeLike, as_dtype
 from forebay._base.dtypes import of as dtype_of
@@ -339,9 +340,9 @@ class Tensor(Exporter):
         if memory_format is not None:
             check_format("resize_", memory_format)
         count = math.prod(size)
-        if count >= _OVERFLOW:
+        if count >= LIMIT:
             raise ForebayError("numel: integer multiplication overflow")
-        if (count + self.storage_offset()) * self.itemsize >= _OVERFLOW:
+        if (count + self.storage_offset()) * self.itemsize >= LIMIT:
             raise ForebayError(f"Storage size calculation overflowed with sizes={[*size]}")
         if size != self.shape:
             set_storage(self, self.untyped_storage(), self.storage_offset(), size, None)
@@ -1393,7 +1394,6 @@ class Tensor(Exporter):
     cdouble: Final = converter("cdouble", "complex128")
 
 
-_OVERFLOW = 1 << 63
 _BYTE = np.dtype("u1")
 _REGISTERED = 2  # dtypes of other packages, such as ml_dtypes
 
@@ -1428,7 +1428,7 @@ def new_tensor(shape: Sequence[int], dtype: np.dtype[Any], device: Device | str 
 
 
 def _too_large(stream: Stream, shape: Sequence[int], nbytes: int) -> Exception:
-    if nbytes >= _OVERFLOW:
+    if nbytes >= LIMIT:
         return RuntimeError(f"Storage size calculation overflowed with sizes={list(shape)}")
     return stream.opened.allocator.too_large_error(nbytes)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay._base.byte_sizes import MIB
 from forebay._core import MAX_SMALL_BYTES
 from forebay.records.model import Action, Snapshot
 from forebay.simulate import Device
@@ -29,7 +30,6 @@ _CANDIDATES = (
     "expandable_segments:True,roundup_power2_divisions:8",
 )
 _SWITCHED_OFF = re.compile(r"(?:^|,)\s*expandable_segments\s*:\s*False\s*(?=,|$)")
-_MIB = 1 << 20
 _CAPACITY = 1 << 40  # of a device that is only used to query settings
 # Settings that PyTorch's snapshots contain only in the text.
 _IN_TEXT = re.compile(r"\b(?:large_segment_size_mb|max_non_split_rounding_mb):\d{1,6}\b", re.ASCII)
@@ -147,7 +147,7 @@ def _text(noted: Mapping[str, Any], expandable: bool) -> str:
     words.sort()  # large_segment_size_mb is the limit of the others and must be parsed first
     split = noted.get("max_split_size", -1)
     if 0 < split < 1 << 62:
-        words.append(f"max_split_size_mb:{split // _MIB}")
+        words.append(f"max_split_size_mb:{split // MIB}")
     threshold = noted.get("garbage_collection_threshold", 0)
     if 0 < threshold < 1:
         words.append(f"garbage_collection_threshold:{threshold:.12f}")

@@ -22,7 +22,6 @@ __all__ = [
     "Scratch",
     "capability",
     "check_devices",
-    "contiguous_bytes",
     "give",
     "is_dense",
     "nbytes_of",
@@ -90,11 +89,6 @@ def nbytes_of(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> int:
 def type_name(dtype: torch.dtype) -> str:
     """Return the name of a type in PyTorch's errors, such as "Long"."""
     return str(torch.empty(0, dtype=dtype).type()).rpartition(".")[2].removesuffix("Tensor")
-
-
-def contiguous_bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of the copy that makes a tensor contiguous, 0 if it is."""
-    return 0 if tensor.is_contiguous() else nbytes_of(tensor)
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
