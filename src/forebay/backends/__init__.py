@@ -100,11 +100,9 @@ def override_driver(new: Driver) -> Iterator[None]:
 
 
 @contextmanager
-def emulated_devices(
-    kind: str, count: int, profile: str, memory: int | None = None, *, guard: bool = False
-) -> Iterator[None]:
+def emulated_devices(kind: str, count: int, profile: str) -> Iterator[None]:
     """Override a kind with emulated devices inside the block. Raises ValueError if the profile is of another kind."""
-    with override_driver(emulated_driver(kind, count, profile, memory, guard=guard)):
+    with override_driver(emulated_driver(kind, count, profile)):
         yield
 
 

@@ -16,11 +16,7 @@ class CommandError(Exception):
 
 
 class ProgramError(Exception):
-    """The program cannot be run: Python's own message and exit status."""
-
-    def __init__(self, message: str, status: int = 1) -> None:
-        super().__init__(message)
-        self.status = status
+    """The program cannot be run: Python's own message. The exit status is 1, as Python's."""
 
 
 def size_argument(text: str) -> int:

@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except ProgramError as error:
         print(error, file=sys.stderr)
-        return error.status
+        return 1
     return status
 
 

@@ -75,8 +75,8 @@ def _to_read(path: Any, dir_fd: int | None = None, *, follow: bool = True) -> st
     return found
 
 
-def _to_write(path: Any, dir_fd: int | None = None, *, follow: bool = True, keep: bool = True) -> str:
-    found: str = _view.to_write(_view.resolve(_logical(path, dir_fd), follow=follow), keep=keep)
+def _to_write(path: Any, dir_fd: int | None = None, *, follow: bool = True) -> str:
+    found: str = _view.to_write(_view.resolve(_logical(path, dir_fd), follow=follow))
     return found
 
 

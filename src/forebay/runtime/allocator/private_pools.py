@@ -101,12 +101,10 @@ class PrivatePools:
         found = self._pools.get(self._ids[partition]) if partition else None
         return None if found is None else found.source
 
-    def create_or_incref(
-        self, pool: PoolId, *, use_on_oom: bool = False, no_split: bool = False, source: MemoryResource | None = None
-    ) -> PrivatePool:
+    def create_or_incref(self, pool: PoolId, *, use_on_oom: bool = False, no_split: bool = False) -> PrivatePool:
         """Create a pool with one user, or add a user to the existing pool. Only `decref` removes it."""
         with self._lock:
-            user = self.add_user(pool, use_on_oom=use_on_oom, no_split=no_split, source=source)
+            user = self.add_user(pool, use_on_oom=use_on_oom, no_split=no_split)
             found: PrivatePool = user.pool
             found.users += 1
             user.end()

@@ -25,12 +25,12 @@ _MESSAGE = (
 _warned = False
 
 
-def warn_that_storages_are_deprecated(stacklevel: int = 3) -> None:
+def warn_that_storages_are_deprecated() -> None:
     """Issue PyTorch's deprecation warning once per process."""
     global _warned  # noqa: PLW0603 -- once per process
     if not _warned:
         _warned = True
-        warnings.warn(_MESSAGE, UserWarning, stacklevel=stacklevel)
+        warnings.warn(_MESSAGE, UserWarning, stacklevel=3)
 
 
 _NAMES = {

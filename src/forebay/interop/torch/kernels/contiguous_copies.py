@@ -14,14 +14,14 @@ from forebay.interop.torch.kernels.scratch_memory import Scratch
 __all__ = ["COPYING_KERNELS", "with_copy"]
 
 
-def with_copy(operator: Any, at: int = 0) -> Callable[..., Any]:
-    """Return the kernel of an operator that makes its argument `at` contiguous after the result is allocated."""
+def with_copy(operator: Any) -> Callable[..., Any]:
+    """Return the kernel of an operator that makes its first argument contiguous after the result is allocated."""
     compute = generic_kernel(operator, values.device)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         result = compute(*args, **kwargs)
-        with Scratch(args[at].device) as scratch:
-            scratch.contiguous(args[at])
+        with Scratch(args[0].device) as scratch:
+            scratch.contiguous(args[0])
         return result
 
     return kernel

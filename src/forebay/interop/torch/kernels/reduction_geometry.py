@@ -16,7 +16,7 @@ __all__ = ["Buffers", "reduction_buffers"]
 _MAX_THREADS = 512
 _MIN_VALUES, _MAX_VALUES = 16, 256  # for each thread
 _WARP = 32
-_VECTOR = 4  # elements
+_VECTOR = 4  # elements that a thread reads at once
 
 
 class Buffers(NamedTuple):
@@ -33,14 +33,12 @@ class _Dimension(NamedTuple):
 
 
 def reduction_buffers(
-    given: torch.Tensor, dims: Sequence[int], partial_bytes: int, processors: int, threads_of_processor: int,
-    vector: int = _VECTOR,
+    given: torch.Tensor, dims: Sequence[int], partial_bytes: int, processors: int, threads_of_processor: int
 ) -> Buffers:  # fmt: skip
     """Return the bytes of the buffers of a reduction; 0 if no two blocks share a result.
 
     The layout of `given` decides; its values are not read. No `dims` means all. `partial_bytes` are those of a partial
-    result, `threads_of_processor` are resident on each of the `processors`, and a thread reads `vector` elements at
-    once.
+    result, and `threads_of_processor` are resident on each of the `processors`.
     """
     reduced, kept = _dimensions(given, dims)
     inputs, outputs = _product(reduced), _product(kept)
@@ -53,7 +51,7 @@ def reduction_buffers(
     if first.stride == 1:
         if fastest:
             if across > 128 and len(reduced) + len(kept) == 1:
-                across //= vector
+                across //= _VECTOR
         else:
             together = _results_together(kept, reduced)
             across //= together
