@@ -212,15 +212,15 @@ def docstring(
     notes = row.get("notes", "")
     if "{as}" in notes:
         notes = notes.replace("{as}", f"As `{place['torch']}.{name}`.")
-    equivalent = notes.startswith("As `") and "\n\n" not in notes  # what it is in PyTorch: a section would be longer
-    if equivalent:
+    has_section = "\n\n" in notes  # of a single paragraph, it would be longer than what it contains
+    if notes and not has_section:
         lines += ["", *wrapped(notes, width)]
     # Parameters that have only code are documented elsewhere.
     texts = [[f"{each[0].partition(':')[0]} : {each[1]}", each[2]] for each in parameters if len(each) > 1]
     lines += section("Parameters", texts, width)
     for key in SECTIONS:
         lines += section(key.capitalize(), [entry(each, entries[key]) for each in row.get(key, [])], width)
-    if notes and not equivalent:
+    if has_section:
         lines += ["", "Notes", "-----", *wrapped(notes, width)]
     if "examples" in row:
         lines += ["", "Examples", "--------", *row["examples"].rstrip("\n").split("\n")]

@@ -29,6 +29,10 @@ class FlightRecorder:
     Each snapshot has an explanation beside it: why memory ran out, or what made the peak, and which allocator settings
     would have helped. Files are replaced atomically. Use it as a context manager, or with `start` and `stop`.
 
+    A thread of its own writes after a signal, as the signal handler may run while the main thread holds a lock. The
+    handler that SIGUSR1 had runs, too. Python runs signal handlers in the main thread between two instructions, so
+    that a main thread in a long C call delays the files. A forked child writes for "oom" only.
+
     Parameters
     ----------
     folder : str or os.PathLike
@@ -50,12 +54,6 @@ class FlightRecorder:
         If `on` has another word, `entries` is not positive, or `limit` is negative.
     OSError
         If no file can be created in the folder.
-
-    Notes
-    -----
-    A thread of its own writes after a signal, as the signal handler may run while the main thread holds a lock. The
-    handler that SIGUSR1 had runs, too. Python runs signal handlers in the main thread between two instructions, so
-    that a main thread in a long C call delays the files. A forked child writes for "oom" only.
 
     Examples
     --------

@@ -216,6 +216,9 @@ def reset_accumulated_memory_stats(device: DeviceLike | None = None) -> None:
 def peak(device: DeviceLike | None = None) -> Peak:
     """Measure the peak memory of a part of the program.
 
+    Includes the allocations of all threads. Peaks nest, and are independent of `reset_peak_memory_stats`. Opens the
+    device.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -231,11 +234,6 @@ def peak(device: DeviceLike | None = None) -> Peak:
     ------
     Unsupported
         If the device uses a pluggable allocator.
-
-    Notes
-    -----
-    Includes the allocations of all threads. Peaks nest, and are independent of `reset_peak_memory_stats`. Opens the
-    device.
 
     Examples
     --------
@@ -391,6 +389,8 @@ def mem_get_info(device: DeviceLike | None = None) -> tuple[int, int]:
 def set_capacity(capacity: int | str, device: DeviceLike | None = None) -> None:
     """Set the total memory of the device.
 
+    Opens the device.
+
     Parameters
     ----------
     capacity : int or str
@@ -404,10 +404,6 @@ def set_capacity(capacity: int | str, device: DeviceLike | None = None) -> None:
         If the device's capacity cannot be changed.
     WrongState
         If more than `capacity` is reserved.
-
-    Notes
-    -----
-    Opens the device.
     """
     nbytes = parse_bytes(capacity) if isinstance(capacity, str) else capacity
     opened_for(device).set_capacity(nbytes)
@@ -416,6 +412,8 @@ def set_capacity(capacity: int | str, device: DeviceLike | None = None) -> None:
 def snapshot(device: DeviceLike | None = None, *, notes: Mapping[str, Any] | None = None) -> Snapshot:
     """Return the segments, blocks, statistics and recorded history of the device.
 
+    Opens the device.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -423,10 +421,6 @@ def snapshot(device: DeviceLike | None = None, *, notes: Mapping[str, Any] | Non
     notes : mapping, optional
         JSON-serialisable values to store in the snapshot, beside the allocator's policy, which `forebay replay` needs:
         the settings, and whether the memory consists of segments (and their granularity) or of heaps.
-
-    Notes
-    -----
-    Opens the device.
     """
     return take_snapshot(opened_for(device), notes)
 

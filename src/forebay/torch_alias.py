@@ -33,6 +33,9 @@ _MODULES["multiprocessing"] = "forebay.interop.multiprocessing"
 def install(placeholders: Iterable[str] = ()) -> None:
     """Make forebay the module `torch` of this process.
 
+    `torch.cuda` and the other modules are forebay's module objects. `torch.__version__` is `"2.15.0+forebay"`. An
+    installed PyTorch is not changed, but this process can no longer import it. A further call adds placeholders.
+
     Parameters
     ----------
     placeholders : iterable of str, optional
@@ -44,11 +47,6 @@ def install(placeholders: Iterable[str] = ()) -> None:
     ------
     ForebayError
         If the program has imported PyTorch.
-
-    Notes
-    -----
-    `torch.cuda` and the other modules are forebay's module objects. `torch.__version__` is `"2.15.0+forebay"`. An
-    installed PyTorch is not changed, but this process can no longer import it. A further call adds placeholders.
 
     Examples
     --------

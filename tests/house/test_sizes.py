@@ -33,7 +33,6 @@ LONG_FILES = {
     "src/forebay/runtime/devices/open_device.py": "one lock guards the tables, and all that changes them",
     "src/forebay/runtime/graphs/graph.py": _DOCSTRINGS,
     "src/forebay/runtime/random/generator.py": _DOCSTRINGS,
-    "src/forebay/runtime/streams/event.py": "frequent calls have a short path before the general one",
     "src/forebay/runtime/streams/stream.py": _DOCSTRINGS,
     "src/forebay/runtime/tensors/creation.py": _DOCSTRINGS,
     "src/forebay/runtime/tensors/tensor.py": "PyTorch's class has many methods",

@@ -14,16 +14,14 @@ _Holes = tuple[tuple[int, int], ...]  # start and end of each free range, in ord
 class AddressAllocator:
     """First-fit allocator of an address range, in multiples of `forebay.spi.SEGMENT_ALIGNMENT` (2 MiB).
 
+    Signal handlers and destructors may use the object at any point. It is not thread-safe.
+
     Parameters
     ----------
     base : int
         The first address.
     room : int
         Size of the range in bytes.
-
-    Notes
-    -----
-    Signal handlers and destructors may use the object at any point. It is not thread-safe.
 
     Examples
     --------

@@ -63,14 +63,12 @@ class Graph(graph.Graph):
     def debug_dump(self, path: str) -> None:  # type: ignore[override]  # PyTorch's signature
         """Write the recording to a file in Graphviz's DOT language.
 
+        Needs `enable_debug_mode`.
+
         Parameters
         ----------
         path : str
             The file.
-
-        Notes
-        -----
-        Needs `enable_debug_mode`.
         """
         super().debug_dump(path)
 

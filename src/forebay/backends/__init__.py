@@ -67,14 +67,12 @@ def driver(kind: str) -> Driver:
 def why_not(kind: str) -> str:
     """Return the reason why no device of a kind can be opened, as one sentence; "" if there are devices.
 
+    Does not open a device.
+
     Parameters
     ----------
     kind : str
         Device kind, for example "cuda".
-
-    Notes
-    -----
-    Does not open a device.
 
     Examples
     --------

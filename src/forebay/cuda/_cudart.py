@@ -95,8 +95,6 @@ def cudaGetErrorString(error: cudaError) -> str:  # noqa: N802 -- CUDA's own nam
 def cudaProfilerStart() -> cudaError:  # noqa: N802 -- as above
     """Send the mark "cudaProfilerStart" to the tools attached to `forebay.observe.ranges.ranges`; return success.
 
-    Notes
-    -----
     If FOREBAY_TRACE names a file and no trace is active, starts one.
     """
     if (path := profiler_session.requested_file()) is not None:
@@ -114,6 +112,8 @@ def cudaProfilerStop() -> cudaError:  # noqa: N802 -- as above
 
 def cudaHostRegister(ptr: int, size: int, flags: int) -> cudaError:  # noqa: N802 -- as above
     """Pin existing host memory, so that copies from and to it can be asynchronous.
+
+    Initialises CUDA and opens the current device. The caller keeps the memory allocated until it is unregistered.
 
     Parameters
     ----------
@@ -134,10 +134,6 @@ def cudaHostRegister(ptr: int, size: int, flags: int) -> cudaError:  # noqa: N80
     ------
     Unsupported
         If the device cannot pin existing memory.
-
-    Notes
-    -----
-    Initialises CUDA and opens the current device. The caller keeps the memory allocated until it is unregistered.
     """
     opened = CUDA.open_device()
     if ptr <= 0 or size <= 0 or ptr + size >= 1 << 63 or flags & ~_REGISTER_FLAGS:
@@ -155,6 +151,8 @@ def cudaHostRegister(ptr: int, size: int, flags: int) -> cudaError:  # noqa: N80
 def cudaHostUnregister(ptr: int) -> cudaError:  # noqa: N802 -- as above
     """Unpin registered host memory.
 
+    Initialises CUDA and opens the current device.
+
     Parameters
     ----------
     ptr : int
@@ -164,10 +162,6 @@ def cudaHostUnregister(ptr: int) -> cudaError:  # noqa: N802 -- as above
     -------
     cudaError
         Success, or 713 if no registered memory starts at the address.
-
-    Notes
-    -----
-    Initialises CUDA and opens the current device.
     """
     CUDA.open_device()
     known = registered_memory.unregister(CUDA.name, ptr)
@@ -182,6 +176,8 @@ _lock = threading.RLock()  # guards _free_queues; re-entrant, because a destruct
 def cudaStreamCreate(ptr: int) -> cudaError:  # noqa: N802 -- as above
     """Create a stream on the current device, for `ExternalStream`.
 
+    Initialises CUDA and opens the device. Reuses the queue of a destroyed stream of the device if there is one.
+
     Parameters
     ----------
     ptr : int
@@ -191,10 +187,6 @@ def cudaStreamCreate(ptr: int) -> cudaError:  # noqa: N802 -- as above
     -------
     cudaError
         Success, or 1 if the process cannot write to `ptr`.
-
-    Notes
-    -----
-    Initialises CUDA and opens the device. Reuses the queue of a destroyed stream of the device if there is one.
     """
     opened = CUDA.open_device()
     if not is_writable(ptr, 8):
@@ -213,6 +205,8 @@ def cudaStreamCreate(ptr: int) -> cudaError:  # noqa: N802 -- as above
 def cudaStreamDestroy(stream: int) -> cudaError:  # noqa: N802 -- as above
     """Destroy a stream that `cudaStreamCreate` created; queued work still completes.
 
+    Initialises CUDA and opens the current device.
+
     Parameters
     ----------
     stream : int
@@ -222,10 +216,6 @@ def cudaStreamDestroy(stream: int) -> cudaError:  # noqa: N802 -- as above
     -------
     cudaError
         Success, or 400 if the handle is unknown.
-
-    Notes
-    -----
-    Initialises CUDA and opens the current device.
     """
     CUDA.open_device()
     known = _streams.pop(stream, None)
@@ -240,6 +230,8 @@ def cudaStreamDestroy(stream: int) -> cudaError:  # noqa: N802 -- as above
 def cudaMemGetInfo(device: int) -> tuple[int, int]:  # noqa: N802 -- as above
     """Return a device's free and total memory.
 
+    Initialises CUDA and opens the device.
+
     Parameters
     ----------
     device : int
@@ -249,9 +241,5 @@ def cudaMemGetInfo(device: int) -> tuple[int, int]:  # noqa: N802 -- as above
     ------
     DeviceError
         If the device does not exist.
-
-    Notes
-    -----
-    Initialises CUDA and opens the device.
     """
     return CUDA.open_device(None if device == -1 else device).port.memory_info()

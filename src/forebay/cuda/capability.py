@@ -148,14 +148,12 @@ def is_tf32_supported() -> bool:
 def warn_unsupported_devices() -> None:
     """Warn about each real device that PyTorch 2.15 does not support.
 
+    Emulated devices are skipped: they run no GPU code. CUDA's first use calls this, as in PyTorch.
+
     Warns
     -----
     UserWarning
         If PyTorch 2.15 has no code for a device.
-
-    Notes
-    -----
-    Emulated devices are skipped: they run no GPU code. CUDA's first use calls this, as in PyTorch.
     """
     if not CUDA.describe().emulated:
         _check_capability()

@@ -72,6 +72,10 @@ class Installation:
 def use_allocator(*, pinned: bool = True) -> Installation:
     """Let CuPy allocate the memory of all GPUs, and pinned memory, from forebay.
 
+    Memory is allocated for CuPy's current stream. If memory runs out, `cupy.cuda.memory.OutOfMemoryError` is raised,
+    whose cause is forebay's error with the reasons. A first allocation on an emulated GPU raises Unsupported. CuPy
+    cannot return its current allocator of pinned memory: afterwards it has that of its default pool again.
+
     Parameters
     ----------
     pinned : bool, default True
@@ -90,12 +94,6 @@ def use_allocator(*, pinned: bool = True) -> Installation:
     ValueError
         Inside `cupy.cuda.using_allocator`, where CuPy's allocator cannot be replaced.
 
-    Notes
-    -----
-    Memory is allocated for CuPy's current stream. If memory runs out, `cupy.cuda.memory.OutOfMemoryError` is raised,
-    whose cause is forebay's error with the reasons. A first allocation on an emulated GPU raises Unsupported. CuPy
-    cannot return its current allocator of pinned memory: afterwards it has that of its default pool again.
-
     Examples
     --------
     >>> import cupy, forebay  # doctest: +SKIP
@@ -110,17 +108,15 @@ def use_allocator(*, pinned: bool = True) -> Installation:
 def record_stream(array: Any, stream: Any = None) -> None:
     """Keep an array's memory from being reused before another stream has done its work.
 
+    Call it before the last reference to the array is dropped: the memory is reused after the work that was queued on
+    the stream at that moment. The stream must exist until then.
+
     Parameters
     ----------
     array : cupy.ndarray
         An array whose memory forebay allocated; of other memory nothing is recorded.
     stream : cupy.cuda.Stream or Stream, optional
         The stream that uses the array; CuPy's current stream by default.
-
-    Notes
-    -----
-    Call it before the last reference to the array is dropped: the memory is reused after the work that was queued on
-    the stream at that moment. The stream must exist until then.
     """
     block = getattr(array.data.mem, "_owner", None)
     if isinstance(block, AnyBlock):

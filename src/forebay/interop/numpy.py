@@ -112,6 +112,9 @@ def _new_error(cls: type[BaseException], *args: Any) -> BaseException:
 def install(device: DeviceLike = "cpu", *, smallest: int = SMALLEST) -> None:
     """Allocate new NumPy arrays of all threads from the device.
 
+    Opens the device. Has no effect if the same device and size are installed. In a forked child, arrays are
+    allocated on the device only after it has called `install` again.
+
     Parameters
     ----------
     device : Device or str or int, optional
@@ -127,11 +130,6 @@ def install(device: DeviceLike = "cpu", *, smallest: int = SMALLEST) -> None:
         If the host cannot access the device's memory.
     WrongState
         If another device or size is installed.
-
-    Notes
-    -----
-    Opens the device. Has no effect if the same device and size are installed. In a forked child, arrays are
-    allocated on the device only after it has called `install` again.
     """
     opened = _open_host_visible(device, smallest)
     for other, other_hook in _installed.items():
@@ -163,6 +161,9 @@ def installed() -> Device | None:
 def installed_on(device: DeviceLike = "cpu") -> Iterator[None]:
     """Allocate new NumPy arrays of all threads from the device inside the context.
 
+    Changes nothing if arrays are allocated on a device already. What the program installs or uninstalls inside the
+    context remains so after it.
+
     Parameters
     ----------
     device : Device or str or int, optional
@@ -172,11 +173,6 @@ def installed_on(device: DeviceLike = "cpu") -> Iterator[None]:
     ------
     Unsupported
         If the host cannot access the device's memory.
-
-    Notes
-    -----
-    Changes nothing if arrays are allocated on a device already. What the program installs or uninstalls inside the
-    context remains so after it.
     """
     if installed() is not None:
         yield
@@ -245,6 +241,8 @@ def other_arrays(*, reset: bool = False) -> OtherArrays:
 def serving(device: DeviceLike = "cpu", *, smallest: int = SMALLEST) -> Iterator[None]:
     """Allocate NumPy arrays created inside the context from the device.
 
+    Affects the current thread or task only (a contextvars context).
+
     Parameters
     ----------
     device : Device or str or int, optional
@@ -258,10 +256,6 @@ def serving(device: DeviceLike = "cpu", *, smallest: int = SMALLEST) -> Iterator
         If `smallest` is less than 1.
     Unsupported
         If the host cannot access the device's memory.
-
-    Notes
-    -----
-    Affects the current thread or task only (a contextvars context).
 
     Examples
     --------

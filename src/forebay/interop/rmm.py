@@ -18,6 +18,10 @@ __all__ = ["Installation", "memory_resource", "use_allocator"]
 def memory_resource(device: DeviceLike | None = None) -> Any:
     """Return a memory resource of RMM that allocates from forebay.
 
+    Opens the device. If memory runs out, RMM raises MemoryError with the text of forebay's error. Memory that is freed
+    on another stream than it was allocated for is reused after the work of both. A pool of RMM over this resource
+    would hide single allocations from forebay's statistics, and is not needed.
+
     Parameters
     ----------
     device : device or str or int, optional
@@ -34,12 +38,6 @@ def memory_resource(device: DeviceLike | None = None) -> Any:
         If RMM is not installed.
     Unsupported
         If the GPU is emulated.
-
-    Notes
-    -----
-    Opens the device. If memory runs out, RMM raises MemoryError with the text of forebay's error. Memory that is freed
-    on another stream than it was allocated for is reused after the work of both. A pool of RMM over this resource
-    would hide single allocations from forebay's statistics, and is not needed.
 
     Examples
     --------
@@ -92,6 +90,8 @@ class Installation:
 def use_allocator() -> Installation:
     """Let RMM allocate the memory of all GPUs from forebay.
 
+    Opens all GPUs. See `memory_resource`.
+
     Returns
     -------
     Installation
@@ -104,10 +104,6 @@ def use_allocator() -> Installation:
         If RMM is not installed.
     Unsupported
         If the GPUs are emulated.
-
-    Notes
-    -----
-    Opens all GPUs. See `memory_resource`.
     """
     return Installation([*range(device_count("cuda"))])
 

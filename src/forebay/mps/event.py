@@ -104,14 +104,12 @@ class Event(Disposable):
     def wait(self) -> None:
         """Make later work of the default stream wait for the event.
 
+        Has no effect: the event is on the same stream.
+
         Raises
         ------
         NotImplementedError
             If another stream is current.
-
-        Notes
-        -----
-        Has no effect: the event is on the same stream.
         """
         event = self._checked_event()
         event.wait(self._default_stream())
@@ -119,8 +117,6 @@ class Event(Disposable):
     def query(self) -> bool:
         """Return True if the event was recorded and its stream has reached it; False, unlike CUDA's, if never recorded.
 
-        Notes
-        -----
         Does not block.
         """
         if (recorded := self._recorded) is None:
@@ -141,6 +137,8 @@ class Event(Disposable):
     def elapsed_time(self, end_event: Event) -> float:
         """Return the milliseconds between this event and a later one.
 
+        Waits for the default stream.
+
         Parameters
         ----------
         end_event : Event
@@ -152,10 +150,6 @@ class Event(Disposable):
             If an event has no timing or was not recorded, or if `end_event` is the earlier one.
         TypeError
             If `end_event` is not an MPS event.
-
-        Notes
-        -----
-        Waits for the default stream.
         """
         if not isinstance(end_event, Event):
             kind = type(end_event)

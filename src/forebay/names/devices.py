@@ -38,14 +38,12 @@ class DeviceFunctions:
     def init(self) -> None:
         """Initialise the kind and run the queued calls.
 
+        The first use of a device does the same.
+
         Raises
         ------
         RuntimeError
             If there is no device, or in a process forked from one that had initialised the kind.
-
-        Notes
-        -----
-        The first use of a device does the same.
         """
         self._kind.initialisation.ensure()
 
@@ -60,8 +58,6 @@ class DeviceFunctions:
     def is_available(self) -> bool:
         """Return True if there is at least one device, emulated devices included.
 
-        Notes
-        -----
         Does not initialise the kind. Never raises.
         """
         return self._kind.count() > 0
@@ -69,8 +65,6 @@ class DeviceFunctions:
     def device_count(self) -> int:
         """Return the number of devices; 0 without a backend.
 
-        Notes
-        -----
         Does not initialise the kind. Never raises.
         """
         return self._kind.count()
@@ -114,8 +108,6 @@ class DeviceFunctions:
     def get_sync_debug_mode(self) -> int:
         """Return the mode that `set_sync_debug_mode` set: 0 ("default"), 1 ("warn") or 2 ("error").
 
-        Notes
-        -----
         Initialises the kind.
         """
         self._kind.initialisation.ensure()
@@ -125,6 +117,8 @@ class DeviceFunctions:
 
     def set_device(self, device: DeviceLike) -> None:
         """Make a device this thread's current one.
+
+        Initialises the kind but does not open a device.
 
         Parameters
         ----------
@@ -137,10 +131,6 @@ class DeviceFunctions:
             If `device` is of another kind or has no index.
         DeviceError
             If the device does not exist.
-
-        Notes
-        -----
-        Initialises the kind but does not open a device.
         """
         index = self._kind.index(device)
         if index.__class__ is bool:
@@ -150,6 +140,8 @@ class DeviceFunctions:
 
     def synchronize(self, device: DeviceLike | None = None) -> None:
         """Wait until all work on all streams of a device has completed.
+
+        Initialises the kind but does not open a device.
 
         Parameters
         ----------
@@ -162,10 +154,6 @@ class DeviceFunctions:
             If queued work failed and the failure was not reported yet, or if the device does not exist.
         ValueError
             If `device` is of another kind.
-
-        Notes
-        -----
-        Initialises the kind but does not open a device.
         """
         kind = self._kind
         if (opened := kind.known(device)) is not None:
@@ -185,6 +173,8 @@ class DeviceFunctions:
     def set_sync_debug_mode(self, debug_mode: int | str) -> None:
         """Set how calls that wait for the device are reported.
 
+        Initialises the kind.
+
         Parameters
         ----------
         debug_mode : int or str
@@ -199,10 +189,6 @@ class DeviceFunctions:
         -----
         ForebayWarning
             At the first call in the process: the mode does not detect every wait.
-
-        Notes
-        -----
-        Initialises the kind.
         """
         self._kind.initialisation.ensure()
         if isinstance(debug_mode, str):

@@ -47,16 +47,14 @@ def free_cached_memory(opened: OpenDevice) -> None:
 class CaptureContext(ABC):
     """Context manager that captures the work queued inside into a graph.
 
+    Entry waits for the device and releases its cached memory.
+
     Parameters
     ----------
     pool : tuple of int or MemPool or None
         The memory pool of the graph; None creates one.
     stream : Stream or None
         The stream to capture; None selects a stream that all such contexts share.
-
-    Notes
-    -----
-    Entry waits for the device and releases its cached memory.
     """
 
     default_capture_stream: ClassVar[Stream | None] = None
@@ -122,6 +120,8 @@ class CaptureContext(ABC):
 class GraphContext(CaptureContext):
     """Context manager that captures the work queued inside into a graph, with the options of `torch.cuda.graph`.
 
+    Entry waits for the device and releases its cached memory.
+
     Parameters
     ----------
     cuda_graph : CUDAGraph
@@ -143,10 +143,6 @@ class GraphContext(CaptureContext):
     ------
     ValueError
         If `annotation_config` has an unknown option or value.
-
-    Notes
-    -----
-    Entry waits for the device and releases its cached memory.
     """
 
     def __init__(

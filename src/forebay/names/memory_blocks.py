@@ -83,6 +83,8 @@ def _address_of(library: ctypes.CDLL, name: str) -> int:
 class KindMemPool(mem_pool.MemPool):
     """Private memory pool of one kind, whose methods refer to the current device.
 
+    Initialises the kind.
+
     Parameters
     ----------
     allocator : object, optional
@@ -100,10 +102,6 @@ class KindMemPool(mem_pool.MemPool):
         If there is no device.
     Unsupported
         If the kind uses a pluggable allocator.
-
-    Notes
-    -----
-    Initialises the kind.
     """
 
     kind: ClassVar[DeviceKind]
@@ -134,14 +132,12 @@ class KindMemPool(mem_pool.MemPool):
     def use_count(self) -> int:  # type: ignore[override]  # PyTorch's has no device
         """Return the reference count of the pool on the current device.
 
+        Does not open a device.
+
         Returns
         -------
         int
             1 for the object itself, and 1 for each active `use_mem_pool` and graph.
-
-        Notes
-        -----
-        Does not open a device.
         """
         opened = self.kind.get_open_device()
         return 1 if opened is None else self.users(opened)
@@ -212,6 +208,8 @@ class CachingAllocatorFunctions:
     ) -> int:
         """Allocate memory for another library and return its address.
 
+        Initialises the kind and opens the device.
+
         Parameters
         ----------
         size : int
@@ -234,10 +232,6 @@ class CachingAllocatorFunctions:
             If `size` is invalid.
         TypeError
             If `stream` is not a stream or int.
-
-        Notes
-        -----
-        Initialises the kind and opens the device.
         """
         if stream is not None and not isinstance(stream, (Stream, int)):
             if device is not None:  # its errors come first
@@ -299,6 +293,8 @@ class CachingAllocatorFunctions:
     def caching_allocator_enable(self, value: bool = True) -> None:
         """Enable or disable caching of freed memory on the devices of all kinds.
 
+        Does nothing before the kind's first use.
+
         Parameters
         ----------
         value : bool, default True
@@ -308,10 +304,6 @@ class CachingAllocatorFunctions:
         ------
         ForebayError
             If `value` is not a bool.
-
-        Notes
-        -----
-        Does nothing before the kind's first use.
         """
         if not self._kind.initialised:
             return
@@ -339,6 +331,8 @@ class CachingAllocatorFunctions:
     def use_mem_pool(self, pool: mem_pool.MemPool, device: DeviceLike | None = None) -> Iterator[None]:
         """Allocate this thread's memory on a device from a pool inside the context.
 
+        Initialises the kind and opens the device. A graph captured inside keeps the pool's memory.
+
         Parameters
         ----------
         pool : MemPool
@@ -357,10 +351,6 @@ class CachingAllocatorFunctions:
             If `pool` is not a MemPool.
         ForebayError
             If the pool is already in use or the device does not exist.
-
-        Notes
-        -----
-        Initialises the kind and opens the device. A graph captured inside keeps the pool's memory.
         """
         kind = self._kind
         index = kind.current_index() if device is None else int(kind.index(device))  # it may be True
@@ -400,8 +390,6 @@ class CachingAllocatorFunctions:
     def host_allocator(self) -> int:
         """Return an identifier of the pinned host memory allocator: the same number for every device of the kind.
 
-        Notes
-        -----
         Initialises the kind and opens the current device.
         """
         return id(self._kind.open_device().pinned)
@@ -425,8 +413,6 @@ class CachingAllocatorFunctions:
     def get_allocator_backend(self) -> str:
         """Return the name of the allocator backend: "native", or "pluggable" after `change_current_allocator`.
 
-        Notes
-        -----
         Does not initialise the kind.
         """
         return "native" if pluggable_allocator.current(self._kind.name) is None else "pluggable"

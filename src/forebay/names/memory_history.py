@@ -56,6 +56,8 @@ class MemoryHistory:
     ) -> None:
         """Start, change or stop recording of the memory history on all devices.
 
+        Does not initialise the kind: devices that are not open record from their first use.
+
         Parameters
         ----------
         enabled : {"all", "state", None}, default "all"
@@ -90,10 +92,6 @@ class MemoryHistory:
             If an option or action is unknown, or there is no device.
         Unsupported
             If the kind uses a pluggable allocator.
-
-        Notes
-        -----
-        Does not initialise the kind: devices that are not open record from their first use.
         """
         arguments = (clear_history, compile_context, global_record_annotations, _list(skip_actions))
         signature = Signature(f"_{self._kind.name}_record_memory_history", *_RECORD)
@@ -212,6 +210,8 @@ class MemoryHistory:
     def snapshot(self, device: DeviceLike | None = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:  # noqa: ARG002 -- PyTorch's; all devices
         """Return a snapshot of the memory of all devices in PyTorch's schema.
 
+        The schema is that of PyTorch 2.15.
+
         Parameters
         ----------
         device : object, optional
@@ -228,10 +228,6 @@ class MemoryHistory:
         ------
         Unsupported
             If the kind uses a pluggable allocator.
-
-        Notes
-        -----
-        The schema is that of PyTorch 2.15.
         """
         require_native_allocator(self._kind, "snapshot")
         name, settings = self._kind.name, process_settings.current(common_first=True)

@@ -235,6 +235,8 @@ class MemoryStatistics:
     def reset_peak_memory_stats(self, device: DeviceLike | None = None) -> None:
         """Set every peak to the current value.
 
+        Initialises the kind if `device` is None.
+
         Parameters
         ----------
         device : device or str or int, optional
@@ -246,10 +248,6 @@ class MemoryStatistics:
             If the device does not exist.
         Unsupported
             If the kind uses a pluggable allocator.
-
-        Notes
-        -----
-        Initialises the kind if `device` is None.
         """
         opened = self._find_device_to_reset(device, "reset_peak_memory_stats", "resetPeakStats")
         if opened is not None:
@@ -257,6 +255,8 @@ class MemoryStatistics:
 
     def peak(self, device: DeviceLike | None = None) -> Peak:
         """Return a context manager that measures the peak memory of a code section: see `forebay.memory.peak`.
+
+        Initialises the kind and opens the device.
 
         Parameters
         ----------
@@ -269,10 +269,6 @@ class MemoryStatistics:
             If the device does not exist.
         Unsupported
             If the device uses a pluggable allocator.
-
-        Notes
-        -----
-        Initialises the kind and opens the device.
         """
         return Peak(self._kind.open_device(device))
 
@@ -305,6 +301,8 @@ class MemoryStatistics:
     def mem_get_info(self, device: DeviceLike | None = None) -> tuple[int, int]:
         """Return the free and the total bytes of a device.
 
+        Opens the device.
+
         Parameters
         ----------
         device : device or str or int, optional
@@ -314,10 +312,6 @@ class MemoryStatistics:
         ------
         DeviceError
             If the device does not exist.
-
-        Notes
-        -----
-        Opens the device.
         """
         if (opened := self._kind.known(device)) is None:
             index = self._kind.index(device, optional=True)
@@ -397,6 +391,8 @@ class MemoryStatistics:
     def reset_accumulated_memory_stats(self, device: DeviceLike | None = None) -> None:
         """Set all totals ("allocated", "freed") and event counters to 0.
 
+        Initialises the kind if `device` is None.
+
         Parameters
         ----------
         device : device or str or int, optional
@@ -408,10 +404,6 @@ class MemoryStatistics:
             If the device does not exist.
         Unsupported
             If the kind uses a pluggable allocator.
-
-        Notes
-        -----
-        Initialises the kind if `device` is None.
         """
         opened = self._find_device_to_reset(device, "reset_accumulated_memory_stats", "resetAccumulatedStats")
         if opened is not None:
@@ -456,14 +448,12 @@ class MemoryStatistics:
     def empty_cache(self) -> None:
         """Release the cached memory of all devices of the kind.
 
+        Waits for work that still uses the memory. Does nothing before the kind's first use.
+
         Raises
         ------
         ForebayError
             For MPS and MTIA, if there is no device.
-
-        Notes
-        -----
-        Waits for work that still uses the memory. Does nothing before the kind's first use.
         """
         opened = open_device.open_devices(self._name)
         for allocator in opened.native:
@@ -480,6 +470,8 @@ class MemoryStatistics:
     def set_per_process_memory_fraction(self, fraction: float, device: DeviceLike | None = None) -> None:
         """Limit reserved memory to a fraction of the device's memory.
 
+        Initialises the kind and opens the device.
+
         Parameters
         ----------
         fraction : float
@@ -495,10 +487,6 @@ class MemoryStatistics:
             If `fraction` is outside 0.0 to 1.0.
         ForebayError
             If `fraction` is NaN or the device does not exist.
-
-        Notes
-        -----
-        Initialises the kind and opens the device.
         """
         kind = self._kind
         kind.initialisation.ensure()
@@ -518,6 +506,8 @@ class MemoryStatistics:
     def get_per_process_memory_fraction(self, device: DeviceLike | None = None) -> float:
         """Return the fraction of the device's memory that may be reserved: 0.0 to 1.0, which is no limit.
 
+        Initialises the kind.
+
         Parameters
         ----------
         device : device or str or int, optional
@@ -529,10 +519,6 @@ class MemoryStatistics:
             If the device does not exist.
         Unsupported
             If the kind uses a pluggable allocator.
-
-        Notes
-        -----
-        Initialises the kind.
         """
         kind = self._kind
         if (known := kind.known_by_index(device)) is not None and not known.pluggable:

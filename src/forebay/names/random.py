@@ -52,14 +52,12 @@ class RandomFunctions:
     def manual_seed_all(self, seed: int) -> None:
         """Seed the generators of all devices.
 
+        Queued until the kind's first use.
+
         Parameters
         ----------
         seed : int
             From -2**63 to 2**64 - 1; negative seeds are taken modulo 2**64.
-
-        Notes
-        -----
-        Queued until the kind's first use.
         """
         number = int(seed)
         self._call_or_queue(lambda: self._for_each_generator(lambda generator: generator.manual_seed(number)), "all")
@@ -67,8 +65,6 @@ class RandomFunctions:
     def seed_all(self) -> None:
         """Seed the generators of all devices with the same random number.
 
-        Notes
-        -----
         Queued until the kind's first use.
         """
         self.seed_all_and_return()
@@ -76,19 +72,19 @@ class RandomFunctions:
     def initial_seed(self) -> int:
         """Return the seed of the current device's generator.
 
+        Initialises the kind.
+
         Returns
         -------
         int
             The seed.
-
-        Notes
-        -----
-        Initialises the kind.
         """
         return self.generator().initial_seed()
 
     def get_rng_state(self, device: DeviceLike | None = None) -> Tensor:
         """Return the state of a device's generator.
+
+        Initialises the kind.
 
         Parameters
         ----------
@@ -104,15 +100,13 @@ class RandomFunctions:
         ------
         IndexError
             If the device does not exist.
-
-        Notes
-        -----
-        Initialises the kind.
         """
         return self.generator(device).get_state()
 
     def set_rng_state(self, new_state: RngState, device: DeviceLike | None = None) -> None:
         """Set the state of a device's generator.
+
+        Queued until the kind's first use.
 
         Parameters
         ----------
@@ -127,10 +121,6 @@ class RandomFunctions:
             If the state has the wrong size.
         TypeError
             If `new_state` is not an array of uint8.
-
-        Notes
-        -----
-        Queued until the kind's first use.
         """
         state = generators.checked_state(new_state, self._kind.name)  # a copy: the caller may change `new_state`
         index = self._explicit_index(device)
@@ -139,19 +129,19 @@ class RandomFunctions:
     def get_rng_state_all(self) -> list[Tensor]:
         """Return the states of the generators of all devices.
 
+        Initialises the kind if there is a device.
+
         Returns
         -------
         list of Tensor
             One state per device.
-
-        Notes
-        -----
-        Initialises the kind if there is a device.
         """
         return [self.get_rng_state(index) for index in range(self._kind.count())]
 
     def set_rng_state_all(self, new_states: Iterable[RngState]) -> None:
         """Set the states of the generators of all devices.
+
+        Queued until the kind's first use.
 
         Parameters
         ----------
@@ -162,10 +152,6 @@ class RandomFunctions:
         ------
         IndexError
             If there are more states than devices.
-
-        Notes
-        -----
-        Queued until the kind's first use.
         """
         for index, state in enumerate(new_states):
             self.set_rng_state(state, index)
@@ -173,8 +159,6 @@ class RandomFunctions:
     def seed(self) -> None:
         """Seed the current device's generator with a random number.
 
-        Notes
-        -----
         Queued until the kind's first use.
         """
         self.seed_and_return()
@@ -194,14 +178,12 @@ class RandomFunctions:
     def manual_seed(self, seed: int) -> None:
         """Seed the current device's generator.
 
+        Queued until the kind's first use.
+
         Parameters
         ----------
         seed : int
             From -2**63 to 2**64 - 1; negative seeds are taken modulo 2**64.
-
-        Notes
-        -----
-        Queued until the kind's first use.
         """
         number, generator = int(seed), self.initialised_generator()
         if generator is None:

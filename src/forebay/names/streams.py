@@ -23,6 +23,9 @@ class StreamContext:
 
     Exit restores the previous stream of both devices and the previous device.
 
+    Construction initialises the kind, even with None. The object stores the previous state, so it cannot be entered
+    again before it is exited.
+
     Parameters
     ----------
     stream : Stream or None
@@ -32,11 +35,6 @@ class StreamContext:
     ------
     TypeError
         On entry, if `stream` is not a stream.
-
-    Notes
-    -----
-    Construction initialises the kind, even with None. The object stores the previous state, so it cannot be entered
-    again before it is exited.
     """
 
     kind: ClassVar[DeviceKind]

@@ -28,6 +28,8 @@ __all__ = ["Device"]
 class Device(Streams):
     """A simulated device with PyTorch's caching allocator.
 
+    Not thread-safe.
+
     Parameters
     ----------
     total_memory : int
@@ -50,10 +52,6 @@ class Device(Streams):
     ------
     ValueError
         If a number is out of range, or, with PyTorch's text, if a setting is invalid.
-
-    Notes
-    -----
-    Not thread-safe.
 
     Examples
     --------

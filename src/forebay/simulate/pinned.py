@@ -22,6 +22,8 @@ _BASE, _SIZE = 0x300000000000, 0x100000000000
 class Pinned(Streams):
     """Simulated pinned host memory with PyTorch's caching host allocator.
 
+    With pinned_use_background_threads, pending frees are processed after every call instead of by a thread.
+
     Parameters
     ----------
     settings : str, default ""
@@ -33,10 +35,6 @@ class Pinned(Streams):
     ------
     ValueError
         With PyTorch's text, if a setting is invalid.
-
-    Notes
-    -----
-    With pinned_use_background_threads, pending frees are processed after every call instead of by a thread.
 
     Examples
     --------
@@ -119,6 +117,8 @@ class Pinned(Streams):
     def apply_settings(self, settings: str) -> None:
         """Change the allocator settings.
 
+        As in PyTorch, the size of the reserved segment is fixed by the first allocation.
+
         Parameters
         ----------
         settings : str
@@ -128,10 +128,6 @@ class Pinned(Streams):
         ------
         ValueError
             With PyTorch's text, if a setting is invalid.
-
-        Notes
-        -----
-        As in PyTorch, the size of the reserved segment is fixed by the first allocation.
         """
         configuration.change(settings, self._settings, self._set)
 

@@ -110,6 +110,9 @@ def record_oom(
 ) -> OomRecorder:
     """Write a snapshot and its explanation whenever PyTorch runs out of CUDA memory.
 
+    Uses `torch.cuda.memory._record_memory_history` and PyTorch's observer of out-of-memory errors, and initialises
+    CUDA. The snapshots are pickles that PyTorch's viewer opens, too.
+
     Parameters
     ----------
     folder : str or os.PathLike, default "forebay-oom"
@@ -138,11 +141,6 @@ def record_oom(
         not the main thread.
     OSError
         If no file can be created in the folder.
-
-    Notes
-    -----
-    Uses `torch.cuda.memory._record_memory_history` and PyTorch's observer of out-of-memory errors, and initialises
-    CUDA. The snapshots are pickles that PyTorch's viewer opens, too.
     """
     if entries < 1:
         raise ValueError(f"entries must be at least 1, not {entries}")

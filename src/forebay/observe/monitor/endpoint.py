@@ -41,8 +41,6 @@ _MOST = 64  # clients at once; the oldest one makes room
 class Endpoint:
     """A socket with the figures of this process, from `start` until `stop`.
 
-    Notes
-    -----
     `forebay run` has one. The thread is not one of `threading.enumerate()`. A fork waits up to a second for figures
     that are being collected. A forked child has no endpoint until it calls `start`.
     """

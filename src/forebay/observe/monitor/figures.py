@@ -78,6 +78,8 @@ class ProcessFigures:
     def from_json(cls, text: str | bytes) -> ProcessFigures:
         """Read the result of `to_json`.
 
+        Characters that control a terminal are replaced by their escape sequences.
+
         Parameters
         ----------
         text : str or bytes
@@ -88,10 +90,6 @@ class ProcessFigures:
         ValueError
             If the text is not JSON, a field is missing, unknown or of another type, or a number is negative or does not
             fit a signed 64-bit integer.
-
-        Notes
-        -----
-        Characters that control a terminal are replaced by their escape sequences.
         """
         try:
             return _read(cls, json.loads(text), cls.__name__)

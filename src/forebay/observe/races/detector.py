@@ -88,15 +88,13 @@ class _Allocation:
 class Detector(observers.Observer):
     """Race detector, an observer that may be added and removed at any time.
 
+    A racing operation is queued; then each race is printed to stderr and CUDASanitizerErrors is raised. Work inside a
+    graph capture is not checked.
+
     Parameters
     ----------
     kind : str, optional
         The device kind whose tensors are checked; all kinds by default.
-
-    Notes
-    -----
-    A racing operation is queued; then each race is printed to stderr and CUDASanitizerErrors is raised. Work inside a
-    graph capture is not checked.
     """
 
     def __init__(self, kind: str | None = None) -> None:
@@ -340,14 +338,12 @@ class Detector(observers.Observer):
 def detected(kind: str | None = None) -> Iterator[Detector]:
     """Context manager that detects races inside the block.
 
+    A racing operation raises CUDASanitizerErrors. Streams have no recorded order before the block.
+
     Parameters
     ----------
     kind : str, optional
         The device kind whose tensors are checked; all kinds by default.
-
-    Notes
-    -----
-    A racing operation raises CUDASanitizerErrors. Streams have no recorded order before the block.
 
     Examples
     --------

@@ -28,6 +28,10 @@ _running: list[Trace] = []
 class Trace:
     """A trace from `start` to `stop`. It can be started once.
 
+    After `stop`, `operations`, `unfinished` and `lost` are the numbers of traced operations, of those that were not
+    finished, and of entries that were dropped. A trace that is still running when the program exits is stopped then.
+    Does not initialise a device.
+
     Parameters
     ----------
     path : str or path-like
@@ -47,12 +51,6 @@ class Trace:
     ------
     ValueError
         If `most` or `limit` is invalid.
-
-    Notes
-    -----
-    After `stop`, `operations`, `unfinished` and `lost` are the numbers of traced operations, of those that were not
-    finished, and of entries that were dropped. A trace that is still running when the program exits is stopped then.
-    Does not initialise a device.
     """
 
     lost: int
@@ -113,14 +111,12 @@ class Trace:
     def stop(self) -> None:
         """Stop recording, and write the file.
 
+        Does nothing if the trace is not running, or in a forked child. Waits up to `limit` seconds for unfinished work.
+
         Raises
         ------
         OSError
             If the file cannot be written.
-
-        Notes
-        -----
-        Does nothing if the trace is not running, or in a forked child. Waits up to `limit` seconds for unfinished work.
         """
         try:
             _running.remove(self)

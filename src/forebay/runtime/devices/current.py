@@ -84,14 +84,12 @@ def accelerator_kind() -> str | None:
 def current_device() -> Device:
     """Return this thread's current device: the one it set, else the preferred accelerator, else the CPU.
 
+    Does not open a device. Tensor factories use the default device instead; see `get_default_device`.
+
     Returns
     -------
     device
         The device that streams, events, statistics and synchronisation use by default.
-
-    Notes
-    -----
-    Does not open a device. Tensor factories use the default device instead; see `get_default_device`.
 
     Examples
     --------
@@ -223,6 +221,8 @@ def make_current(device: Device) -> None:
 def use_device(device: DeviceLike) -> Iterator[Device]:
     """Make a device the current device and the default of tensor factories within the context.
 
+    Combines `torch.cuda.device` and `with torch.device(...)`.
+
     Parameters
     ----------
     device : device or str or int
@@ -232,10 +232,6 @@ def use_device(device: DeviceLike) -> Iterator[Device]:
     ------
     device
         The device, with its index.
-
-    Notes
-    -----
-    Combines `torch.cuda.device` and `with torch.device(...)`.
 
     Examples
     --------

@@ -290,14 +290,12 @@ def _make_pinned(device: Device, port: Port) -> tuple[PinnedAllocator, bool]:
 def device_count(kind: str) -> int:
     """Return the number of devices of a kind; 0 for an unknown kind.
 
+    Does not open a device.
+
     Parameters
     ----------
     kind : str
         The device kind, such as "cpu" or "cuda".
-
-    Notes
-    -----
-    Does not open a device.
 
     Examples
     --------

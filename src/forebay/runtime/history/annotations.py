@@ -39,14 +39,12 @@ def register(pool: RecordedPool) -> None:
 def set_metadata(said: str | Mapping[str, Any]) -> None:
     """Set the metadata of the history entries that this thread makes from now on.
 
+    Applies to the histories of all devices. As `torch.cuda.memory._set_memory_metadata`.
+
     Parameters
     ----------
     said : str or Mapping
         The metadata; a mapping is converted to compact JSON.
-
-    Notes
-    -----
-    Applies to the histories of all devices. As `torch.cuda.memory._set_memory_metadata`.
 
     Examples
     --------
@@ -87,14 +85,12 @@ def temporary_metadata(metadata: str) -> Iterator[None]:
 def compile_context(name: str) -> Iterator[None]:
     """Label the history entries that this thread makes inside the `with` block with a compile context.
 
+    Applies to recordings started with `compile_context=True`.
+
     Parameters
     ----------
     name : str
         The context, such as "0/1". Contexts nest; the innermost is used.
-
-    Notes
-    -----
-    Applies to recordings started with `compile_context=True`.
     """
     before = thread_state.contexts
     thread_state.contexts = (*before, name)
@@ -109,17 +105,15 @@ def compile_context(name: str) -> Iterator[None]:
 def annotate(name: str, **details: str) -> Iterator[None]:
     """Record the start and the end of a named span.
 
+    The annotations are kept beside the histories of all devices whose recording was started with `annotations=True`,
+    in a snapshot under "external_annotations".
+
     Parameters
     ----------
     name : str
         The name of the span.
     **details : str
         More fields of the two annotations.
-
-    Notes
-    -----
-    The annotations are kept beside the histories of all devices whose recording was started with `annotations=True`,
-    in a snapshot under "external_annotations".
     """
     add_annotation(name, "START", details)
     try:

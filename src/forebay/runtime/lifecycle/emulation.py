@@ -29,17 +29,15 @@ _observers: list[Callable[[str], None]] = []
 class Emulation:
     """Running emulation of a device kind, as returned by `forebay.emulate`.
 
+    Stopped by `stop`, or at the end of a `with` block. An emulation whose object is not kept runs until the process
+    exits.
+
     Parameters
     ----------
     kind : str
         The emulated kind.
     driver : Driver
         The driver of the emulated devices, which replaces that of the kind.
-
-    Notes
-    -----
-    Stopped by `stop`, or at the end of a `with` block. An emulation whose object is not kept runs until the process
-    exits.
     """
 
     def __init__(self, kind: str, driver: Driver) -> None:
@@ -52,8 +50,6 @@ class Emulation:
     def stop(self) -> None:
         """Stop the emulation when the queued work of its devices is done.
 
-        Notes
-        -----
         Objects of the emulated devices become unusable, also in other threads. Calling it again does nothing.
         """
         replaced = backends.driver(self.kind) is not self._driver  # by another emulation, whose devices stay open
@@ -81,6 +77,9 @@ def emulate(
 ) -> Emulation:
     """Emulate devices of another kind on the host.
 
+    Does not open a device. Names of emulated devices end in "(emulated)". Each emulation starts afresh: streams, seeds
+    and statistics of an earlier one do not carry over.
+
     Parameters
     ----------
     kind : str
@@ -107,11 +106,6 @@ def emulate(
         If an argument is invalid.
     WrongState
         If devices of the kind are in use.
-
-    Notes
-    -----
-    Does not open a device. Names of emulated devices end in "(emulated)". Each emulation starts afresh: streams, seeds
-    and statistics of an earlier one do not carry over.
 
     Examples
     --------

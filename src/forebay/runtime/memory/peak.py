@@ -18,6 +18,9 @@ __all__ = ["Peak"]
 class Peak(Disposable):
     """Peak memory of a device inside a `with` block, from the allocations of all threads.
 
+    Created by `forebay.memory.peak`. The values can be read inside the block, and after it, when they are final.
+    The overhead per allocation is below what can be measured.
+
     Parameters
     ----------
     opened : OpenDevice
@@ -27,11 +30,6 @@ class Peak(Disposable):
     ------
     Unsupported
         If the device uses a pluggable allocator.
-
-    Notes
-    -----
-    Created by `forebay.memory.peak`. The values can be read inside the block, and after it, when they are final.
-    The overhead per allocation is below what can be measured.
     """
 
     def __init__(self, opened: OpenDevice) -> None:

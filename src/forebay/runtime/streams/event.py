@@ -104,6 +104,8 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         """Record the event after all work queued on a stream so far.
 
+        Recording again moves the event.
+
         Parameters
         ----------
         stream : Stream, optional
@@ -115,10 +117,6 @@ class Event:
             If the stream is on another device than the event.
         Unsupported
             If the event has `enable_timing` and the backend does not support timing.
-
-        Notes
-        -----
-        Recording again moves the event.
         """
         self.record_on(current_stream(self._kind or None) if stream is None else stream)
 
@@ -199,15 +197,13 @@ class Event:
     def query(self) -> bool:
         """Return True if all work before the record has completed, or the event was never recorded.
 
+        Does not block.
+
         Raises
         ------
         DeviceError
             With code 900 if an active graph capture forbids the query. Also if the event was recorded in a graph,
             where each replay reaches it again.
-
-        Notes
-        -----
-        Does not block.
         """
         queue, opened = self._queue, self._opened
         if queue is not None and opened is not None and not (capture_state.active or opened.unusable):
@@ -229,6 +225,9 @@ class Event:
     def wait(self, stream: Stream | None = None) -> None:
         """Make all future work on a stream wait for the event, without blocking the host.
 
+        Does nothing if the event was never recorded. The host waits if the stream's device is of another kind than
+        the event's.
+
         Parameters
         ----------
         stream : Stream, optional
@@ -238,11 +237,6 @@ class Event:
         ------
         RuntimeError
             If `stream` is not a Stream.
-
-        Notes
-        -----
-        Does nothing if the event was never recorded. The host waits if the stream's device is of another kind than
-        the event's.
         """
         if stream is not None and not isinstance(stream, Stream):
             raise RuntimeError(_NOT_A_STREAM)
@@ -295,6 +289,8 @@ class Event:
     def elapsed_time(self, other: Event) -> float:
         """Return the milliseconds between this event and a later one; negative if `other` was reached first.
 
+        Does not block.
+
         Parameters
         ----------
         other : Event
@@ -306,10 +302,6 @@ class Event:
             If an event was created without `enable_timing` or never recorded.
         RuntimeError
             If `other` is not an Event, an event has not been reached yet, or the events are on different devices.
-
-        Notes
-        -----
-        Does not block.
         """
         queue: Any = self._queue
         if queue is not None and other.__class__ is self.__class__ and other._queue is not None:

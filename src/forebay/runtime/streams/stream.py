@@ -199,14 +199,12 @@ class Stream:
     def query(self) -> bool:
         """Return True if all queued work has completed, False while work is pending.
 
+        Does not block.
+
         Raises
         ------
         DeviceError
             With code 900 if an active graph capture forbids the query.
-
-        Notes
-        -----
-        Does not block.
         """
         if capture_state.active:
             capture_state.forbid(self.opened.device.kind, "query")
@@ -252,14 +250,12 @@ class Stream:
     def wait_stream(self, other: Stream) -> None:
         """Make all future work on this stream wait for all work queued on another stream so far.
 
+        Does not block the host, unless the streams' devices are of different kinds.
+
         Parameters
         ----------
         other : Stream
             The stream to wait for.
-
-        Notes
-        -----
-        Does not block the host, unless the streams' devices are of different kinds.
         """
         if other.queue is not self.queue:
             wait_for(self, other, other._queue.signal())

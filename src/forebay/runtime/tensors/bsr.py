@@ -99,14 +99,12 @@ class BsrTensor:
     def check(self) -> None:
         """Check that all indices are valid.
 
+        Waits for queued work on the parts.
+
         Raises
         ------
         ValueError
             If an index is invalid.
-
-        Notes
-        -----
-        Waits for queued work on the parts.
         """
         parts = [part.cpu().numpy() for part in self.parts()]
         for batch in np.ndindex(self.shape[:-2]):
@@ -115,14 +113,12 @@ class BsrTensor:
     def numpy(self) -> NDArray[Any]:
         """Return the dense matrix, zeros included, as a NumPy array.
 
+        Waits for queued work on the parts.
+
         Raises
         ------
         ValueError
             If an index is invalid.
-
-        Notes
-        -----
-        Waits for queued work on the parts.
         """
         self.check()
         crow, col, values = (part.cpu().numpy() for part in self.parts())
@@ -155,14 +151,12 @@ class BsrTensor:
     def to_scipy(self) -> Any:
         """Return a copy in host memory as a `scipy.sparse.bsr_matrix`; float32 for 16-bit floats.
 
+        Waits for queued work on the parts.
+
         Raises
         ------
         ValueError
             If there are batch dimensions, or an index is invalid.
-
-        Notes
-        -----
-        Waits for queued work on the parts.
         """
         from scipy.sparse import bsr_matrix
 

@@ -265,14 +265,12 @@ class TypedStorage(StorageConversions):
     def resize_(self, size: int) -> None:
         """Change the number of elements.
 
+        As `UntypedStorage.resize_`.
+
         Parameters
         ----------
         size : int
             The new number; elements beyond it are dropped, new elements are uninitialised.
-
-        Notes
-        -----
-        As `UntypedStorage.resize_`.
         """
         elements = self.untyped().resize_(size * self.element_size()).elements
         self.elements = elements.view(self.elements.numpy_dtype)

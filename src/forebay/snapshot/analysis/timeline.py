@@ -84,14 +84,12 @@ class Timeline:
 def reconstruct(snapshot: Snapshot) -> Timeline:
     """Reconstruct memory over time from a snapshot; a single moment if the snapshot has no history.
 
+    A million entries take less than a second.
+
     Parameters
     ----------
     snapshot : Snapshot
         The snapshot.
-
-    Notes
-    -----
-    A million entries take less than a second.
     """
     trace, entries = snapshot.trace, len(snapshot.trace)
     held = _match_allocations(snapshot)

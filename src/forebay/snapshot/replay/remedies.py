@@ -72,6 +72,8 @@ class Remedies:
 def available_memory(snapshot: Snapshot) -> int | None:
     """Return the bytes that the program could reserve when memory ran out.
 
+    Where the device had enough free memory for a new segment, a limit of the process was reached: its reserved bytes.
+
     Parameters
     ----------
     snapshot : Snapshot
@@ -82,10 +84,6 @@ def available_memory(snapshot: Snapshot) -> int | None:
     int or None
         Its reserved and the device's free bytes at the last out-of-memory event. Without such an event, the capacity;
         None if it is unknown.
-
-    Notes
-    -----
-    Where the device had enough free memory for a new segment, a limit of the process was reached: its reserved bytes.
     """
     rows = np.flatnonzero(snapshot.trace["action"] == Action.OOM)
     if not len(rows):

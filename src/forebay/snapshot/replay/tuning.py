@@ -114,6 +114,8 @@ def tune(
 ) -> Tuning:
     """Replay histories with each of several settings, and rank the settings.
 
+    The workers read the histories from a temporary file, once each; Dask's get them from the scheduler.
+
     Parameters
     ----------
     snapshots : iterable of Snapshot
@@ -135,10 +137,6 @@ def tune(
         If settings are invalid, or there is no recording.
     Unsupported
         If a recording has too many private pools.
-
-    Notes
-    -----
-    The workers read the histories from a temporary file, once each; Dask's get them from the scheduler.
 
     Examples
     --------

@@ -152,6 +152,8 @@ class _PatchedBlock(ContextDecorator):
 def patch(mode: values.Mode = "compute") -> AbstractContextManager[None]:
     """Let PyTorch use forebay's emulated CUDA devices.
 
+    Affects the whole process. Call it before the program creates CUDA tensors.
+
     Parameters
     ----------
     mode : {"compute", "shapes"}, default "compute"
@@ -170,10 +172,6 @@ def patch(mode: values.Mode = "compute") -> AbstractContextManager[None]:
         If it is active already, or no CUDA device is emulated.
     Unsupported
         If this version of PyTorch lacks the interfaces.
-
-    Notes
-    -----
-    Affects the whole process. Call it before the program creates CUDA tensors.
 
     Examples
     --------

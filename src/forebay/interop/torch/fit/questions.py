@@ -33,6 +33,11 @@ def will_it_fit(
 ) -> FitTable:
     """Run a function of a PyTorch program on emulated cards, and return on which of them it fits.
 
+    Each card is a run in a Python process of its own, also with an executor: the allocator begins empty, and a program
+    that depends on the properties of the card behaves as there. The processes that it starts count, too. If memory runs
+    out in the mode "shapes", a second run with unlimited memory finds what the whole program needs, and replays of its
+    allocations find the settings with which it fits. What functions print is discarded.
+
     Parameters
     ----------
     function : callable
@@ -59,13 +64,6 @@ def will_it_fit(
         If a profile is unknown.
     ForebayError
         If the function cannot be sent to another process.
-
-    Notes
-    -----
-    Each card is a run in a Python process of its own, also with an executor: the allocator begins empty, and a program
-    that depends on the properties of the card behaves as there. The processes that it starts count, too. If memory runs
-    out in the mode "shapes", a second run with unlimited memory finds what the whole program needs, and replays of its
-    allocations find the settings with which it fits. What functions print is discarded.
 
     Examples
     --------
