@@ -62,33 +62,15 @@ class Unbacked(Protocol):
 
 
 def port_of(device: Device) -> Port:
-    """Return the port that the runtime has opened for a device.
-
-    Parameters
-    ----------
-    device : device
-        The device, which is opened if necessary.
-    """
+    """Return the port that the runtime has opened for a device, which is opened if necessary."""
     return opened_for(device).port
 
 
 def expect_memory(port: Port, expected: tuple[int, int]) -> None:
-    """Assert how much memory a device has.
+    """Assert how many free and total bytes a device has.
 
     A driver of hardware may keep some memory for its own tables, and return some of it a moment later: such a device
     has a second, and may differ by 4 MiB. Where forebay counts the memory itself, the numbers are exact.
-
-    Parameters
-    ----------
-    port : Port
-        The device.
-    expected : tuple of int
-        Free and total bytes.
-
-    Raises
-    ------
-    AssertionError
-        If it has more or less.
     """
     counted = port.props.emulated or isinstance(port, Resizable)
     slack, end = (0, 0.0) if counted else (_DRIVERS_OWN, time.monotonic() + _SETTLED)
@@ -109,17 +91,9 @@ def _port(fixtures: dict[str, Any]) -> Port:
 
 
 def needs(*abilities: type) -> Callable[[_Test], _Test]:
-    """Skip a test if neither the port nor its queues have an ability.
+    """Skip a test if neither the port nor its queues have all these Protocols of `forebay.spi`.
 
-    Parameters
-    ----------
-    *abilities : type
-        Protocols of `forebay.spi`, all of which the test needs.
-
-    Returns
-    -------
-    callable
-        A decorator for tests that have the fixture `port` or `device`.
+    The test has the fixture `port` or `device`.
     """
 
     def decorate(test: _Test) -> _Test:
@@ -141,12 +115,8 @@ def needs(*abilities: type) -> Callable[[_Test], _Test]:
 def needs_memory(test: _Test) -> _Test:
     """Skip a test on ports without memory, such as fake ones.
 
-    Tests need it that read data, or that expect work to progress without a wait of the host.
-
-    Parameters
-    ----------
-    test : callable
-        A test that has the fixture `port` or `device`.
+    Tests need it that read data, or that expect work to progress without a wait of the host. They have the fixture
+    `port` or `device`.
     """
 
     @functools.wraps(test)
@@ -159,28 +129,14 @@ def needs_memory(test: _Test) -> _Test:
 
 
 def enqueue_call(stream: Stream, function: Callable[[], object]) -> None:
-    """Queue a call of a Python function on a stream.
-
-    Parameters
-    ----------
-    stream : Stream
-        The stream, whose queue must have the ability `Launches`.
-    function : callable
-        The function, called without arguments.
-    """
+    """Queue a call of a Python function on a stream, whose queue must have the ability `Launches`."""
     queue = stream.queue
     assert isinstance(queue, Launches)
     queue.call(function)
 
 
 def other_device(device: Device) -> Device:
-    """Return the next device of the same kind, cyclically. Skip the test if there is none.
-
-    Parameters
-    ----------
-    device : device
-        A device.
-    """
+    """Return the next device of the same kind, cyclically. Skip the test if there is none."""
     count = forebay.device_count(device.kind)
     if count < 2:
         pytest.skip(f"there is no other device of kind {device.kind}")
@@ -188,15 +144,7 @@ def other_device(device: Device) -> Device:
 
 
 class Scratch:
-    """Device memory that is initialized with data.
-
-    Parameters
-    ----------
-    port : Port
-        The port that reserves the memory.
-    data : bytes
-        The initial contents.
-    """
+    """Device memory that is initialized with data."""
 
     def __init__(self, port: Port, data: bytes) -> None:
         self.nbytes: int = len(data)
@@ -209,15 +157,7 @@ class Scratch:
 
 
 def read_back(queue: Queue, scratch: Scratch) -> bytes:
-    """Return the contents of memory after all queued work.
-
-    Parameters
-    ----------
-    queue : Queue
-        The queue whose work is completed first.
-    scratch : Scratch
-        The memory to read.
-    """
+    """Return the contents of memory after all queued work of a queue."""
     target = ctypes.create_string_buffer(scratch.nbytes)
     queue.copy(ctypes.addressof(target), scratch.address, scratch.nbytes)
     drain(queue)
@@ -225,13 +165,7 @@ def read_back(queue: Queue, scratch: Scratch) -> bytes:
 
 
 def drain(queue: Queue) -> None:
-    """Wait until all queued work has completed.
-
-    Parameters
-    ----------
-    queue : Queue
-        The queue.
-    """
+    """Wait until all queued work has completed."""
     queue.wait(queue.signal())
 
 
@@ -274,31 +208,17 @@ class NativeGate:
 
 
 def libc_address(name: str) -> int:
-    """Return the address of a function of the C library.
-
-    Parameters
-    ----------
-    name : str
-        Name of the function.
-    """
+    """Return the address of a function of the C library."""
     address = ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value
     assert address
     return address
 
 
 def run_in_child(check: Callable[[], None]) -> str:
-    """Run a check in a forked child process.
+    """Run a check, which raises if it fails, in a forked child process.
 
-    Parameters
-    ----------
-    check : callable
-        Function without arguments that raises if the check fails.
-
-    Returns
-    -------
-    str
-        The child's traceback, or "" if the check passed. A child that does not exit within 20 seconds is killed and
-        reported.
+    Return the child's traceback, or "" if the check passed. A child that does not exit within 20 seconds is killed and
+    reported.
     """
     read_end, write_end = os.pipe()
     with warnings.catch_warnings():
@@ -323,12 +243,7 @@ def run_in_child(check: Callable[[], None]) -> str:
 def run_in_new_process(device: Device, program: str) -> str:
     """Run a program in a new process, which must succeed and write no errors. Return its standard output.
 
-    Parameters
-    ----------
-    device : device
-        The device under test; emulated in the new process, too, if it is emulated.
-    program : str
-        Python source, which may use `forebay` and the device's name as `name`.
+    The program may use `forebay` and the device's name as `name`. The device is emulated there, too, if it is emulated.
     """
     driver, settings = backends.driver(device.kind), dict[str, str]()
     if isinstance(driver, Emulates):
