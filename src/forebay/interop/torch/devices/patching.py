@@ -74,7 +74,13 @@ def is_patched() -> bool:
 
 
 class Patch:
-    """A replacement of PyTorch's CUDA devices by emulated ones, which runs from `start` to `stop`: see `patch`."""
+    """A replacement of PyTorch's CUDA devices by emulated ones, which runs from `start` to `stop`.
+
+    Parameters
+    ----------
+    mode : {"compute", "shapes"}, default "compute"
+        As for `patch`.
+    """
 
     def __init__(self, mode: values.Mode = "compute") -> None:
         self._mode = mode
