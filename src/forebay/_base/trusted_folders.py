@@ -173,7 +173,7 @@ def open_folder(path: str | os.PathLike[str], *, create: bool = False, private: 
     """Open a trusted folder, and return a descriptor, which the caller closes.
 
     `create` makes it and the folders above, if they are missing. `private` demands that no other user can write to it;
-    it is made with mode 0700. OSError is raised if it does not exist, is no folder, or is not trusted.
+    it is then made with mode 0700. OSError is raised if it does not exist, is no folder, or is not trusted.
     """
     above, name = open_place(path, create=create)
     try:

@@ -47,7 +47,7 @@ def update(
     """Take a step with states of 32 bits: change the parameter and the states, all of shape (n,).
 
     `name` is in `OPTIMIZERS`. There is one state, for Adam two, for AdEMAMix its first, second and slow moments. If
-    `max_norm` is not 0, the update's norm is at most this multiple of `parameter_norm`, and `norm`, of shape (1,),
+    `max_norm` is positive, the update's norm is at most this multiple of `parameter_norm`, and `norm`, of shape (1,),
     receives the sum of squares of the update; of Lion the sum of its state.
     """
     dtype = gradient.dtype
