@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final, Self, SupportsIndex, overload
 
 __all__ = [
@@ -86,9 +87,7 @@ class Size(tuple[int, ...]):
         return f"forebay.Size([{', '.join(map(str, self))}])"
 
 
-def size_of(shape: Iterable[int]) -> Size:
-    """Return ints as a Size, unchecked."""
-    return tuple.__new__(Size, shape)
+size_of: Callable[[Iterable[int]], Size] = partial(tuple.__new__, Size)  # ints as a Size, unchecked
 
 
 class _Constant:

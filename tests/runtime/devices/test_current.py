@@ -11,6 +11,7 @@ import pytest
 import forebay
 from forebay import (
     ForebayError,
+    Forked,
     Stream,
     WrongState,
     current_device,
@@ -173,3 +174,33 @@ def test_names_of_the_first_cpu_device_are_equivalent(fake, name):
     assert current.resolve(name) == Device("cpu")
     assert forebay.zeros(3, device=name).device == Device("cpu")
     assert forebay.zeros(3, device="fake:0").to(name).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("spelled", [str, Device])
+def test_names_of_devices_follow_the_current_index(fake, spelled):
+    """A name without an index is looked up again after each way to change the current device."""
+
+    def index() -> int | None:
+        return forebay.empty(1, device=spelled("fake")).device.index
+
+    assert index() == 0
+    set_device("fake:1")
+    assert index() == 1
+    with use_device("fake:0"):
+        assert index() == 0
+    assert index() == 1
+    with Stream("fake:0"):
+        assert index() == 0
+    assert index() == 1
+    set_stream(Stream("fake:0"))
+    assert index() == 0
+    with forebay.device("fake:1"):  # the default device of factories, not the current one
+        assert index() == 0
+    assert run_in_thread(index) == 0
+
+
+def test_names_of_unusable_devices_are_looked_up_again(fake):
+    """In a forked child, where the parent's thread has used the name."""
+    current.opened_for("fake:1").mark_unusable("forked")
+    with pytest.raises(Forked):
+        forebay.empty(1, device="fake:1")

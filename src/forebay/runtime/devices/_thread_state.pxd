@@ -7,7 +7,7 @@ cimport cython
 cdef class ThreadState:
     cdef public object device, opened, stream
     cdef public bint explicit
-    cdef public dict indices, streams
+    cdef public dict indices, streams, named
     cdef public list stream_stack
     cdef object __weakref__
 

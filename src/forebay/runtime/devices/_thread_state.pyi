@@ -1,12 +1,14 @@
 """The current device and streams of one thread, in compiled code because programs change them often.
 
 # Note [Caches of the current device]
-Frequent calls read the thread's open device and stream from `opened` and `stream`, which follow from the other fields.
-Whatever changes those fields, or makes a device unusable, must clear both (`make_current`, `clear_cache`): a stale
+Frequent calls read the thread's open device and stream from `opened` and `stream`, and other devices by the name that
+the program wrote from `named`, which follow from the other fields: "cuda" is the current device of the kind. Whatever
+changes those fields, or makes a device unusable, must clear all three (`make_current`, `clear_cache`): a stale
 cache queues work on the previous device, without an error. The end of an emulation concerns all threads, so their
 states are listed (`current.reset_kind`). Rejected: looking the device up in each call, as a training step makes many;
 and a common number of the last change, which each thread would invalidate for all others.
-Test: tests/runtime/devices/test_current.py::test_stream_context_also_changes_the_device
+Test: tests/runtime/devices/test_current.py::test_stream_context_also_changes_the_device,
+  tests/runtime/devices/test_current.py::test_names_of_devices_follow_the_current_index
 """
 
 from typing import TypeAlias, final
@@ -28,6 +30,7 @@ class ThreadState:
     stream_stack: list[tuple[Stream, _SavedState]]  # active `with stream:` blocks and saved states
     opened: OpenDevice | None  # cached for the current device, as `stream`
     stream: Stream | None
+    named: dict[object, OpenDevice]  # cached by name, or by kind and index
     def __init__(self) -> None: ...
 
     # Make the device the thread's current one, and the current one of its kind. Does not open it.

@@ -7,12 +7,13 @@ cimport cython
 @cython.final
 cdef class ThreadState:
     def __cinit__(self):
-        self.indices, self.streams, self.stream_stack = {}, {}, []
+        self.indices, self.streams, self.stream_stack, self.named = {}, {}, [], {}
 
     cpdef make_current(self, device):
         self.indices[device.kind] = device.index or 0
         self.device, self.explicit = device, True
         self.opened = self.stream = None
+        self.named.clear()
 
     cpdef exchange(self, device):
         cdef object before = self.device, index
@@ -25,6 +26,7 @@ cdef class ThreadState:
 
     def clear_cache(self):
         self.opened = self.stream = None
+        self.named.clear()
 
     def save(self):
         return self.device if self.explicit else None, dict(self.indices), dict(self.streams)

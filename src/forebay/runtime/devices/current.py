@@ -179,13 +179,22 @@ def set_default_device(device: DeviceLike | None) -> None:
 
 def opened_for(device: DeviceLike | None = None) -> OpenDevice:
     """Return the open device for a device argument, opening it on first use."""
-    if device is not None:
+    state = local.state  # Note [Caches of the current device]
+    if device is None:
+        opened = state.opened
+        if opened is None or opened.unusable:
+            opened = state.opened = open_device.open_device(resolve())
+        return opened
+    if device.__class__ is Device:
+        name: object = device.kind, device.index
+    elif device.__class__ is str:
+        name = device
+    else:  # an index, whose kind depends on other threads, or a device of PyTorch
         return open_device.open_device(resolve(device))
-    state = local.state
-    opened = state.opened
-    if opened is None or opened.unusable:
-        opened = state.opened = open_device.open_device(resolve())
-    return opened
+    found = state.named.get(name)
+    if found is None or found.unusable:
+        found = state.named[name] = open_device.open_device(resolve(device))
+    return found
 
 
 def cache_opened(opened: OpenDevice) -> None:
@@ -257,7 +266,7 @@ def stream_on(device: DeviceLike | None, default: Callable[[OpenDevice], Stream]
     if device is None and (cached := state.stream) is not None:  # Note [Caches of the current device]
         return cached
     opened = opened_for(device)
-    stream = state.streams.get(opened) or default(opened)
+    stream = state.streams.get(opened) or opened.default_stream or default(opened)
     if device is None:
         state.stream = stream
     return stream

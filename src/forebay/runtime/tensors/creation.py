@@ -142,8 +142,7 @@ def zeros(
     >>> forebay.zeros(3)
     tensor([0., 0., 0.])
     """
-    check_options("zeros", layout, requires_grad)
-    made = empty_for("zeros", sizes, size, out, dtype, device, pin_memory=pin_memory)
+    made = empty_for("zeros", sizes, size, out, dtype, device, pin_memory, layout, requires_grad)
     zero(made)
     return made
 
@@ -198,8 +197,7 @@ def ones(
     tensor([[1, 1],
             [1, 1]])
     """
-    check_options("ones", layout, requires_grad)
-    made = empty_for("ones", sizes, size, out, dtype, device, pin_memory=pin_memory)
+    made = empty_for("ones", sizes, size, out, dtype, device, pin_memory, layout, requires_grad)
     fill(made, 1)
     return made
 
@@ -294,11 +292,11 @@ def empty(
     if requires_grad or layout is not strided or memory_format is not contiguous_format:
         check_options("empty", layout, requires_grad, memory_format)
         if memory_format is not contiguous_format:
-            return _in_format(memory_format, sizes, size, out, dtype, device, pin_memory=pin_memory)
+            return _in_format(memory_format, sizes, size, out, dtype, device, pin_memory)
     length = sizes[0] if len(sizes) == 1 and size is None and out is None and pin_memory is False else None
     if length.__class__ is int and 0 <= length < MAX_REQUEST_BYTES:
         return new_tensor((length,), as_dtype(dtype), device)
-    return empty_for("empty", sizes, size, out, dtype, device, pin_memory=pin_memory)
+    return empty_for("empty", sizes, size, out, dtype, device, pin_memory)
 
 
 def full(
@@ -362,7 +360,7 @@ def full(
         raise TypeError(f"full(): argument 'fill_value' (position 2) must be Number, not {name}")
     elif dtype is None and out is None:
         kind = array_of(fill_value, None).dtype
-    made = empty_for("full", (size,), None, out, kind if dtype is None else dtype, device, pin_memory=pin_memory)
+    made = empty_for("full", (size,), None, out, kind if dtype is None else dtype, device, pin_memory)
     fill(made, fill_value)
     return made
 
@@ -414,7 +412,6 @@ def _in_format(
     out: Tensor | None,
     dtype: DTypeLike | None,
     device: DeviceLike,
-    *,
     pin_memory: bool,
 ) -> Tensor:
     """Return an uninitialised tensor in a format of `empty` that is not the default one."""
@@ -425,9 +422,9 @@ def _in_format(
     shape = shape_of("empty", sizes, size, as_dtype(dtype))
     order = order_in(format_, len(shape))
     if order is None:
-        return empty_for("empty", (shape,), None, out, dtype, device, pin_memory=pin_memory)
+        return empty_for("empty", (shape,), None, out, dtype, device, pin_memory)
     ordered = tuple(shape[dim] for dim in order)
-    return empty_for("empty", (ordered,), None, None, dtype, device, pin_memory=pin_memory).in_order(inverse(order))
+    return empty_for("empty", (ordered,), None, None, dtype, device, pin_memory).in_order(inverse(order))
 
 
 def empty_for(
@@ -437,10 +434,16 @@ def empty_for(
     out: Tensor | None,
     dtype: DTypeLike | None,
     device: DeviceLike,
-    *,
     pin_memory: bool,
+    layout: layout = strided,
+    requires_grad: bool = False,
 ) -> Tensor:
-    """Return an uninitialised tensor for a factory, whose name error texts contain."""
+    """Return an uninitialised tensor for a factory, whose name error texts contain. Checks all options.
+
+    A factory that checks arguments of its own before calls `check_options` first, so that those errors have precedence.
+    """
+    if requires_grad or layout is not strided:
+        check_options(function, layout, requires_grad)
     kind = as_dtype(dtype)
     shape = shape_of(function, sizes, size, kind)
     if pin_memory.__class__ is not bool and pin_memory is not None:
@@ -529,7 +532,7 @@ def arange(
         kind = as_dtype(dtype)
     count = max(math.ceil((end - start) / step), 0)
     values = (start + step * np.arange(count)).astype(kind)
-    made = empty_for("arange", (count,), None, None, kind, device, pin_memory=pin_memory) if out is None else out
+    made = empty_for("arange", (count,), None, None, kind, device, pin_memory) if out is None else out
     if out is not None:
         check_out("arange", out, None if dtype is None else kind, None if device is None else current.resolve(device))
         if out.numel() != count:
@@ -606,7 +609,7 @@ def tensor(
         if pin_memory is False:
             return data.to(dtype=dtype, device=place, copy=True)
         kind = data.numpy_dtype if dtype is None else dtype
-        made = empty_for("tensor", (data.shape,), None, None, kind, place, pin_memory=pin_memory)
+        made = empty_for("tensor", (data.shape,), None, None, kind, place, pin_memory)
         copy_tensor(made, data, non_blocking=False)
         return made
     if (shared := cuda_array_tensor(data)) is not None:
@@ -614,7 +617,7 @@ def tensor(
             raise RuntimeError("Can't pin tensor constructed from __cuda_array_interface__")
         return shared.to(dtype=dtype, device=_place_of(shared, device), copy=True)
     array = array_of(data, None if dtype is None else as_dtype(dtype))
-    made = empty_for("tensor", (array.shape,), None, None, array.dtype, device, pin_memory=pin_memory)
+    made = empty_for("tensor", (array.shape,), None, None, array.dtype, device, pin_memory)
     copy_array(made, array, non_blocking=False)
     return made
 

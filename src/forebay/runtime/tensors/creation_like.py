@@ -52,8 +52,7 @@ def empty_like(
     Tensor
         The tensor, without gaps between its elements.
     """
-    check_options("empty_like", layout, requires_grad, memory_format)
-    return new_like("empty_like", input, dtype, device, pin_memory, memory_format=memory_format)
+    return new_like("empty_like", input, dtype, device, pin_memory, memory_format, layout, requires_grad)
 
 
 def zeros_like(
@@ -92,8 +91,7 @@ def zeros_like(
     Tensor
         The tensor.
     """
-    check_options("zeros_like", layout, requires_grad, memory_format)
-    made = new_like("zeros_like", input, dtype, device, pin_memory, memory_format=memory_format)
+    made = new_like("zeros_like", input, dtype, device, pin_memory, memory_format, layout, requires_grad)
     zero(made)
     return made
 
@@ -134,8 +132,7 @@ def ones_like(
     Tensor
         The tensor.
     """
-    check_options("ones_like", layout, requires_grad, memory_format)
-    made = new_like("ones_like", input, dtype, device, pin_memory, memory_format=memory_format)
+    made = new_like("ones_like", input, dtype, device, pin_memory, memory_format, layout, requires_grad)
     fill(made, 1)
     return made
 
@@ -179,8 +176,7 @@ def full_like(
     Tensor
         The tensor.
     """
-    check_options("full_like", layout, requires_grad, memory_format)
-    made = new_like("full_like", input, dtype, device, pin_memory, memory_format=memory_format)
+    made = new_like("full_like", input, dtype, device, pin_memory, memory_format, layout, requires_grad)
     fill(made, fill_value)
     return made
 
@@ -194,10 +190,12 @@ def new_like(
     dtype: DTypeLike | None,
     device: DeviceLike,
     pin_memory: bool = False,
-    *,
     memory_format: memory_format = preserve_format,
+    layout: layout | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return an uninitialised tensor like another, with the dimensions in memory in the order of the format."""
+    check_options(function, layout, requires_grad, memory_format)
     if not isinstance(like, Tensor):
         raise TypeError(f"{function}(): argument 'input' (position 1) must be Tensor, not {type(like).__name__}")
     kind = like.numpy_dtype if dtype is None else dtype
@@ -207,6 +205,6 @@ def new_like(
         like.raw_storage.opened.check()  # its emulation may have ended: opening it again would raise another error
     order = order_of_copy(like, memory_format)
     if order is None:
-        return empty_for(function, (like.shape,), None, None, kind, place, pin_memory=pin_memory)
+        return empty_for(function, (like.shape,), None, None, kind, place, pin_memory)
     shape = tuple(like.shape[dim] for dim in order)
-    return empty_for(function, (shape,), None, None, kind, place, pin_memory=pin_memory).in_order(inverse(order))
+    return empty_for(function, (shape,), None, None, kind, place, pin_memory).in_order(inverse(order))

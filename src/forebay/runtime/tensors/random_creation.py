@@ -69,8 +69,7 @@ def rand(
     >>> forebay.rand(3)
     tensor([0.3990, 0.5167, 0.0249])
     """
-    check_options("rand", layout, requires_grad)
-    made = empty_for("rand", sizes, size, out, dtype, device, pin_memory=pin_memory)
+    made = empty_for("rand", sizes, size, out, dtype, device, pin_memory, layout, requires_grad)
     fill.uniform(made, 0, 1, generator)
     return made
 
@@ -116,8 +115,7 @@ def randn(
     Tensor
         The tensor; its fill is queued on the current stream of its device.
     """
-    check_options("randn", layout, requires_grad)
-    made = empty_for("randn", sizes, size, out, dtype, device, pin_memory=pin_memory)
+    made = empty_for("randn", sizes, size, out, dtype, device, pin_memory, layout, requires_grad)
     fill.normal(made, 0, 1, generator)
     return made
 
@@ -182,7 +180,7 @@ def bernoulli(
         The tensor; its fill is queued on the current stream of its device.
     """
     kind = input.numpy_dtype if out is None else None
-    made = empty_for("bernoulli", (input.shape,), None, out, kind, input.device, pin_memory=False)
+    made = empty_for("bernoulli", (input.shape,), None, out, kind, input.device, False)
     fill.bernoulli(made, input if p is None else p, generator)
     return made
 
@@ -227,8 +225,7 @@ def rand_like(
     Tensor
         The tensor; its fill is queued on the current stream of its device.
     """
-    check_options("rand_like", layout, requires_grad, memory_format)
-    made = new_like("rand_like", input, dtype, device, pin_memory, memory_format=memory_format)
+    made = new_like("rand_like", input, dtype, device, pin_memory, memory_format, layout, requires_grad)
     fill.uniform(made, 0, 1, generator)
     return made
 
@@ -272,8 +269,7 @@ def randn_like(
     Tensor
         The tensor; its fill is queued on the current stream of its device.
     """
-    check_options("randn_like", layout, requires_grad, memory_format)
-    made = new_like("randn_like", input, dtype, device, pin_memory, memory_format=memory_format)
+    made = new_like("randn_like", input, dtype, device, pin_memory, memory_format, layout, requires_grad)
     fill.normal(made, 0, 1, generator)
     return made
 
@@ -333,7 +329,7 @@ def randint(
     if high is None:
         low, high = 0, low
     kind = np.int64 if dtype is None and out is None else dtype
-    made = empty_for("randint", (tuple(size),), None, out, kind, device, pin_memory=pin_memory)
+    made = empty_for("randint", (tuple(size),), None, out, kind, device, pin_memory)
     fill.integers(made, low, high, generator)
     return made
 
@@ -388,7 +384,7 @@ def randint_like(
         low, high = 0, low
     if high is None:
         raise TypeError("randint_like() missing 1 required positional argument: 'high'")
-    made = new_like("randint_like", input, dtype, device, pin_memory, memory_format=memory_format)
+    made = new_like("randint_like", input, dtype, device, pin_memory, memory_format)
     fill.integers(made, low or 0, high, generator)
     return made
 

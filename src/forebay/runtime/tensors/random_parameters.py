@@ -107,7 +107,7 @@ def normal(
         return _with_parameters(mean, 1.0 if std is None else std, generator, out)
     if not isinstance(mean, Tensor) and len(numbers) == 2 and isinstance(size, (tuple, list)):
         check_options("normal", strided if layout is None else layout, requires_grad)
-        made = empty_for("normal", (tuple(size),), None, out, dtype, device, pin_memory=pin_memory)
+        made = empty_for("normal", (tuple(size),), None, out, dtype, device, pin_memory)
         fill.normal(made, numbers[0], numbers[1], generator)
         return made
     positional = [mean, *(each for each in (std, size) if each is not None)]
@@ -178,7 +178,7 @@ def _with_parameters(mean: Any, std: Any, generator: Generator | None, out: Tens
     if out is not None and isinstance(mean, Tensor) != isinstance(std, Tensor):
         shape = _broadcast(shape, out.shape)
     dtype = first.numpy_dtype if out is None else None
-    made = empty_for("normal", (shape,), None, out, dtype, first.device, pin_memory=False)
+    made = empty_for("normal", (shape,), None, out, dtype, first.device, False)
     fill.normal(made, 0, 1 if isinstance(std, Tensor) else std, generator)
     if not made.numel():
         return made

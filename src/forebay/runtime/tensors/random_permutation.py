@@ -95,7 +95,7 @@ def randperm(
         check_out("randperm", out, None if dtype is None else as_dtype(dtype), wanted)
         as_type = out.numpy_dtype
     _check_dtype(count, as_type)
-    made = empty_for("randperm", (count,), None, out, as_type, device, pin_memory=pin_memory)
+    made = empty_for("randperm", (count,), None, out, as_type, device, pin_memory)
     if as_type.kind in "bc" or torch_name(as_type) in {"", "uint16", "uint32", "uint64"}:
         raise not_implemented(f"arange_{made.device.kind}", as_type)
     if count:

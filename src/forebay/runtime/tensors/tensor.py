@@ -30,7 +30,7 @@ from forebay.runtime.memory.version_counter import VersionCounter
 from forebay.runtime.pinned import registered_memory
 from forebay.runtime.random import fill as random_fill
 from forebay.runtime.random.generator import Generator
-from forebay.runtime.streams.stream import Stream, current_stream
+from forebay.runtime.streams.stream import Stream, default_stream_for
 from forebay.runtime.tensors.dlpack_export import cuda_array_interface, dlpack_capsule, dlpack_device
 from forebay.runtime.tensors.legacy_types import as_type, converter, data_for_new, type_name
 from forebay.runtime.tensors.memory_formats import (
@@ -1415,7 +1415,7 @@ def new_tensor(shape: Sequence[int], dtype: np.dtype[Any], device: Device | str 
 
     None is the default device of the calling thread.
     """
-    stream = current_stream(default_device() if device is None else device)
+    stream = current.stream_on(default_device() if device is None else device, default_stream_for)
     shape = tuple(shape) if shape.__class__ is not Size else shape
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes >= MAX_REQUEST_BYTES:
