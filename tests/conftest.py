@@ -192,6 +192,7 @@ def untouched_seeds(clean, monkeypatch):
     monkeypatch.setattr(generators, "_defaults", {})
     monkeypatch.setattr(generators, "_seeds", {})
     monkeypatch.setattr(generators, "_recent", (None, None))
+    monkeypatch.setattr(generators, "default_generators", {})
 
 
 @pytest.fixture

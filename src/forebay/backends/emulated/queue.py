@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol, Self
 
-from forebay.backends.common.draw_encoding import written_range
+from forebay import _core
+from forebay.backends.common.draw_encoding import pack_draw, written_range
 from forebay.backends.common.strided_copy_encoding import pack_strided_copy
 from forebay.backends.emulated.memory_budget import MemoryOwner, budget, unbacked_ranges
 from forebay.backends.host.program import strided_copy_step
-from forebay.backends.host.queue import HostQueue, Owner
+from forebay.backends.host.queue import NATIVE_ERRORS, HostQueue, Owner
 from forebay.spi import Draw, StridedCopy
 
 __all__ = ["EmulatedOwner", "EmulatedQueue"]
@@ -52,7 +53,9 @@ class EmulatedQueue(HostQueue):
 
     def draw(self, draw: Draw) -> None:
         try:
-            HostQueue.draw(self, draw)
+            _core.Queue.draw_packed(self, pack_draw(draw))  # as `HostQueue.draw`, without a call
+        except NATIVE_ERRORS as error:
+            raise self._error(error) from None
         except MemoryError:
             budget.charge(self.owner, "random fill", written_range(draw))
             HostQueue.draw(self, draw)

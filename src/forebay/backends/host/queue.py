@@ -21,7 +21,7 @@ from forebay.backends.host.queue_log import HostLog
 from forebay.errors import DeviceError, ForebayError, Forked, WrongState, warn_unraisable
 from forebay.spi import Draw, Mark, StridedCopy
 
-__all__ = ["HostQueue", "Owner"]
+__all__ = ["NATIVE_ERRORS", "HostQueue", "Owner"]
 
 _native = _core.Queue
 _elapsed_ms = _core.Mark.elapsed_ms
@@ -29,7 +29,7 @@ _core_functions = ctypes.CDLL(_core.__file__)
 _core_functions.forebay_pause.argtypes = [ctypes.c_void_p, ctypes.c_int64]
 _core_functions.forebay_resume.argtypes = [ctypes.c_void_p]
 _LOST_WORK = 125  # failure code of work that was pending in the parent process at a fork
-_NATIVE_ERRORS = (ValueError, TypeError, OverflowError, RuntimeError)  # RuntimeError: no thread could be started
+NATIVE_ERRORS = (ValueError, TypeError, OverflowError, RuntimeError)  # RuntimeError: no thread could be started
 
 
 class Owner(Protocol):
@@ -73,7 +73,7 @@ class HostQueue(_core.Queue, CaptureMixin[CaptureRecorder["HostQueue"]]):
             # The shift rejects values that are too large, negative or not ints.
             if dst and src and nbytes and not (dst | src | nbytes) >> 63:
                 return _native.copy(self, dst, src, nbytes)
-        except _NATIVE_ERRORS as error:
+        except NATIVE_ERRORS as error:
             failure = error
         address_of(dst, "dst")
         address_of(src, "src")
@@ -85,7 +85,7 @@ class HostQueue(_core.Queue, CaptureMixin[CaptureRecorder["HostQueue"]]):
         try:
             if dst and nbytes and byte < 256 and not (dst | byte | nbytes) >> 63:
                 return _native.fill(self, dst, byte, nbytes)
-        except _NATIVE_ERRORS as error:
+        except NATIVE_ERRORS as error:
             failure = error
         address_of(dst, "dst")
         byte_of(byte)
@@ -95,14 +95,14 @@ class HostQueue(_core.Queue, CaptureMixin[CaptureRecorder["HostQueue"]]):
     def draw(self, draw: Draw) -> None:
         try:
             _native.draw_packed(self, pack_draw(draw))
-        except _NATIVE_ERRORS as error:
+        except NATIVE_ERRORS as error:
             raise self._error(error) from None
 
     def copy_strided(self, copy: StridedCopy) -> None:
         encoded = pack_strided_copy(copy)
         try:
             _native.copy_packed(self, encoded)
-        except _NATIVE_ERRORS as error:
+        except NATIVE_ERRORS as error:
             raise self._error(error) from None
 
     def ensure_programs_backed(self, programs: Iterable[bytes]) -> None:
@@ -113,7 +113,7 @@ class HostQueue(_core.Queue, CaptureMixin[CaptureRecorder["HostQueue"]]):
             raise TypeError(f"function must be callable, not {type(function).__name__}")
         try:
             _native.call(self, function)
-        except _NATIVE_ERRORS as error:
+        except NATIVE_ERRORS as error:
             raise self._error(error) from None
 
     def call_native(self, function: int, argument: int) -> None:
@@ -121,19 +121,19 @@ class HostQueue(_core.Queue, CaptureMixin[CaptureRecorder["HostQueue"]]):
         index_of(argument, "argument")
         try:
             _native.call_native(self, function, argument)
-        except _NATIVE_ERRORS as error:
+        except NATIVE_ERRORS as error:
             raise self._error(error) from None
 
     def signal(self) -> int:
         try:
             return _native.signal(self)
-        except _NATIVE_ERRORS as error:
+        except NATIVE_ERRORS as error:
             raise self._error(error) from None
 
     def mark(self) -> _core.Mark:
         try:
             return _native.mark(self)
-        except _NATIVE_ERRORS as error:
+        except NATIVE_ERRORS as error:
             raise self._error(error) from None
 
     def elapsed_ms(self, start: Mark, end: Mark) -> float:
@@ -171,7 +171,7 @@ class HostQueue(_core.Queue, CaptureMixin[CaptureRecorder["HostQueue"]]):
     def wait_for(self, other: object, tick: int) -> None:
         try:
             _native.wait_for(self, other, tick)  # type: ignore[arg-type]  # checked there
-        except _NATIVE_ERRORS as error:
+        except NATIVE_ERRORS as error:
             if isinstance(other, _core.Queue) and index(tick) >= 0:
                 raise self._error(error) from None
         else:
@@ -221,7 +221,7 @@ class HostQueue(_core.Queue, CaptureMixin[CaptureRecorder["HostQueue"]]):
                 while not self.wait_within(tick, SLICE):
                     pass
                 return
-        except _NATIVE_ERRORS as error:
+        except NATIVE_ERRORS as error:
             if not self.closed:
                 raise self._error(error) from None
         while done is False:  # its closing completes the work
@@ -232,7 +232,7 @@ class HostQueue(_core.Queue, CaptureMixin[CaptureRecorder["HostQueue"]]):
     def complete_within(self, seconds: float) -> None:
         """Wait until the queued work has completed, at most for some time; not at all on the queue's own thread."""
         if not _native.idle(self):
-            with suppress(*_NATIVE_ERRORS):
+            with suppress(*NATIVE_ERRORS):
                 self.wait_within(_native.signal(self), int(seconds * 1e9))
 
     def pause_within(self, nanoseconds: int) -> bool:

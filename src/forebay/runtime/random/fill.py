@@ -33,6 +33,7 @@ __all__ = [
 _BAREBONES = {"uint16", "uint32", "uint64"}  # PyTorch's "barebones" dtypes
 _INT64_MIN, _INT64_MAX = -1 << 63, (1 << 63) - 1
 _WIDE_RANGE = 1 << 28  # ranges of at least this many integers are drawn from 64 bits
+_PLAIN = frozenset({int, float})  # classes of most parameters, which need no `_real`
 
 
 # ---- Distributions
@@ -40,7 +41,9 @@ _WIDE_RANGE = 1 << 28  # ranges of at least this many integers are drawn from 64
 
 def uniform(target: Tensor, low: float, high: float, generator: Generator | None) -> None:
     """Fill with uniform numbers from [low, high)."""
-    low, high = _real("uniform_", "from", 1, low), _real("uniform_", "to", 2, high)
+    if not (low.__class__ in _PLAIN and high.__class__ in _PLAIN):
+        low, high = _real("uniform_", "from", 1, low), _real("uniform_", "to", 2, high)
+    low, high = float(low), float(high)
     dtype = real_dtype(target.numpy_dtype)
     kind = torch_type(dtype)
     if target.numpy_dtype.kind != "c" or target.numel():
@@ -57,16 +60,18 @@ def uniform(target: Tensor, low: float, high: float, generator: Generator | None
                 f"uniform_ expects to-from <= std::numeric_limits<{kind.name}>::max(), but found to={high:g} and "
                 f"from={low:g} which result in to-from to exceed the limit"
             )
-    first, last = (np.float64(bound).astype(dtype) for bound in (low, high))
+    first, last = np.float64(low).astype(dtype), np.float64(high).astype(dtype)
     draw_elements(target, generator, "uniform", (float(first), float(last), float(last - first)))
 
 
 def normal(target: Tensor, mean: float, std: float, generator: Generator | None) -> None:
     """Fill with normally distributed numbers."""
-    mean, std = _real("normal_", "mean", 1, mean), _real("normal_", "std", 2, std)
+    if not (mean.__class__ in _PLAIN and std.__class__ in _PLAIN):
+        mean, std = _real("normal_", "mean", 1, mean), _real("normal_", "std", 2, std)
+    mean, std = float(mean), float(std)
     if not std >= 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std:g}")
-    if target.numel() and not torch_type(real_dtype(target.numpy_dtype)).digits:
+    if not torch_type(real_dtype(target.numpy_dtype)).digits and target.numel():
         raise not_implemented(f"normal_kernel_{target.device.kind}", target.numpy_dtype)
     if target.numpy_dtype.kind == "c":
         std /= math.sqrt(2)
@@ -121,8 +126,8 @@ def geometric(target: Tensor, p: float, generator: Generator | None) -> None:
 
 def poisson(target: Tensor, rates: Tensor, generator: Generator | None) -> None:
     """Fill with numbers of Poisson distributions, one rate per element."""
-    generator, _ = generator_for(target, generator, "poisson", " (position 2)")
-    position = generator.advance_on(target.raw_storage.opened, 20)  # also for errors and empty tensors, as PyTorch
+    chosen = generator_for(target, generator, "poisson", " (position 2)")
+    position = chosen.philox.advance(20, target.raw_storage.opened)  # also for errors and empty tensors, as PyTorch
     if not torch_type(target.numpy_dtype).digits:
         raise not_implemented(f"poisson_{target.device.kind}", target.numpy_dtype)
     if target.numel():
@@ -143,7 +148,7 @@ def bernoulli(target: Tensor, p: float | Tensor, generator: Generator | None) ->
 
 
 def _bernoulli_tensor(target: Tensor, p: Tensor, generator: Generator | None) -> None:
-    generator, _ = generator_for(target, generator, "bernoulli_")
+    chosen = generator_for(target, generator, "bernoulli_")
     probabilities = p.expand(*target.shape)
     if not target.numel():
         return
@@ -151,7 +156,7 @@ def _bernoulli_tensor(target: Tensor, p: Tensor, generator: Generator | None) ->
         raise RuntimeError(f"expected probabilities tensor to have floating type, got {torch_type(p.numpy_dtype).name}")
     if torch_name(target.numpy_dtype) in {"", *_BAREBONES} or target.numpy_dtype.kind == "c":
         raise not_implemented(f"bernoulli_tensor_{target.device.kind}_self_", target.numpy_dtype)
-    draw_with_parameters(target, probabilities, "chances", generator.advance_on(target.raw_storage.opened, 10))
+    draw_with_parameters(target, probabilities, "chances", chosen.philox.advance(10, target.raw_storage.opened))
 
 
 def integers_below(target: Tensor, generator: Generator | None) -> None:
@@ -167,35 +172,36 @@ def integers_below(target: Tensor, generator: Generator | None) -> None:
 
 def integers(target: Tensor, low: int, high: int | None, generator: Generator | None) -> None:
     """Fill with integers from [low, high). With `high` None, up to the largest integer of the dtype."""
-    low, kind, full = _integer(low), torch_type(target.numpy_dtype), high is None and low == _INT64_MIN
-    if full:
+    low, high = _integers(low, high)
+    dtype, digits = target.numpy_dtype, torch_type(target.numpy_dtype).digits
+    if high is None and low == _INT64_MIN:
         if target.numel():
             _check_all_bits(target)
         draw_elements(target, generator, "integers", range_=0, wide=True)
         return
     if high is None:
-        last = _last_integer(target.numpy_dtype)
-        if kind.digits:
-            low = _round_up(low, target.numpy_dtype, kind.digits)
+        last = _last_integer(dtype)
+        if digits:
+            low = _round_up(low, dtype, digits)
             if low >= last:
                 raise RuntimeError(
                     "random_ expects 'from' casted to dtype to be less than or equal to 'to_inc' casted to dtype, but "
                     f"got from={low} > to_inc={last}"
                 )
     else:
-        high = _integer(high)
         if low >= high:
             raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
-        if kind.digits:
-            low = _round_up(low, target.numpy_dtype, kind.digits)
-            high = _round_down(high, target.numpy_dtype, kind.digits)
+        if digits:
+            low, high = _round_up(low, dtype, digits), _round_down(high, dtype, digits)
             if low >= high:
                 raise RuntimeError(
                     "random_ expects 'from' casted to dtype to be less than 'to' casted to dtype, but got "
                     f"from={low} >= to={high}"
                 )
         last = high - 1
-    _check_bounds(target.numpy_dtype, low, last)
+    lowest, largest = _exact_integers(dtype)
+    if not (lowest <= low <= largest and lowest <= last <= largest):
+        _check_bounds(dtype, low, last)
     count = last - low + 1
     draw_elements(target, generator, "integers", range_=count, base=low, wide=count >= _WIDE_RANGE)
 
@@ -231,13 +237,16 @@ def _last_integer(dtype: np.dtype[Any]) -> int:
     return last if last <= _INT64_MAX else -1  # as in PyTorch, which then reports it as out of bounds
 
 
-def _integer(number: int) -> int:
-    if isinstance(number, (bool, np.bool_)):
-        raise TypeError(f"a bound of random integers must be an int, not {type(number).__name__}")
-    value = index(number)
-    if not _INT64_MIN <= value <= _INT64_MAX:
-        raise ValueError("Overflow when unpacking long long")
-    return value
+def _integers(low: int, high: int | None) -> tuple[int, int | None]:
+    """Return the bounds of random integers as ints. Raises TypeError or ValueError for a bound that is none."""
+    bounds = []
+    for bound in (low,) if high is None else (low, high):
+        if isinstance(bound, (bool, np.bool_)):
+            raise TypeError(f"a bound of random integers must be an int, not {type(bound).__name__}")
+        bounds.append(index(bound))
+        if not _INT64_MIN <= bounds[-1] <= _INT64_MAX:
+            raise ValueError("Overflow when unpacking long long")
+    return bounds[0], None if high is None else bounds[1]
 
 
 def _round_trip(number: int, dtype: np.dtype[Any]) -> int:
@@ -262,16 +271,20 @@ def _round_down(high: int, dtype: np.dtype[Any], digits: int) -> int:
     return rounded - (1 << max(abs(high - 1).bit_length() - digits, 0)) if rounded >= high else high
 
 
-def _check_bounds(dtype: np.dtype[Any], low: int, last: int) -> None:
-    kind = torch_type(dtype)
+@cache
+def _exact_integers(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return the bounds of the integers that the dtype represents exactly, for which `_check_bounds` does nothing."""
     if not torch_name(dtype) or dtype.kind == "c":
         raise RuntimeError("check_random_bounds handles only integral, floating-point and boolean types")
-    if kind.digits:
-        lowest, largest = -_largest(dtype), _largest(dtype)
-    elif dtype.kind == "b":
-        lowest, largest = 0, 1
-    else:
-        lowest, largest = int(np.iinfo(dtype).min), min(int(np.iinfo(dtype).max), _INT64_MAX)
+    if digits := torch_type(dtype).digits:
+        return -1 << digits, 1 << digits
+    return (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), min(int(np.iinfo(dtype).max), _INT64_MAX))
+
+
+def _check_bounds(dtype: np.dtype[Any], low: int, last: int) -> None:
+    """Raise or warn as PyTorch for bounds that the dtype does not represent exactly. Warns its callers' caller."""
+    kind = torch_type(dtype)
+    lowest, largest = (-_largest(dtype), _largest(dtype)) if kind.digits else _exact_integers(dtype)
     for name, bound in (("from", low), ("to - 1", last)):
         if not lowest <= bound <= largest:
             raise RuntimeError(f"{name} is out of bounds for {kind.spelled}")

@@ -33,6 +33,8 @@ __all__ = [
     "after_fork_in_child",
     "checked_state",
     "default_generator",
+    "default_generator_on",
+    "default_generators",
     "get_rng_state",
     "get_rng_state_all",
     "hooks",
@@ -56,6 +58,7 @@ _lock = (
 )  # guards the default generators and seeds; reentrant, as a destructor may run while it is held
 _defaults: dict[Device, Generator] = {}
 _recent: tuple[Device | None, Generator | None] = None, None  # the last result of `default_generator`
+default_generators: dict[OpenDevice, Generator] = {}  # those that have drawn; others: `default_generator_on`
 _seeds: dict[str | None, int] = {}  # the last seed for all devices of a kind; None: of all kinds
 
 
@@ -105,7 +108,7 @@ class Generator:
             raise RuntimeError(
                 f"Cannot construct a new {name}GeneratorImpl during {name} graph capture. {self._capture_advice()}"
             )
-        self._shared = PhiloxState(_DEFAULT_SEED)
+        self.philox = PhiloxState(_DEFAULT_SEED)  # internal to the runtime, like `own_geometry`
         self.geometry = geometry
 
     @property
@@ -120,14 +123,14 @@ class Generator:
     @property
     def geometry(self) -> Geometry | None:
         """The GPU whose numbers are generated; None for the device's own."""
-        return self._geometry
+        return self.own_geometry
 
     @geometry.setter
     def geometry(self, geometry: Geometry | str | tuple[int, int] | None) -> None:
-        self._geometry = None if geometry is None else Geometry.of(geometry)
+        self.own_geometry: Geometry | None = None if geometry is None else Geometry.of(geometry)
 
     def __repr__(self) -> str:
-        seed, offset = self._shared.position
+        seed, offset = self.philox.position
         return f"<forebay.Generator device={self.device} seed={seed} offset={offset}>"
 
     def manual_seed(self, seed: int) -> Self:
@@ -158,7 +161,7 @@ class Generator:
         if capture_state.active and self._active_capture() is not None:
             self._check_seed(number)
             return self
-        self._shared.set(number, 0)
+        self.philox.set(number, 0)
         return self
 
     # Written by tools/write_names.py from tools/names/random.toml: edit the table, not these lines.
@@ -173,7 +176,7 @@ class Generator:
         int
             From 0 to 2**64 - 1.
         """
-        return self._shared.position[0]
+        return self.philox.position[0]
 
     def seed(self) -> int:
         """Set a random seed and reset the offset to 0.
@@ -211,7 +214,7 @@ class Generator:
             While a graph is captured.
         """
         self._check_not_captured("get_offset")
-        return self._shared.position[1]
+        return self.philox.position[1]
 
     def set_offset(self, offset: int) -> Self:
         """Set the offset.
@@ -235,7 +238,7 @@ class Generator:
         """
         self._check_not_captured("set_offset")
         number = checked_offset(_long(offset, "manual_offset"))
-        self._shared.set_offset(number)
+        self.philox.set_offset(number)
         return self
 
     def get_state(self) -> Tensor:
@@ -266,7 +269,7 @@ class Generator:
             While a graph is captured.
         """
         self._check_not_captured("clone_impl")
-        return _from_state(self.device, PhiloxState(*self._shared.position), self._geometry)
+        return _from_state(self.device, PhiloxState(*self.philox.position), self.own_geometry)
 
     def graphsafe_get_state(self) -> Generator:
         """Return a generator that shares this one's state: a draw from either advances both.
@@ -278,7 +281,7 @@ class Generator:
         Generator
             A new generator of the same device and geometry.
         """
-        return _from_state(self.device, self._shared, self._geometry)
+        return _from_state(self.device, self.philox, self.own_geometry)
 
     def advance(self, words: int) -> tuple[int, int]:
         """Return the seed and offset for a kernel, and advance the offset. Internal to the runtime.
@@ -293,7 +296,7 @@ class Generator:
         tuple of int
             Seed and offset.
         """
-        return self._shared.advance(words)
+        return self.philox.advance(words)
 
     # End of the written lines.
 
@@ -306,9 +309,9 @@ class Generator:
             The seed and offset.
         """
         if capture_state.active and (capture := self._active_capture()) is not None:
-            return self._format.pack(self._shared.position[0], capture.draw(self._shared, 0)[1])
+            return self._format.pack(self.philox.position[0], capture.draw(self.philox, 0)[1])
         packed = self._packed
-        state = self._shared.position
+        state = self.philox.position
         if packed[0] is not state:
             packed = self._packed = state, self._format.pack(*state)
         return packed[1]
@@ -340,10 +343,10 @@ class Generator:
         seed, offset = self._format.unpack(checked_state(new_state, self.device.kind).tobytes())
         if capture_state.active and (capture := self._active_capture()) is not None:
             self._check_seed(seed)
-            capture.draw(self._shared, 0)
-            capture.drawn[self._shared] = offset
+            capture.draw(self.philox, 0)
+            capture.drawn[self.philox] = offset
             return self
-        self._shared.set(seed, offset)
+        self.philox.set(seed, offset)
         return self
 
     def graphsafe_set_state(self, state: Generator) -> Self:
@@ -384,29 +387,8 @@ class Generator:
             raise TypeError(f"expected a Generator, but got {type(state).__name__}")
         if state.device.kind != self.device.kind:
             raise RuntimeError(f"Expected a {self.device.kind.upper()} Generator")
-        self._shared = state._shared
+        self.philox = state.philox
         return self
-
-    def advance_on(self, opened: OpenDevice, words: int) -> tuple[int, int]:
-        """Advance the offset for work on this thread's current stream on a device. Internal to the runtime.
-
-        Parameters
-        ----------
-        opened : OpenDevice
-            The device.
-        words : int
-            The 32-bit words that each thread draws; rounded up to a multiple of 4.
-
-        Returns
-        -------
-        tuple of int
-            Seed and offset; if the stream is captured, the source number and relative offset of `spi.Captures`.
-        """
-        if capture_state.active:
-            stream = current.thread_state().streams.get(opened)
-            if stream is not None and (capture := stream.capture) is not None:
-                return capture.draw(self._shared, words)
-        return self._shared.advance(words)
 
     def _active_capture(self) -> capture_state.Capture | None:
         """Return the capture of one of this thread's current streams on devices of the kind, or None."""
@@ -426,7 +408,7 @@ class Generator:
         return f"If you need this call to be captured, please file an issue. Current {status}: {status}Active"
 
     def _check_seed(self, seed: int) -> None:
-        if seed != self._shared.position[0]:
+        if seed != self.philox.position[0]:
             name = self.device.kind.upper()
             raise RuntimeError(
                 f"{name}GeneratorImpl::set_current_seed can be called during stream capture only if new seed is the "
@@ -437,7 +419,7 @@ class Generator:
 def _from_state(device: Device, state: PhiloxState, geometry: Geometry | None = None) -> Generator:
     """Return a generator that draws from the state, also while a graph is captured."""
     made = Generator.__new__(Generator)
-    made._device, made._shared, made.geometry = device, state, geometry  # noqa: SLF001 -- a second constructor
+    made._device, made.philox, made.own_geometry = device, state, geometry  # noqa: SLF001 -- a second constructor
     return made
 
 
@@ -530,6 +512,15 @@ def default_generator(device: DeviceLike | None = None) -> Generator:
             made = _from_state(place, state)
             found = _defaults.setdefault(place, made)
     _recent = place, found
+    return found
+
+
+def default_generator_on(opened: OpenDevice) -> Generator:
+    """Return the default generator of a device, and list it in `default_generators` while the device is usable."""
+    found = default_generator(opened.device)
+    with _lock:
+        if not opened.unusable:  # else its kind has been reset already
+            default_generators[opened] = found
     return found
 
 
@@ -764,6 +755,8 @@ def reset_kind(kind: str) -> None:
         _seeds.pop(kind, None)
         for device in [device for device in _defaults if device.kind == kind]:
             del _defaults[device]
+        for opened in [opened for opened in default_generators if opened.device.kind == kind]:
+            del default_generators[opened]
         _recent = None, None
 
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from forebay import profiles
-from forebay.spi import DeviceProps
 
 __all__ = ["REFERENCE", "Geometry", "Launch", "geometry_of", "in_memory_order", "launches", "slowest_first"]
 
@@ -95,11 +93,9 @@ class Geometry:
 REFERENCE = Geometry(132, 2048)  # of an H100 or H200; for devices that are not GPUs, so that all of them agree
 
 
-def geometry_of(props: DeviceProps) -> Geometry:
-    """Return the device's geometry, or the reference geometry if the device is not a GPU."""
-    if not props.multi_processor_count:
-        return REFERENCE
-    return Geometry(props.multi_processor_count, props.max_threads_per_multi_processor)
+def geometry_of(multi_processor_count: int, max_threads_per_multi_processor: int) -> Geometry:
+    """Return a device's geometry from its properties, or the reference geometry if the device is not a GPU."""
+    return Geometry(multi_processor_count, max_threads_per_multi_processor) if multi_processor_count else REFERENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +109,6 @@ class Launch:
     skipped: int  # words by which the launch advances the generator's offset
 
 
-@lru_cache(maxsize=256)  # programs fill tensors of a few shapes repeatedly
 def launches(
     shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, vector_width: int, geometry: Geometry
 ) -> tuple[Launch, ...]:

@@ -14,6 +14,13 @@ Test: tests/runtime/random/test_fill.py::test_offset_advances_as_in_pytorch,
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
+
+from forebay.runtime.base import capture_state
+from forebay.runtime.devices.current import local
+
+if TYPE_CHECKING:
+    from forebay.runtime.devices.open_device import OpenDevice
 
 __all__ = ["PhiloxState", "after_fork_in_child"]
 
@@ -38,8 +45,16 @@ class PhiloxState:
         with _lock:
             self.position = self.position[0], offset
 
-    def advance(self, words: int) -> tuple[int, int]:
-        """Return the seed and offset, and advance the offset by the words, rounded up to a multiple of 4."""
+    def advance(self, words: int, opened: OpenDevice | None = None) -> tuple[int, int]:
+        """Return the seed and offset, and advance the offset by the words, rounded up to a multiple of 4.
+
+        For work on this thread's current stream on a device; if that stream is captured, return the source number and
+        relative offset of `spi.Captures`, and advance those of the capture. Without a device, of no stream.
+        """
+        if capture_state.active and opened is not None:
+            stream = local.state.streams.get(opened)
+            if stream is not None and (capture := stream.capture) is not None:
+                return capture.draw(self, words)
         with _lock:
             seed, offset = self.position
             self.position = seed, (offset + -(-words // 4) * 4) & _UINT64_MAX

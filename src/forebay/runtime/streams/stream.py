@@ -387,7 +387,7 @@ def current_stream_for(opened: OpenDevice) -> Stream:
     """Return this thread's current stream on the device. Raises Forked or WrongState if the device is unusable."""
     if opened.unusable:
         opened.check()
-    return current.thread_state().streams.get(opened) or default_stream_for(opened)
+    return current.local.state.streams.get(opened) or opened.default_stream or default_stream_for(opened)
 
 
 def current_stream(device: DeviceLike | None = None) -> Stream:

@@ -128,7 +128,7 @@ def _shuffle(target: Tensor, generator: Generator | None) -> None:
     fill.integers(keys, -1 << (width - 1), (1 << (width - 1)) - 1, generator)
     if target.numpy_dtype.name == "bfloat16":  # PyTorch raises this after drawing the keys
         raise not_implemented(f"randperm_out_{target.device.kind}", target.numpy_dtype)
-    seed, offset = drawing.generator_for(target, generator, "randperm")[0].advance(count)
+    seed, offset = drawing.generator_for(target, generator, "randperm").advance(count)
     opened = target.raw_storage.opened
     stream, props = current_stream_for(opened), opened.port.props
     if (props.host_visible or props.queue_visible) and can_launch(stream.queue):

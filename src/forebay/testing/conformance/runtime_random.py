@@ -221,7 +221,8 @@ def _check_draws_match_the_cpu_device(device: Device, distribution: str, dtype: 
 
 @needs_memory
 def test_default_launch_geometry_is_that_of_the_device(device: Device) -> None:
-    geometry = geometry_of(port_of(device).props)
+    props = port_of(device).props
+    geometry = geometry_of(props.multi_processor_count, props.max_threads_per_multi_processor)
     count = geometry.threads * 4 + 100
     found = forebay.rand(count, device=device, generator=Generator(device).manual_seed(3)).cpu().numpy()
     cpu_generator = Generator("cpu", geometry=geometry).manual_seed(3)

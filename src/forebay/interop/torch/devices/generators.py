@@ -67,7 +67,7 @@ def host_generator(device: torch.device, given: torch.Generator | None = None) -
     opened = open_torch_device(device)
     if current_stream_for(opened).is_capturing():  # the replays draw
         return torch.Generator().manual_seed(0)
-    seed, offset = generator_of(opened, given).advance_on(opened, 4)
+    seed, offset = generator_of(opened, given).philox.advance(4, opened)
     return torch.Generator().manual_seed((seed + (offset + 1) * _GOLDEN) % (1 << 63))
 
 

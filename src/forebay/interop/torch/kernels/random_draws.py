@@ -37,7 +37,7 @@ def _draw(target: torch.Tensor, generator: object, function: Callable[..., None]
     if not values.is_computed():
         forget_values(target)
         if current_stream_for(opened).is_capturing():
-            generator_of(opened, generator).advance_on(opened, 4)  # the graph takes memory for the state
+            generator_of(opened, generator).philox.advance(4, opened)  # the graph takes memory for the state
         return target
     elements = alias(target)
     if (dtype := _NUMPY.get(target.dtype)) is None:  # bfloat16, for instance: the GPU computes float32, and rounds
