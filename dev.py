@@ -54,7 +54,8 @@ STUBTEST = ["-m", "mypy.stubtest", "--mypy-config-file", "pyproject.toml", "--ig
 STUBTEST += ["--allowlist", "tests/house/stubtest-allowlist.txt"]
 SPHINX = ["sphinx-build", "-W", "--keep-going", "--quiet", "docs", "docs/_build/html"]
 REPORT = "forebay-report"
-IN_PARALLEL = ["--numprocesses=2", "--dist=worksteal"]
+PROCESSES = (os.cpu_count() or 1) + 1  # of pytest: tests wait for child processes, timers and disks, too
+IN_PARALLEL = [f"--numprocesses={PROCESSES}", "--dist=worksteal"]
 QUICK = ["--quick", *IN_PARALLEL, "--override-ini=testpaths=tests"]
 FIRST_CHECKED_COMMIT = "a78d606"  # the messages of older commits follow other rules
 
@@ -74,6 +75,7 @@ def test(arguments: list[str]) -> int:
         arguments = [*QUICK, *(argument for argument in arguments if argument != "--quick")]
     else:
         prepare_beside()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # thousands of child processes would compile the sources again
     return run(["python", "-m", "pytest", *(arguments or IN_PARALLEL)])
 
 

@@ -279,3 +279,14 @@ def test_message_in_a_file_is_checked(dev, tmp_path, capsys):
     file.write_text("cached.\n# comment\n")
     assert dev.message([str(file)]) == 1
     assert "does not begin with a capital letter" in capsys.readouterr().out
+
+
+def test_child_processes_of_tests_read_bytecode(dev, monkeypatch):
+    """Without it, each of them would compile all that it imports."""
+    commands = []
+    monkeypatch.setattr(dev, "run", lambda command: commands.append(command) or 0)
+    monkeypatch.setattr(dev, "prepare", lambda *_: None)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    dev.test(["--quick"])
+    assert "PYTHONDONTWRITEBYTECODE" not in dev.os.environ
+    assert commands[0][:3] == ["python", "-m", "pytest"]
