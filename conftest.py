@@ -1,18 +1,22 @@
 """Collection of tests and doctests.
 
 Modules over PyTorch are left out where it is not installed: pytest imports each module to look for doctests, and leaves
-an incomplete module behind where the import fails. Tests with a longer limit than the others run first, so that no
-process waits at the end for one of them.
+an incomplete module behind where the import fails. Tests with a longer limit than the others run first, on all
+processes, so that none waits at the end for another one that has several of them left.
 """
 
 from __future__ import annotations
 
 import re
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+_T = TypeVar("_T")
+_ALONE = 600  # seconds; a test with this limit or a longer one shares no fixtures with the others of its file
 _ROOT = Path(__file__).parent
 _IMPORT = re.compile(r"^(?:from|import) +([\w.]+)", re.MULTILINE)
 
@@ -37,8 +41,27 @@ def _over_torch() -> list[str]:
 collect_ignore = _over_torch() if find_spec("torch") is None else []
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=_own_limit, reverse=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    processes = getattr(config, "workerinput", {}).get("workercount", 1)
+    units: dict[object, list[pytest.Item]] = {}  # of the long tests
+    for item in sorted(filter(_own_limit, items), key=_own_limit, reverse=True):
+        units.setdefault(item if _own_limit(item) >= _ALONE else item.path, []).append(item)
+    items[:] = _parts([*units.values()], [item for item in items if not _own_limit(item)], processes)
+
+
+def _parts(units: list[list[_T]], others: list[_T], processes: int) -> list[_T]:
+    """Return all tests in an order that pytest-xdist cuts into equal parts, one for each process.
+
+    Each part begins with its share of the units, whose tests stay together, as do the others.
+    """
+    made: list[_T] = []
+    left, rest = sum(map(len, units)) + len(others), iter(others)
+    for number in range(processes):
+        size = left // (processes - number)
+        first = [test for unit in units[number::processes] for test in unit]
+        made += [*first, *islice(rest, max(0, size - len(first)))]
+        left -= size
+    return [*made, *rest]
 
 
 def _own_limit(item: pytest.Item) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import os
@@ -59,14 +60,15 @@ def object_file(source: Path, sanitizer: str) -> Path:
         content.update(f"{path.relative_to(ROOT)} {path.stat().st_size}\n".encode() + path.read_bytes())
     stem = f"{source.stem}-{sanitizer.replace(',', '-')}-"
     target = BUILT / f"{stem}{content.hexdigest()[:16]}.o"
-    if not target.exists():
-        BUILT.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=BUILT) as folder:
+    BUILT.mkdir(parents=True, exist_ok=True)
+    with (BUILT / f".{stem}lock").open("w") as lock, tempfile.TemporaryDirectory(dir=BUILT) as folder:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other processes of the test run build it, too
+        if not target.exists():
             done = run([*command, "-o", f"{folder}/object"], COMPILE_TIMEOUT)
             assert done.returncode == 0, done.stdout
             for old in BUILT.glob(stem + "*"):
                 old.unlink(missing_ok=True)
-            Path(folder, "object").replace(target)  # atomically: two runs may build at the same time
+            Path(folder, "object").replace(target)  # atomically: the process may be killed
     return target
 
 
