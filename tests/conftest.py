@@ -41,6 +41,7 @@ SLOW = (
     "names/test_on_oracle.py",  # child processes
     "names/test_torch_like_program.py",  # child processes
     "golden",  # long recorded traces
+    "house/test_gpu_processes.py",  # child processes that run out of time
     "house/test_gpu_task.py",  # child processes
     "house/test_gpu_truth.py",  # child processes
     "house/test_mac_task.py",  # child processes
@@ -51,10 +52,13 @@ SLOW = (
     "interop/test_rmm.py",  # child processes
     "interop/test_shared_allocator_page.py",  # child processes
     "interop/test_ipython.py",  # a kernel that executes a notebook
+    "interop/test_with_torch.py",  # child processes
+    "interop/torch/processes",  # child processes
     "interop/torch/test_allocator.py",  # child processes
     "interop/torch/test_recorded_workspaces.py",  # more than a thousand calls, child processes
     "interop/torch/test_gpu_truth.py",  # large models
     "native/test_sanitizers.py",  # builds with sanitizers
+    "observe/test_mps_logs.py",  # child processes
     "process",  # child processes
     "property",  # random programs
     "rehearsal/test_launch.py",  # child processes
@@ -62,6 +66,7 @@ SLOW = (
     "runtime/allocator/test_faults.py",  # one run per call that can fail
     "runtime/graphs/test_random_programs.py",  # random programs
     "runtime/tensors/test_dlpack_libraries.py",  # child processes
+    "snapshot/formats/test_torch_columns.py",  # large files
     "snapshot/report/test_browser.py",  # a browser
     "snapshot/test_hostile_files.py",  # child processes, large files
     "support_tests",  # tests of the reference models
