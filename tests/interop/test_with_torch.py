@@ -16,19 +16,23 @@ TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
 NEEDS_TORCH = re.compile(r"importorskip\(\s*\"torch\"|find_spec\(\"torch\"\) is None")
 QUESTIONS = "interop/torch/fit/test_questions.py"  # of processes in which nothing depends on the build
-LONG = ("test_operator_database", "test_collectives", "test_distributed_training", "test_questions")
+LONG = (
+    "test_run_rehearsal", "test_questions", "test_run_torch", "test_allocation_sequences", "test_distributed_training",
+    "test_operator_database", "test_collectives",
+)  # fmt: skip
 PYTEST = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 SOURCES = ["--doctest-modules", "src/forebay/interop/torch", "tests/house/test_public_names.py", "-k=interop.torch"]
 
 
 def groups() -> dict[str, list[str]]:
-    """Return the arguments of pytest for each group: the files of a folder, but long ones alone, and the sources."""
-    found: dict[str, list[str]] = {"doctests and public names": SOURCES}
+    """Return the arguments of pytest for each group: long files alone and first, the files of a folder, the sources."""
+    found: dict[str, list[str]] = {}
     for path in sorted(TESTS.rglob("test_*.py")):
         if path != Path(__file__) and NEEDS_TORCH.search(path.read_text()):
             group = path if path.stem in LONG else path.parent
             found.setdefault(str(group.relative_to(TESTS)), []).append(str(path.relative_to(ROOT)))
-    return found
+    ordered = sorted(found, key=lambda group: [*LONG, Path(group).stem].index(Path(group).stem))
+    return {group: found[group] for group in ordered} | {"doctests and public names": SOURCES}
 
 
 GROUPS = groups()
