@@ -38,7 +38,11 @@ def _over_torch() -> list[str]:
     return [str(path) for path in files if names[path] in found]
 
 
-collect_ignore = _over_torch() if find_spec("torch") is None else []
+_IGNORED = {*_over_torch()} if find_spec("torch") is None else set()  # pytest resolves `collect_ignore` for each file
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    return True if str(collection_path) in _IGNORED else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
