@@ -492,11 +492,7 @@ def _existing_device(index: int) -> Device:
 
 def _copy_to(tensor: Tensor, device: Device) -> Tensor:
     """Return the tensor if it is on the device, else a contiguous copy there."""
-    if tensor.device == device:
-        return tensor
-    made = new_tensor(tensor.shape, tensor.numpy_dtype, device)
-    copy_tensor(made, tensor, non_blocking=True)
-    return made
+    return tensor if tensor.device == device else tensor.copied(device, tensor.numpy_dtype, non_blocking=True)
 
 
 def _checked_sequence(given: Any, name: str) -> Sequence[Tensor]:

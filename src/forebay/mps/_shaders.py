@@ -16,7 +16,7 @@ from forebay.mps._kind import MPS, check_available, open_device
 from forebay.names.unsupported import unsupported_error
 from forebay.runtime.base import observers
 from forebay.runtime.devices.open_device import OpenDevice
-from forebay.runtime.memory.transfer import keep_alive
+from forebay.runtime.memory.storage import keep_alive
 from forebay.runtime.streams.stream import current_stream_for
 from forebay.runtime.tensors.tensor import Tensor
 from forebay.spi import Shader, ShaderLibrary, Shaders

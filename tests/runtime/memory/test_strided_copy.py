@@ -32,18 +32,19 @@ def test_copy_between_parts_of_one_tensor_agrees_with_numpy(count, to, from_):
     assert tensor.tolist() == expected.tolist()
 
 
-def test_plain_copy_needs_same_layout_without_overlap():
+def test_plain_run_needs_same_layout_without_overlap():
     tensor = forebay.zeros(8)
-    assert strided_copy.is_plain_copy(tensor[:4], tensor[4:])
-    assert not strided_copy.is_plain_copy(tensor[:4], tensor[3:7])
-    assert not strided_copy.is_plain_copy(tensor[:4], tensor[:4])
-    assert not strided_copy.is_plain_copy(tensor[:0], tensor[4:4])
-    assert not strided_copy.is_plain_copy(tensor[:4], tensor[4:].view("int32"))
-    assert not strided_copy.is_plain_copy(tensor[:4], tensor[4:].view(2, 2))
-    assert not strided_copy.is_plain_copy(tensor[:2], tensor[4::2])
+    address = tensor.data_ptr()
+    assert strided_copy.plain_run(tensor[:4], tensor[4:]) == (address, address + 16, 16)
+    assert strided_copy.plain_run(tensor.view(2, 4)[1:], tensor[:4].view(1, 4)) == (address + 16, address, 16)
+    others = tensor[3:7], tensor[:4], tensor[4:].view("int32"), tensor[4:].view(2, 2), tensor[::2]
+    assert [strided_copy.plain_run(tensor[:4], other) for other in others] == [None] * 5
+    assert strided_copy.plain_run(tensor[:0], tensor[4:4]) is None
+    assert strided_copy.plain_run(tensor[:2], tensor[4::2]) is None
+    assert strided_copy.plain_run(tensor[4::2], tensor[:2]) is None
 
 
 def test_plain_copy_does_not_compute_runs(monkeypatch):
     target, source = forebay.zeros(8), forebay.full((8,), 3.0)
-    monkeypatch.setattr(transfer, "_queue_copy", None)
+    monkeypatch.setattr(transfer, "_queue_elements", None)
     assert target.copy_(source).tolist() == [3] * 8

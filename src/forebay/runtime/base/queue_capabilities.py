@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     class LaunchingQueue(Queue, Launches, Protocol): ...
 
-    class _StridedCopyQueue(Queue, StridedCopies, Protocol): ...
+    class StridedCopyQueue(Queue, StridedCopies, Protocol): ...
 
 
 __all__ = ["can_capture", "can_copy_strided", "can_launch", "is_lazily_backed"]
@@ -38,7 +38,7 @@ def can_launch(queue: Queue) -> TypeIs[LaunchingQueue]:
     return _has(queue, Launches)
 
 
-def can_copy_strided(queue: Queue) -> TypeIs[_StridedCopyQueue]:
+def can_copy_strided(queue: Queue) -> TypeIs[StridedCopyQueue]:
     """Return True if the queue can copy between strided layouts, convert elements and fill with any element."""
     return _has(queue, StridedCopies)
 

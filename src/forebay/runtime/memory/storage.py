@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,7 +15,7 @@ from forebay._core import MAX_REQUEST_BYTES, Block
 from forebay.errors import ForebayError
 from forebay.runtime.allocator.pluggable_allocator import PluggableBlock
 from forebay.runtime.allocator.uncached import UncachedBlock
-from forebay.runtime.base import observers
+from forebay.runtime.base import capture_state, observers
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.version_counter import VersionCounter
@@ -30,12 +31,14 @@ __all__ = [
     "allocate_block",
     "allocate_raw_block",
     "array_at",
+    "keep_alive",
     "pinned_block",
     "record_use",
 ]
 
 
 AnyBlock = Block | UncachedBlock
+_NOTHING = nullcontext()
 
 
 def allocate_block(opened: OpenDevice, nbytes: int, queue: int) -> AnyBlock:
@@ -206,3 +209,42 @@ def record_use(storage: Storage, stream: Stream) -> None:
         owner.record_stream(stream.handle)
         for listener in observers.registered:
             listener.used(storage, stream)
+
+
+def keep_alive(stream: Stream, *storages: Storage, non_blocking: bool = False) -> AbstractContextManager[object]:
+    """Keep the storages' memory alive for the work that is queued inside the `with` block.
+
+    The allocators order frees of their own blocks after that work; other owners are kept alive. The block's end waits
+    for the host's own work on pinned memory, unless `non_blocking`: its allocator would not reuse it before.
+    """
+    borrowed = []
+    waits = False
+    if capture_state.active and stream.capture is not None:
+        stream.capture.note_inputs(storages)
+        return stream.opened.keep_alive(stream.queue, *(storage for storage in storages if storage.borrowed))
+    for storage in storages:
+        if storage.owner.__class__ is Block:  # most are: neither pinned nor borrowed
+            continue
+        if (pinned := pinned_block(storage.owner)) is not None:
+            if not non_blocking and stream.opened is storage.opened:
+                waits = True
+            else:
+                pinned.record_stream(stream.queue)
+        elif storage.borrowed:
+            borrowed.append(storage)
+    if waits:
+        return _WaitAtEnd(stream)
+    return stream.opened.keep_alive(stream.queue, *borrowed) if borrowed else _NOTHING
+
+
+class _WaitAtEnd:
+    """Wait at the end of a `with` block for the work that is queued inside."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *exc_info: object) -> None:
+        queue = self.stream.queue
+        self.stream.opened.wait(queue, queue.signal())

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay.runtime.base.torch_types import torch_name
 from forebay.runtime.memory.storage import array_at
+from forebay.spi import StridedCopy
 
 if TYPE_CHECKING:
     from forebay.runtime.tensors.tensor import Tensor
@@ -24,8 +26,10 @@ __all__ = [
     "contiguous_runs",
     "elements_of",
     "is_c_contiguous",
-    "is_plain_copy",
     "may_overlap",
+    "overlap",
+    "plain_run",
+    "strided_copy",
 ]
 
 _REVERSED = slice(None, None, -1)
@@ -88,15 +92,19 @@ def is_c_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: 
     return True
 
 
-def is_plain_copy(target: Tensor, source: Tensor) -> bool:
-    """Return True if one copy of bytes suffices: both contiguous, same dtype and shape, no overlap, not empty."""
-    return (
-        target.numpy_dtype == source.numpy_dtype
-        and target.shape == source.shape
-        and target.is_contiguous()
-        and source.is_contiguous()
-        and abs(target.raw_address() - source.raw_address()) >= target.nbytes > 0
-    )
+def plain_run(target: Tensor, source: Tensor) -> Run | None:
+    """Return the run of a copy if both are contiguous, of one dtype and shape, apart and not empty; else None."""
+    shape, strides, dtype = target.shape, target.byte_strides, target.numpy_dtype
+    if (
+        dtype == source.numpy_dtype
+        and shape == source.shape
+        and is_c_contiguous(shape, strides, dtype.itemsize)
+        and (strides == source.byte_strides or is_c_contiguous(shape, source.byte_strides, dtype.itemsize))
+    ):
+        to, from_, nbytes = target.raw_address(), source.raw_address(), target.nbytes
+        if abs(to - from_) >= nbytes > 0:
+            return to, from_, nbytes
+    return None
 
 
 def may_overlap(target: Elements, source: Elements) -> bool:
@@ -108,6 +116,26 @@ def may_overlap(target: Elements, source: Elements) -> bool:
         return np.shares_memory(target.array(), source.array(), max_work=1000)  # type: ignore[arg-type]  # stub: strict
     except np.exceptions.TooHardError:
         return True
+
+
+def overlap(target: Tensor, source: Tensor) -> bool:
+    """Return True if neither is empty and `may_overlap` is True."""
+    return 0 not in target.shape and 0 not in source.shape and may_overlap(elements_of(target), elements_of(source))
+
+
+def strided_copy(target: Elements, source: Elements, *, may_overlap: bool) -> StridedCopy:
+    """Return the copy for a queue. The source has the target's shape."""
+    return StridedCopy(
+        target.shape,
+        target.address,
+        target.strides,
+        torch_name(target.dtype),
+        target.dtype.itemsize,
+        source.address,
+        source.strides,
+        "" if target.dtype == source.dtype else torch_name(source.dtype),
+        may_overlap=may_overlap,
+    )
 
 
 def contiguous_runs(target: Elements, source: Elements, *, max_runs: int = CHEAP_RUNS) -> Iterable[Run] | None:

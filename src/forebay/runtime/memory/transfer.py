@@ -1,22 +1,21 @@
-"""Copies, fills and reads of tensors: the choice of queue and method, and stream synchronisation."""
+"""Copies, fills and reads of tensors: the execution of their plans, and stream synchronisation."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay._core import Block
-from forebay.errors import Unsupported
+from forebay.errors import Unsupported, user_frame
 from forebay.runtime.base import capture_state, observers
 from forebay.runtime.base.queue_capabilities import can_copy_strided, can_launch, is_lazily_backed
 from forebay.runtime.base.torch_types import torch_name
-from forebay.runtime.memory.storage import Storage, pinned_block
+from forebay.runtime.memory.copy_plan import CopyPlan, Side, plan_copy
+from forebay.runtime.memory.storage import Storage, keep_alive, pinned_block
 from forebay.runtime.memory.strided_copy import (
     CHEAP_RUNS,
     MAX_RUNS,
@@ -26,8 +25,10 @@ from forebay.runtime.memory.strided_copy import (
     byte_ranges,
     contiguous_runs,
     elements_of,
-    is_plain_copy,
     may_overlap,
+    overlap,
+    plain_run,
+    strided_copy,
 )
 from forebay.runtime.pinned import registered_memory
 from forebay.runtime.streams import sync_debug
@@ -35,52 +36,73 @@ from forebay.runtime.streams.stream import Stream, current_stream_for
 from forebay.spi import Queue, StridedCopy
 
 if TYPE_CHECKING:
-    from forebay.runtime.base.queue_capabilities import LaunchingQueue
+    from forebay.runtime.base.capture_state import Capture
+    from forebay.runtime.base.queue_capabilities import LaunchingQueue, StridedCopyQueue
     from forebay.runtime.tensors.tensor import Tensor
 
-__all__ = ["copy_array", "copy_tensor", "ensure_backed", "fill", "keep_alive", "read", "read_item", "zero"]
+__all__ = ["copy_array", "copy_tensor", "element_queues", "ensure_backed", "fill", "read", "read_item", "zero"]
 
-_NOTHING = nullcontext()
 _complex_cast_reported = False
 
 
 def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
-    """Queue a copy, on the target's current stream if it can access the source, ordered with both current streams.
+    """Queue a copy as `plan_copy` decides.
 
     Reports a blocking copy between device kinds to `sync_debug`: another runtime would synchronise.
     """
-    stream, other = current_stream_for(target.raw_storage.opened), current_stream_for(source.raw_storage.opened)
-    if capture_state.active and stream.opened.device.kind != other.device.kind:
-        if (capture := stream.capture) is not None:
-            _capture_host_copy(capture, stream, target, source, host=source, non_blocking=non_blocking)
+    streams = to, from_ = current_stream_for(target.raw_storage.opened), current_stream_for(source.raw_storage.opened)
+    capture = None
+    if to.opened.device.kind == from_.opened.device.kind:
+        plan = plan_copy(same_kind=True, source_visible=source.raw_storage.host_visible)
+    else:
+        if capture_state.active and (capture := to.capture or from_.capture) is not None and not target.numel():
             return
-        if (capture := other.capture) is not None:
-            _capture_host_copy(capture, other, target, source, host=target, non_blocking=non_blocking)
-            return
-    if non_blocking and stream.opened.device.kind != other.device.kind and (source.is_pinned() or target.is_pinned()):
-        _copy_pinned(target, source)
-        return
-    if sync_debug.mode and not non_blocking and stream.opened.device.kind != other.device.kind and target.numel():
-        for opened in (stream.opened, other.opened):
-            sync_debug.check_wait(opened)
-    unreachable = stream.opened.device.kind != other.device.kind and not source.raw_storage.host_visible
-    if unreachable and not target.raw_storage.host_visible:  # neither device can access the other: copy via the host
+        captured: Side | None = None if capture is None else "target" if to.capture is capture else "source"
+        plan = _plan_between_kinds(target, source, captured, non_blocking=non_blocking)
+    if plan.synchronizes and sync_debug.mode and target.numel():
+        for each in streams:
+            sync_debug.check_wait(each.opened)
+    stream, other = streams if plan.queue == "target" else streams[::-1]
+    if plan.route == "direct":
+        _copy_directly(plan, stream, other, target, source, non_blocking=non_blocking)
+    elif plan.route == "asynchronous":
+        _copy_asynchronously(plan, stream, other, target, source)
+    elif capture is not None:
+        _capture_copy(plan, capture, stream, target, source, non_blocking=non_blocking)
+    else:
         copy_array(target, read(source), non_blocking=False)
-        return
-    if unreachable:  # only the source's queue can read the source
-        stream, other = other, stream
-    plain = is_plain_copy(target, source)
-    if not (plain or source.raw_storage.host_visible or can_copy_strided(stream.queue)) and _share_memory(
-        target, source
-    ):
+
+
+def _plan_between_kinds(target: Tensor, source: Tensor, captured: Side | None, *, non_blocking: bool) -> CopyPlan:
+    """Plan with the facts that can matter: whether memory is pinned takes long to find out."""
+    pinned: Side | None = None
+    if non_blocking or captured:
+        if captured != "source" and source.is_pinned():
+            pinned = "source"
+        elif captured != "target" and target.is_pinned():
+            pinned = "target"
+    host = target if pinned == "target" else source
+    return plan_copy(
+        non_blocking=non_blocking,
+        target_visible=target.raw_storage.host_visible,
+        source_visible=source.raw_storage.host_visible,
+        captured=captured,
+        pinned=pinned,
+        registered=pinned is not None and pinned_block(host.raw_storage.owner) is None,
+        contiguous=captured is None or host.is_contiguous(),
+        converts=captured is not None and target.numpy_dtype != source.numpy_dtype,
+    )
+
+
+def _copy_directly(
+    plan: CopyPlan, stream: Stream, other: Stream, target: Tensor, source: Tensor, *, non_blocking: bool
+) -> None:
+    run = plain_run(target, source)
+    if run is None and plan.temporary == "clone" and not can_copy_strided(stream.queue) and overlap(target, source):
         source = source.clone()
     with keep_alive(stream, target.raw_storage, source.raw_storage, non_blocking=non_blocking):
         stream.wait_stream(other)
-        if plain:  # four times as fast as the general case, whose checks with NumPy dominate
-            _queue_runs(stream.queue, [(target.raw_address(), source.raw_address(), target.nbytes)], target.nbytes)
-        else:
-            readable = source.raw_storage.queue_visible
-            _queue_copy(stream, target, elements_of(source), source.raw_storage, readable=readable)
+        _queue_tensor(stream, target, source, run)
     try:
         for listener in observers.launch_observers:
             listener.launched(stream, "copy_", (source,), (target,))
@@ -88,123 +110,78 @@ def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
         other.wait_stream(stream)  # the source's memory must not be reused during the copy
 
 
-def _copy_pinned(target: Tensor, source: Tensor) -> None:
-    """Queue a copy between a device and pinned memory on the device's current stream, without waiting for it.
+def _copy_asynchronously(plan: CopyPlan, stream: Stream, other: Stream, target: Tensor, source: Tensor) -> None:
+    """Queue a copy between a device and pinned memory, whose other use by the host is not ordered with the copy.
 
-    As PyTorch does: only the pinned memory's reuse is ordered with the copy, other use of it by the host is not.
+    As in PyTorch.
     """
-    host, there = (source, target) if source.is_pinned() else (target, source)
-    stream = current_stream_for(there.raw_storage.opened)
-    stream.wait_stream(current_stream_for(host.raw_storage.opened))  # the host waits: PyTorch's would have nothing left
-    registered = pinned_block(host.raw_storage.owner) is None  # the free of such memory waits for nothing
-    owned = (host.raw_storage,) if registered else ()
+    stream.wait_stream(other)  # the host waits: PyTorch's would have nothing left
+    owned = ((source if plan.queue == "target" else target).raw_storage,) if plan.keeps == "host" else ()
     with keep_alive(stream, target.raw_storage, source.raw_storage), stream.opened.keep_alive(stream.queue, *owned):
-        if is_plain_copy(target, source):
-            _queue_runs(stream.queue, [(target.data_ptr(), source.data_ptr(), target.nbytes)], target.nbytes)
-        else:
-            readable = source.raw_storage.queue_visible
-            _queue_copy(stream, target, elements_of(source), source.raw_storage, readable=readable)
+        _queue_tensor(stream, target, source, plain_run(target, source))
     for listener in observers.launch_observers:
         listener.launched(stream, "copy_", (source,), (target,))
 
 
-def _capture_host_copy(
-    capture: capture_state.Capture, stream: Stream, target: Tensor, source: Tensor, *, host: Tensor, non_blocking: bool
+def _capture_copy(
+    plan: CopyPlan, capture: Capture, stream: Stream, target: Tensor, source: Tensor, *, non_blocking: bool
 ) -> None:
-    """Capture a copy between the device of the captured stream and the tensor `host`, which must be pinned.
-
-    As PyTorch raises for what it does by way of unpinned memory: other strides of the host, blocking conversions.
-    """
-    if not target.numel():
-        return
-    converts = target.numpy_dtype != source.numpy_dtype
-    if not host.is_pinned() or not host.is_contiguous() or (converts and not non_blocking):
+    if plan.temporary != "none":
         raise _uncapturable(stream)
     if not non_blocking:  # the host would wait for the copy
         capture_state.forbid_on(stream.queue, stream.opened.device.kind, "copy_")
+    host, there = (source, target) if plan.queue == "target" else (target, source)
     capture.hosts.add(host.raw_storage.opened)
     capture.recording.retain(host.raw_storage)
-    with keep_alive(stream, (source if host is target else target).raw_storage):
-        _queue_copy(stream, target, elements_of(source), source.raw_storage, readable=source.raw_storage.queue_visible)
+    with keep_alive(stream, there.raw_storage):
+        _queue_tensor(stream, target, source, None)
     for listener in observers.launch_observers:
         listener.launched(stream, "copy_", (source,), (target,))
 
 
 def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> None:
-    """Queue a copy from host memory. Wait until it is done, unless the source may be read later."""
+    """Queue a copy from host memory as `plan_copy` decides."""
     stream = current_stream_for(target.raw_storage.opened)
     _check_cast(source.dtype, target.numpy_dtype)
     array = np.broadcast_to(source, target.shape)
     if not target.numel():
         return
-    if not target.raw_storage.host_visible or source.dtype.kind in "OSUT":
+    visible = target.raw_storage.host_visible
+    if not visible or source.dtype.kind in "OSUT":
         # NumPy converts now what a copy of bytes cannot, and raises for bad objects and strings.
         array = np.array(array, target.numpy_dtype, order="C", copy=None)
     pinned = pinned_block(array) if non_blocking else None
-    stable = pinned is not None or (non_blocking and registered_memory.covers(stream.opened.device.kind, array))
-    captured = capture_state.active and stream.capture is not None
-    if captured:
-        if not stable:
+    registered = non_blocking and pinned is None and registered_memory.covers(stream.opened.device.kind, array)
+    plan = plan_copy(
+        non_blocking=non_blocking,
+        target_visible=visible,
+        source_on_stream=False,
+        captured="target" if capture_state.active and stream.capture is not None else None,
+        pinned="source" if pinned is not None or registered else None,
+        registered=registered,
+    )
+    if plan.temporary == "host":
+        if plan.route == "captured":
             raise _uncapturable(stream)
-    elif pinned is not None:
-        pinned.record_stream(stream.queue)
-    elif non_blocking and not stable and not target.raw_storage.host_visible:  # staged, as CUDA does
         array = array.copy()
-    elif sync_debug.mode and not stable:
+    if plan.synchronizes and sync_debug.mode:
         sync_debug.check_wait(stream.opened)
     keep: list[object] = [target.raw_storage] if target.raw_storage.borrowed else []  # others are freed in stream order
-    keep += [array] if captured or pinned is None else []
+    if plan.keeps != "owners":
+        keep.append(array)
+    elif pinned is not None:
+        pinned.record_stream(stream.queue)
     with stream.opened.keep_alive(stream.queue, *keep) as kept:
-        _queue_copy(stream, target, elements_of(array), array, readable=True)
-    waits = not non_blocking or (not stable and target.raw_storage.host_visible)
-    if waits:
+        _queue_elements(stream, target, elements_of(array), array)
+    if plan.synchronizes:
         stream.opened.wait(stream.queue, kept.tick)
     try:
         for listener in observers.launch_observers:
             listener.launched(stream, "copy_", (), (target,))
     finally:
-        if waits:  # the copy precedes the synchronization, which orders all streams after it
+        if plan.synchronizes:  # the copy precedes the synchronization, which orders all streams after it
             for listener in observers.registered:
                 listener.stream_synchronized(stream)
-
-
-def keep_alive(stream: Stream, *storages: Storage, non_blocking: bool = False) -> AbstractContextManager[object]:
-    """Keep the storages' memory alive for the work that is queued inside the `with` block.
-
-    The allocators order frees of their own blocks after that work; other owners are kept alive. The block's end waits
-    for the host's own work on pinned memory, unless `non_blocking`: its allocator would not reuse it before.
-    """
-    borrowed = []
-    waits = False
-    if capture_state.active and stream.capture is not None:
-        stream.capture.note_inputs(storages)
-        return stream.opened.keep_alive(stream.queue, *(storage for storage in storages if storage.borrowed))
-    for storage in storages:
-        if storage.owner.__class__ is Block:  # most are: neither pinned nor borrowed
-            continue
-        if (pinned := pinned_block(storage.owner)) is not None:
-            if not non_blocking and stream.opened is storage.opened:
-                waits = True
-            else:
-                pinned.record_stream(stream.queue)
-        elif storage.borrowed:
-            borrowed.append(storage)
-    if waits:
-        return _WaitAtEnd(stream)
-    return stream.opened.keep_alive(stream.queue, *borrowed) if borrowed else _NOTHING
-
-
-class _WaitAtEnd:
-    """Wait at the end of a `with` block for the work that is queued inside."""
-
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *exc_info: object) -> None:
-        queue = self.stream.queue
-        self.stream.opened.wait(queue, queue.signal())
 
 
 def ensure_backed(queue: Queue, *arrays: NDArray[Any]) -> None:
@@ -216,26 +193,33 @@ def ensure_backed(queue: Queue, *arrays: NDArray[Any]) -> None:
         queue.ensure_backed(*(span for array in arrays for span in byte_ranges(elements_of(array))))
 
 
-def _queue_copy(stream: Stream, target: Tensor, source: Elements, owner: object, *, readable: bool) -> None:
+def _queue_tensor(stream: Stream, target: Tensor, source: Tensor, run: Run | None) -> None:
+    if run is not None:  # four times as fast as the general case, whose checks with NumPy dominate
+        _queue_runs(stream.queue, (run,), run[2])
+    else:
+        _queue_elements(stream, target, elements_of(source), source.raw_storage)
+
+
+def _queue_elements(stream: Stream, target: Tensor, source: Elements, owner: Storage | NDArray[Any]) -> None:
     """Queue copies of byte ranges if that suffices, else a strided copy, else a NumPy copy if it can access both.
 
     `owner` keeps the source's memory alive.
     """
     to = elements_of(target)
     same = to.dtype == source.dtype
-    convertible = same or (torch_name(to.dtype) and torch_name(source.dtype))
-    if not convertible:
+    if not (same or (torch_name(to.dtype) and torch_name(source.dtype))):
         _check_cast(source.dtype, to.dtype)
-    source = source.broadcast_to(to.shape)
+    if source.shape != to.shape:
+        source = source.broadcast_to(to.shape)
     if 0 in to.shape:
         return
     if not same:
         _report_complex_cast(source.dtype, to.dtype)
     queue = stream.queue
-    strided = queue if can_copy_strided(queue) and convertible else None
-    by_numpy = queue if can_launch(queue) and readable and target.raw_storage.queue_visible else None
-    overlap = may_overlap(to, source)
-    if same and not overlap:
+    storages = (target.raw_storage, owner) if isinstance(owner, Storage) else (target.raw_storage,)
+    strided, by_numpy = element_queues(queue, to.dtype, source.dtype, storages)
+    overlapping = may_overlap(to, source)
+    if same and not overlapping:
         max_runs = 1 if strided else CHEAP_RUNS if by_numpy else MAX_RUNS
         if (runs := contiguous_runs(to, source, max_runs=max_runs)) is not None:
             _queue_runs(queue, runs, to.nbytes)
@@ -243,11 +227,11 @@ def _queue_copy(stream: Stream, target: Tensor, source: Elements, owner: object,
     if strided is not None:
         tracer = observers.tracer
         token = tracer.queueing(queue) if tracer else None
-        strided.copy_strided(_strided_copy(to, source, may_overlap=overlap))
+        strided.copy_strided(strided_copy(to, source, may_overlap=overlapping))
         if tracer:
             tracer.queued(queue, token, "copy", "copy_", to.nbytes)
     elif by_numpy is not None:
-        _queue_numpy_copy(by_numpy, stream, target, source.array(), "copy_", owner)
+        _queue_numpy_copy(by_numpy, stream, to, source.array(), "copy_", target.raw_storage, owner)
     else:
         raise Unsupported(
             f"{stream.opened.device} can only copy bytes, in at most {MAX_RUNS} runs: cannot copy {source.dtype} of "
@@ -256,41 +240,34 @@ def _queue_copy(stream: Stream, target: Tensor, source: Elements, owner: object,
         )
 
 
-def _strided_copy(to: Elements, source: Elements, *, may_overlap: bool) -> StridedCopy:
-    same = to.dtype == source.dtype
-    return StridedCopy(
-        to.shape,
-        to.address,
-        to.strides,
-        torch_name(to.dtype),
-        to.dtype.itemsize,
-        source.address,
-        source.strides,
-        "" if same else torch_name(source.dtype),
-        may_overlap=may_overlap,
-    )
+def element_queues(
+    queue: Queue, target: np.dtype[Any], source: np.dtype[Any], storages: Iterable[Storage]
+) -> tuple[StridedCopyQueue | None, LaunchingQueue | None]:
+    """Return the queue first if it copies and converts such elements, second if NumPy does in functions that it runs.
+
+    Neither if it can only copy bytes.
+    """
+    if can_copy_strided(queue) and (target == source or (torch_name(target) and torch_name(source))):
+        return queue, None
+    return None, queue if can_launch(queue) and all(storage.queue_visible for storage in storages) else None
 
 
 def _queue_numpy_copy(
-    queue: LaunchingQueue, stream: Stream, target: Tensor, source: NDArray[Any], name: str, *owners: object
+    queue: LaunchingQueue, stream: Stream, target: Elements, source: NDArray[Any], name: str, *owners: object
 ) -> None:
     """Queue a function that copies by address. A graph keeps the memory alive, as it cannot check what is still there.
 
     A function that owned its arrays would keep their blocks from being reused until it has run.
     """
-    array = elements_of(target).array()
+    array = target.array()
     ensure_backed(queue, array)
     if capture_state.active and (capture := stream.capture) is not None:
-        capture.recording.retain(target.raw_storage, *owners)
+        capture.recording.retain(*owners)
     tracer = observers.tracer
     token = tracer.queueing(queue) if tracer else None
     queue.call(lambda: np.copyto(array, source, casting="unsafe"))
     if tracer:
         tracer.queued(queue, token, "call", name, array.nbytes)
-
-
-def _share_memory(target: Tensor, source: Tensor) -> bool:
-    return 0 not in target.shape and 0 not in source.shape and may_overlap(elements_of(target), elements_of(source))
 
 
 def _queue_runs(queue: Queue, runs: Iterable[Run], nbytes: int) -> None:
@@ -320,7 +297,7 @@ def _report_complex_cast(source: np.dtype[Any], target: np.dtype[Any]) -> None:
     global _complex_cast_reported  # noqa: PLW0603 -- see above
     if source.kind == "c" and target.kind not in "cb" and not _complex_cast_reported:
         _complex_cast_reported = True
-        warnings.warn("Casting complex values to real discards the imaginary part", stacklevel=5)
+        warnings.warn("Casting complex values to real discards the imaginary part", stacklevel=user_frame()[1])
 
 
 def fill(target: Tensor, value: Any) -> None:
@@ -345,7 +322,7 @@ def fill(target: Tensor, value: Any) -> None:
             name = torch_name(element.dtype)
             queue.copy_strided(StridedCopy(shape, target.raw_address(), strides, name, size, value=value))
         elif target.raw_storage.queue_visible and can_launch(queue):
-            _queue_numpy_copy(queue, stream, target, element, "fill_")
+            _queue_numpy_copy(queue, stream, elements_of(target), element, "fill_", target.raw_storage)
             tracer = None
         else:
             copy_array(target, element, non_blocking=False)

@@ -13,6 +13,7 @@ from forebay.errors import Unsupported
 from forebay.runtime.base import capture_state, observers
 from forebay.runtime.base.torch_types import torch_name
 from forebay.runtime.memory import transfer
+from forebay.runtime.memory.storage import keep_alive
 from forebay.runtime.random import generator as generators
 from forebay.runtime.random.generator import Generator
 from forebay.runtime.random.launch_geometry import Geometry, Launch, geometry_of, launches
@@ -146,7 +147,7 @@ def _submit(target: Tensor, draws: list[Draw], *read: Tensor) -> None:
         _draw_on_host(stream, target, draws, *read)
         return
     randoms = cast("RandomNumbers", queue)
-    with transfer.keep_alive(stream, target.raw_storage, *[tensor.raw_storage for tensor in read] if read else ()):
+    with keep_alive(stream, target.raw_storage, *[tensor.raw_storage for tensor in read] if read else ()):
         tracer = observers.tracer
         begun = tracer.queueing(queue) if tracer else None
         for draw in draws:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from forebay.errors import Unsupported
 from forebay.runtime.base import observers
 from forebay.runtime.base.queue_capabilities import can_launch
-from forebay.runtime.memory.storage import array_at
-from forebay.runtime.memory.transfer import ensure_backed, keep_alive
+from forebay.runtime.memory.storage import array_at, keep_alive
+from forebay.runtime.memory.transfer import ensure_backed
 from forebay.runtime.streams.stream import Stream
 from forebay.runtime.tensors.tensor import Tensor
 

@@ -19,8 +19,6 @@ from forebay._base.dtypes import of as dtype_of
 from forebay._base.layouts import Size, contiguous_format, layout, memory_format, preserve_format, size_of, strided
 from forebay._core import MAX_REQUEST_BYTES, Exporter
 from forebay.errors import ForebayError, Unsupported
-from forebay.runtime.base.queue_capabilities import can_copy_strided, can_launch
-from forebay.runtime.base.torch_types import torch_name
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import pinned_allocator
 from forebay.runtime.memory import transfer
@@ -1403,9 +1401,8 @@ def _new_on(place: Device, source: Tensor, kind: np.dtype[Any], *, pinned: bool)
     opened, dtype = source.raw_storage.opened, source.numpy_dtype
     if not (pinned and place.kind == "cpu" and source.numel() and isinstance(opened.port, PinnedHost)):
         return new_tensor(source.shape, dtype, place)
-    queue = opened.default_queue
-    by_element = can_copy_strided(queue) and torch_name(dtype) and torch_name(kind)
-    if by_element or (source.raw_storage.queue_visible and can_launch(queue)):
+    strided, by_numpy = transfer.element_queues(opened.default_queue, kind, dtype, [source.raw_storage])
+    if strided is not None or by_numpy is not None:
         dtype = kind
     return borrowed_tensor(pinned_array(source.shape, dtype, opened.pinned), place)
 
