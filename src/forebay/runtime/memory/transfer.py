@@ -207,7 +207,10 @@ def _queue_elements(stream: Stream, target: Tensor, source: Elements, owner: Sto
     """
     to = elements_of(target)
     same = to.dtype == source.dtype
-    if not (same or (torch_name(to.dtype) and torch_name(source.dtype))):
+    queue = stream.queue
+    storages = (target.raw_storage, owner) if isinstance(owner, Storage) else (target.raw_storage,)
+    strided, by_numpy = element_queues(queue, to.dtype, source.dtype, storages)
+    if not same and strided is None:
         _check_cast(source.dtype, to.dtype)
     if source.shape != to.shape:
         source = source.broadcast_to(to.shape)
@@ -215,9 +218,6 @@ def _queue_elements(stream: Stream, target: Tensor, source: Elements, owner: Sto
         return
     if not same:
         _report_complex_cast(source.dtype, to.dtype)
-    queue = stream.queue
-    storages = (target.raw_storage, owner) if isinstance(owner, Storage) else (target.raw_storage,)
-    strided, by_numpy = element_queues(queue, to.dtype, source.dtype, storages)
     overlapping = may_overlap(to, source)
     if same and not overlapping:
         max_runs = 1 if strided else CHEAP_RUNS if by_numpy else MAX_RUNS
