@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
@@ -35,6 +36,8 @@ ORDERS = {
     "forebay.observe": ["telemetry", "ranges", "races", "tracing", "monitor"],
     "forebay.snapshot": ["formats", "analysis", "replay", "report"],
 }
+# The passes over a snapshot, each after those that it may import (Note [Snapshots are read in three passes]).
+PASSES = ("torch_decode", "torch_validate", "torch_columns", "torch_pickle")
 # Imports for annotations that may go against the order and form cycles, at most three entries: prefixes of the modules
 # that import, the prefix of the modules that they import, and the reason.
 TYPING_EXCEPTIONS = [
@@ -178,6 +181,25 @@ def order_problem(found: Import) -> str | None:
     return f"{found.importer}:{found.line} imports {found.imported}, which comes later in the order of {importer[0]}"
 
 
+def pass_problem(found: Import, imports: Iterable[Import]) -> str | None:
+    """Return how an import lets a pass reach a later one, itself or through the modules that it imports."""
+    formats, (importer, imported) = "forebay.snapshot.formats.", found[:2]
+    place = importer.removeprefix(formats)
+    if place not in PASSES:
+        return None
+    seen, reached = {imported}, [imported]
+    while reached:
+        last = reached.pop()
+        if last.removeprefix(formats) in PASSES[PASSES.index(place) + 1 :]:
+            return f"{importer}:{found.line} imports {imported}, which reaches the later pass {last}"
+        fresh = {
+            each.imported for each in imports if each.importer == last and each.imported.startswith(formats)
+        } - seen
+        seen |= fresh
+        reached += fresh
+    return None
+
+
 def problem(found: Import) -> str | None:
     return None if is_excepted(found) else layer_problem(found) or order_problem(found)
 
@@ -234,6 +256,11 @@ def test_every_module_is_in_a_layer(sources):
 
 def test_imports_follow_the_order(imports):
     assert [found for found in map(problem, imports) if found] == []
+
+
+def test_passes_over_a_snapshot_follow_their_order(imports):
+    assert {f"forebay.snapshot.formats.{name}" for name in PASSES} <= {found.importer for found in imports}
+    assert [error for found in imports if (error := pass_problem(found, imports))] == []
 
 
 def test_no_cycles_of_executed_imports(imports, sources):
@@ -308,6 +335,21 @@ def test_planted_import_against_the_order_is_found(importer, source, word):
 )
 def test_imports_along_the_order_are_allowed(importer, source):
     assert [problem(found) for found in imports_of(importer, source, MODULES)] in ([None], [None, None])
+
+
+@pytest.mark.parametrize("between", [None, "torch_checked"])
+def test_planted_import_of_a_later_pass_is_found(between):
+    formats = "forebay.snapshot.formats"
+    modules = {f"{formats}.{name}" for name in (*PASSES, "torch_checked")}
+    chain = ["torch_validate", *([between] if between else []), "torch_columns"]
+    found = [
+        each
+        for importer, imported in pairwise(chain)
+        for each in imports_of(f"{formats}.{importer}", f"def f():\n    from {formats} import {imported}", modules)
+    ]
+    assert "later pass" in (pass_problem(found[0], found) or "")
+    back = [*imports_of(f"{formats}.torch_columns", f"from {formats} import torch_validate", modules)]
+    assert pass_problem(back[0], back) is None
 
 
 def test_planted_module_without_a_layer_is_found():

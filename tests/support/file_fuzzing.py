@@ -33,8 +33,9 @@ from forebay.snapshot.formats import (
     native,
     safe_pickle,
     torch_columns,
+    torch_decode,
     torch_pickle,
-    torch_values,
+    torch_validate,
     torch_writer,
 )
 from forebay.snapshot.formats.budget import BadSnapshot
@@ -184,7 +185,16 @@ def main(arguments: list[str]) -> None:
         for number, content in enumerate(seeds()):
             (corpus / str(number)).write_bytes(content)
         path = Path(folder) / "file"
-        for module in (torch_pickle, torch_columns, torch_values, byte_source, native, safe_pickle):
+        modules = (
+            torch_pickle,
+            torch_decode,
+            torch_validate,
+            torch_columns,
+            byte_source,
+            native,
+            safe_pickle,
+        )
+        for module in modules:
             for name, function in vars(module).items():
                 if callable(function) and getattr(function, "__module__", "") == module.__name__:
                     with suppress(TypeError, AttributeError):

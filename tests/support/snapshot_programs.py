@@ -79,3 +79,20 @@ def fragmented(*failing: int, settings: str = "") -> simulate.Device:
 def dumped(value: Any, protocol: int = pickle.DEFAULT_PROTOCOL) -> bytes:
     """Return the pickle that torch.cuda.memory._dump_snapshot would write."""
     return pickle.dumps(value, protocol)
+
+
+def minimal_snapshot(**changes: Any) -> dict[str, Any]:
+    """Return a snapshot of a segment with one live block and its history, as PyTorch's dicts."""
+    frames = [{"filename": "net.py", "line": 7, "name": "forward"}, {"filename": "train.py", "line": 3, "name": "main"}]
+    segment = {
+        "device": 0, "address": 1 << 32, "total_size": 2 * MIB, "allocated_size": 512, "active_size": 512,
+        "requested_size": 100, "stream": 5, "segment_type": "small", "segment_pool_id": (0, 3), "is_expandable": False,
+        "frames": [],
+        "blocks": [
+            {"address": 1 << 32, "size": 512, "requested_size": 100, "state": "active_allocated", "frames": frames},
+            {"address": (1 << 32) + 512, "size": 2 * MIB - 512, "requested_size": 0, "state": "inactive", "frames": []},
+        ],
+    }  # fmt: skip
+    entry = {"addr": 1 << 32, "stream": 5, "time_us": 1_700_000_000_000_000, "pool_id": (0, 3), "frames": frames}
+    trace = [entry | {"action": "segment_alloc", "size": 2 * MIB}, entry | {"action": "alloc", "size": 100}]
+    return {"segments": [segment], "device_traces": [trace], "external_annotations": []} | changes

@@ -19,6 +19,7 @@ from forebay.errors import ForebayError
 from forebay.names.unsupported import unsupported
 from forebay.snapshot.formats import safe_pickle, torch_pickle
 from forebay.snapshot.formats.budget import BadSnapshot
+from forebay.snapshot.formats.torch_schema import PINNED
 from forebay.snapshot.report import flamegraph, html
 from forebay.snapshot.report.flamegraph import block_frames as _block_extra
 from forebay.snapshot.report.flamegraph import frame_text as _frame_fmt
@@ -209,7 +210,7 @@ def _format_viz(data: Any, viz_kind: str, device: int | None) -> str:  # noqa: A
 
 
 def _page(data: Any, device: int | None) -> str:
-    devices = [each for each in torch_pickle.snapshots(data) if each.device != torch_pickle.PINNED]
+    devices = [each for each in torch_pickle.snapshots(data) if each.device != PINNED]
     by_device = {int(each.device.rpartition(":")[2]): each for each in devices}
     traced = [index for index, each in by_device.items() if len(each.trace)]
     shown = (traced or list(by_device)[:1]) if device is None else [device]

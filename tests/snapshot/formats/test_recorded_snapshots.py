@@ -14,7 +14,7 @@ from forebay import snapshot
 from forebay.records.model import Action
 from forebay.snapshot.formats import torch_pickle, torch_writer
 from forebay.snapshot.formats.byte_source import ByteSource
-from forebay.snapshot.formats.torch_columns import Columns
+from forebay.snapshot.formats.torch_decode import decode_stream
 from forebay.snapshot.replay import engine
 
 FOLDER = Path(__file__).parents[2] / "data" / "snapshots"
@@ -38,7 +38,7 @@ def test_all_programs_are_there():
 
 
 def test_stream_equals_plain_values(path):
-    Columns(ByteSource(io.BytesIO(path.read_bytes())), {})  # does not raise Odd
+    decode_stream(ByteSource(io.BytesIO(path.read_bytes())))  # does not raise Odd
     for found, expected in zip(snapshot.load(path), torch_pickle.snapshots(value_of(path)), strict=True):
         assert_equal(found, expected)
 

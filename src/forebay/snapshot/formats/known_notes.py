@@ -10,7 +10,6 @@ from typing import Any
 
 from forebay._base.verdicts import Verdict
 from forebay.records.model import HEAP_NOTES
-from forebay.snapshot.formats.torch_values import is_of
 
 __all__ = [
     "VERDICT",
@@ -38,7 +37,7 @@ def known_settings(value: Any) -> dict[str, Any]:
     """Return the allocator settings, and the heap notes, that have the right types."""
     if not isinstance(value, Mapping):
         return {}
-    found = {key: value[key] for key, kind in _SETTINGS.items() if is_of(value.get(key), kind)}
+    found = {key: value[key] for key, kind in _SETTINGS.items() if _is_of(value.get(key), kind)}
     for name, kinds in (("roundup_power2_divisions", {int}), ("heaps", {int, bool})):
         if not all(type(key) is str and type(number) in kinds for key, number in found.get(name, {}).items()):
             del found[name]
@@ -96,6 +95,11 @@ def verdict_of(notes: Mapping[str, Any]) -> tuple[Verdict, str, str] | None:
     if not all(isinstance(each, str) and len(each) <= _MAX_TEXT for each in texts) or texts[0] not in [*Verdict]:
         return None
     return Verdict(str(texts[0])), str(texts[1]), str(texts[2])
+
+
+def _is_of(value: Any, kind: type) -> bool:
+    """Return True for a value of a type, or an int for a type that PyTorch may write as one."""
+    return type(value) is kind or (type(value) is int and kind in (float, bool))
 
 
 def _is_id(value: Any) -> bool:

@@ -1,140 +1,146 @@
-"""Columns of a PyTorch snapshot from the streaming reader: its tables in the form of `Snapshot`, for each device."""
+"""Third pass over a PyTorch snapshot: the checked values of a device become the tables of a `Snapshot`.
+
+Values that versions before 2.10 do not record are reconstructed here. See Note [Snapshots are read in three passes].
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from array import array
+from collections.abc import Hashable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.records.model import ENTRY, FRAME, STACK
-from forebay.snapshot.formats._history_reader import HistoryReader, Odd, Rows, StackRow, TooLarge
-from forebay.snapshot.formats.budget import BadSnapshot, Budget
-from forebay.snapshot.formats.byte_source import ByteSource
+from forebay.records.model import BLOCK, ENTRY, FRAME, HEAP_NOTES, SEGMENT, STACK, Snapshot
+from forebay.snapshot.formats.budget import Budget
+from forebay.snapshot.formats.native import check
+from forebay.snapshot.formats.torch_addresses import pools_by_address, rebase
+from forebay.snapshot.formats.torch_checked import (
+    NODE_COST,
+    Blocks,
+    Device,
+    Entries,
+    Segments,
+    StackLists,
+    StreamEntries,
+)
+from forebay.snapshot.formats.torch_decode import HAS_POOL, Tables
 
-__all__ = ["Columns", "Odd"]
+__all__ = ["snapshot_of"]
 
-_WINDOW, _MAX_WINDOW = 1 << 20, 64 << 20
-_HAS_POOL = 1 << 16
+_Table = NDArray[np.void]
+_Stacks = tuple[_Table, _Table, tuple[str, ...]]  # stacks, frames, strings
 
 
-class Columns:
-    """Result of the streaming reader of a file.
+def snapshot_of(device: Device) -> Snapshot:
+    """Return the snapshot of a device.
 
-    Parameters
-    ----------
-    source : ByteSource
-        The file, at its beginning.
-    actions : Mapping of str to int
-        The numbers of the actions.
-
-    Raises
-    ------
-    Odd
-        If the file is not a history as PyTorch writes it. It may be another pickle, or damaged.
-    BadSnapshot
-        If it would take too much memory.
+    `capacity` is 0, as PyTorch does not record it. The notes hold the settings and the ids of the private pools.
+    Addresses from 2^62 are relative to the note "address_base". Raises BadSnapshot if the snapshot is inconsistent, and
+    Odd if a text is not UTF-8.
     """
-
-    def __init__(self, source: ByteSource, actions: Mapping[str, int]) -> None:
-        reader = HistoryReader(int.from_bytes(os.urandom(8), "little"), dict(actions))
-        try:
-            self.truncated: bool = not _execute(reader, source)
-            if self.truncated and not reader.salvage():
-                raise Odd
-            self.value: Any = reader.value()  # with Rows and StackRow
-        except TooLarge as error:
-            raise BadSnapshot(f"invalid pickle: {error}") from None
-        self.budget: Budget = source.budget()
-        self._entries = np.frombuffer(memoryview(reader), ENTRY)
-        self._pools = _pairs(reader.pairs())
-        self._notes = _pairs(reader.notes())
-        nodes = np.concatenate([np.zeros((1, 2), np.uint64), _pairs(reader.nodes())]).astype(np.intp)
-        self._parents, self._frame_of = np.ascontiguousarray(nodes.T)
-        self._number = np.zeros(len(nodes), np.uint32)  # for `compact`: the new rows of one device's stacks
-        self._frames = _pairs(reader.frames())
-        self._text = reader.text
-
-    @staticmethod
-    def has(history: Any) -> bool:
-        """Return True for the value that stands for a history."""
-        return isinstance(history, Rows)
-
-    def number(self, frames: Any) -> int:
-        """Return the row of a list of frames in the stack tree."""
-        if isinstance(frames, StackRow):
-            return int(frames)
-        if frames in ([], ()):
-            return 0
-        raise Odd
-
-    def entries(
-        self, rows: Any, pool_number: Callable[[tuple[int, int]], int], label_number: Callable[[tuple[str, str]], int]
-    ) -> tuple[NDArray[np.void], bool]:
-        """Return the history of a device, and whether it states the pools. Entries of unknown actions are dropped."""
-        found = self._entries[rows.start : rows.stop]
-        has_pools = bool(len(found)) and bool(found["action"][0] & _HAS_POOL)
-        found["action"] &= _HAS_POOL - 1
-        if not found["action"].all():
-            found = found[found["action"] != 0]
-        pools = {row: pool_number((first, second)) for row, (first, second) in _used(found["home"], self._pools)}
-        found["home"] = _renumbered(found["home"], pools, len(self._pools))
-        labels = {row: label_number(self._label(pair)) for row, pair in _used(found["note"], self._notes)}
-        found["note"] = _renumbered(found["note"], labels, len(self._notes))
-        return found, has_pools
-
-    def _label(self, pair: tuple[int, int]) -> tuple[str, str]:
-        context, metadata = (self._text(row - 1) if row else "" for row in pair)
-        return context, metadata
-
-    def compact(self, *tables: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.void], tuple[str, ...]]:
-        """Return the stacks, frames and strings that the tables of one device use; renumbers their stacks."""
-        is_used = np.zeros(len(self._parents), bool)
-        is_used[0] = True
-        for table in tables:
-            is_used[table["stack"]] = True
-        rows = np.flatnonzero(is_used)
-        while len(rows):
-            rows = np.unique(self._parents[rows])
-            rows = rows[~is_used[rows]]
-            is_used[rows] = True
-        used = np.flatnonzero(is_used)
-        self._number[used] = np.arange(len(used), dtype=np.uint32)  # only these: there may be 1,000 devices
-        for table in tables:
-            table["stack"] = self._number[table["stack"]]
-        stacks = np.zeros(len(used), STACK)
-        stacks["parent"] = self._number[self._parents[used]]
-        kept, stacks["frame"][1:] = _by_appearance(self._frame_of[used][1:])
-        places = self._frames[kept] if len(kept) else np.zeros((0, 2), np.uint64)
-        words = np.stack([places[:, 0] >> np.uint64(32), places[:, 0] & np.uint64(0xFFFFFFFF)], 1).reshape(-1)
-        texts, numbers = _by_appearance(words.astype(np.intp))
-        frames = np.zeros(len(kept), FRAME)
-        frames["file"], frames["name"], frames["line"] = numbers[::2], numbers[1::2], places[:, 1]
-        return stacks, frames, tuple(map(self._text, texts.tolist()))
+    pools, labels = _Pools(), _Numbers[tuple[str, str]]([("", "")])
+    segments, blocks = _segments(device.segments, pools), _blocks(device.blocks, device.segments)
+    order = np.argsort(segments["address"], kind="stable")
+    sorted_row = np.empty(len(order), np.int64)
+    sorted_row[order] = np.arange(len(order))
+    blocks["segment"] = sorted_row[device.blocks.segments]
+    segments, blocks = segments[order], blocks[np.argsort(blocks["address"], kind="stable")]
+    if isinstance(device.entries, Entries):
+        entries, has_pools = _entries(device.entries, pools, labels), device.entries.state_pools
+    else:
+        entries, has_pools = _stream_entries(device.entries, pools, labels)
+    if not has_pools and pools.ids:  # older versions record the pool only for segments
+        entries["home"] = pools_by_address(entries, segments)
+    base = rebase(segments, blocks, entries)
+    if isinstance(device.stacks, StackLists):
+        stacks, frames, strings = _built_stacks(device.stacks, device.budget, segments, blocks, entries)
+    else:
+        stacks, frames, strings = _used_stacks(device.stacks, segments, blocks, entries)
+    snapshot = Snapshot(
+        device=device.name,
+        capacity=0,
+        taken_at_ns=int(entries["time_ns"].max(initial=0)),
+        segments=segments,
+        blocks=blocks,
+        trace=entries,
+        stacks=stacks,
+        frames=frames,
+        strings=strings,
+        notes=MappingProxyType(_notes(device, base, pools.ids, has_pools=has_pools)),
+        labels=tuple(labels.numbers)[1:],
+    )
+    check(snapshot)
+    return snapshot
 
 
-def _execute(reader: HistoryReader, source: ByteSource) -> bool:
-    """Read the whole pickle. Returns False if it is truncated."""
-    rest, window = b"", _WINDOW
-    while not reader.done:
-        fresh = source.read(window)
-        data = rest + fresh if rest else fresh
-        done = reader.read(data, source.beyond, source.budget().left)
-        if reader.done:
-            break
-        if len(fresh) < window:
-            return False
-        rest = data[done:]
-        window = _WINDOW if done else 2 * window  # a text that is longer than the window
-        if window > _MAX_WINDOW:
-            raise Odd
-    return True
+def _notes(device: Device, base: int, pools: list[tuple[int, int]], *, has_pools: bool) -> dict[str, Any]:
+    notes: dict[str, Any] = {"from": "PyTorch"} | ({"address_base": hex(base)} if base else {})
+    if settings := device.settings:
+        notes["allocator_settings"] = {key: value for key, value in settings.items() if key not in HEAP_NOTES}
+        notes |= {key: settings[key] for key in HEAP_NOTES if key in settings}
+    if pools:
+        notes["pools"] = {str(number): list(pool) for number, pool in enumerate(pools, 1)}
+    if has_pools:
+        notes["order"] = "arrival"  # PyTorch 2.10+: the oldest segment wins among equal free blocks
+    return notes | ({"truncated": device.truncated} if device.truncated else {})
 
 
-def _pairs(content: bytes) -> NDArray[np.uint64]:
-    return np.frombuffer(content, np.uint64).reshape(-1, 2)
+def _segments(values: Segments, pools: _Pools) -> _Table:
+    rows = np.zeros(len(values.addresses), SEGMENT)
+    rows["address"], rows["nbytes"], rows["queue"] = values.addresses, values.sizes, values.streams
+    rows["stack"], rows["small"], rows["growing"] = values.stacks, values.small, values.expandable
+    rows["home"] = pools.column(values.pools)
+    return rows
+
+
+def _blocks(values: Blocks, segments: Segments) -> _Table:
+    rows = np.zeros(len(values.sizes), BLOCK)
+    rows["nbytes"], rows["requested"] = values.sizes, values.requested
+    rows["stack"], rows["state"] = values.stacks, values.states
+    rows["address"] = _following(values, segments.addresses) if values.addresses is None else values.addresses
+    return rows
+
+
+def _following(values: Blocks, starts: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return addresses by which each block follows the previous one of its segment."""
+    ends = np.cumsum(values.sizes, dtype=np.uint64)
+    first = np.searchsorted(values.segments, values.segments)  # the first block of the same segment
+    begins = ends - values.sizes
+    addresses: NDArray[np.uint64] = starts[values.segments] + begins - begins[first]
+    return addresses
+
+
+def _entries(values: Entries, pools: _Pools, labels: _Numbers[tuple[str, str]]) -> _Table:
+    rows = np.zeros(len(values.actions), ENTRY)
+    rows["action"], rows["stack"] = values.actions, values.stacks
+    rows["address"], rows["nbytes"], rows["queue"] = values.addresses, values.sizes, values.streams
+    rows["time_ns"] = values.times * np.uint64(1000)
+    if values.pools is not None:
+        rows["home"] = pools.column(values.pools)
+    if values.labels is not None:
+        rows["note"] = [labels.number(label) for label in zip(*values.labels, strict=True)]
+    return rows
+
+
+def _stream_entries(values: StreamEntries, pools: _Pools, labels: _Numbers[tuple[str, str]]) -> tuple[_Table, bool]:
+    """Return the entries, renumbered for one device, and whether they state their pools. Drops unknown actions."""
+    found, tables = values.rows, values.tables
+    has_pools = bool(len(found)) and bool(found["action"][0] & HAS_POOL)
+    found["action"] &= HAS_POOL - 1
+    if not found["action"].all():
+        found = found[found["action"] != 0]
+    homes = {row: pools.number((first, second)) for row, (first, second) in _used(found["home"], tables.pools)}
+    found["home"] = _renumbered(found["home"], homes, len(tables.pools))
+    notes = {row: labels.number(_label(tables, *pair)) for row, pair in _used(found["note"], tables.notes)}
+    found["note"] = _renumbered(found["note"], notes, len(tables.notes))
+    return found, has_pools
+
+
+def _label(tables: Tables, context: int, metadata: int) -> tuple[str, str]:
+    return tables.text(context - 1) if context else "", tables.text(metadata - 1) if metadata else ""
 
 
 def _used(column: NDArray[Any], pairs: NDArray[np.uint64]) -> list[tuple[int, tuple[int, int]]]:
@@ -151,6 +157,53 @@ def _renumbered(column: NDArray[Any], numbers: Mapping[int, int], count: int) ->
     return found
 
 
+def _built_stacks(lists: StackLists, budget: Budget, *tables: _Table) -> _Stacks:
+    """Build the stack tree of lists of frames; makes the stacks of the tables, which are lists, rows of the tree."""
+    nodes: dict[tuple[int, int], int] = {}
+    row_of_list = array("I")
+    for frames in lists:
+        row = 0
+        for frame in frames:
+            if (found := nodes.get((row, frame))) is None:
+                budget.charge(NODE_COST)
+                found = nodes[row, frame] = len(nodes) + 1
+            row = found
+        row_of_list.append(row)
+    rows = np.frombuffer(row_of_list, np.uint32)
+    for table in tables:
+        table["stack"] = rows[table["stack"]]
+    strings = _Numbers[str]()
+    places = [(strings.number(file), strings.number(name), line) for file, name, line in lists.frames]
+    return np.array([(0, 0), *nodes], STACK), np.array(places, FRAME), tuple(strings.numbers)
+
+
+def _used_stacks(tree: Tables, *tables: _Table) -> _Stacks:
+    """Return the stacks, frames and strings that the tables of one device use; renumbers their stacks."""
+    is_used = np.zeros(len(tree.parents), bool)
+    is_used[0] = True
+    for table in tables:
+        is_used[table["stack"]] = True
+    rows = np.flatnonzero(is_used)
+    while len(rows):
+        rows = np.unique(tree.parents[rows])
+        rows = rows[~is_used[rows]]
+        is_used[rows] = True
+    used = np.flatnonzero(is_used)
+    number = np.empty(len(is_used), np.uint32)  # not zeroed, as there may be 1,000 devices that use few of the rows
+    number[used] = np.arange(len(used), dtype=np.uint32)
+    for table in tables:
+        table["stack"] = number[table["stack"]]
+    stacks = np.zeros(len(used), STACK)
+    stacks["parent"] = number[tree.parents[used]]
+    kept, stacks["frame"][1:] = _by_appearance(tree.frame_of[used][1:])
+    places = tree.frames[kept] if len(kept) else np.zeros((0, 2), np.uint64)
+    words = np.stack([places[:, 0] >> np.uint64(32), places[:, 0] & np.uint64(0xFFFFFFFF)], 1).reshape(-1)
+    texts, numbers = _by_appearance(words.astype(np.intp))
+    frames = np.zeros(len(kept), FRAME)
+    frames["file"], frames["name"], frames["line"] = numbers[::2], numbers[1::2], places[:, 1]
+    return stacks, frames, tuple(map(tree.text, texts.tolist()))
+
+
 def _by_appearance(values: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the distinct values in the order of their first appearance, and the number of each value among them."""
     distinct, first, inverse = np.unique(values, return_index=True, return_inverse=True)
@@ -158,3 +211,38 @@ def _by_appearance(values: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[
     rank = np.empty(len(order), np.intp)
     rank[order] = np.arange(len(order))
     return distinct[order], rank[inverse]
+
+
+_Value = TypeVar("_Value", bound=Hashable)
+
+
+class _Numbers(Generic[_Value]):
+    """Consecutive numbers for distinct values, from 0."""
+
+    def __init__(self, first: Iterable[_Value] = ()) -> None:
+        self.numbers: dict[_Value, int] = {value: number for number, value in enumerate(first)}
+
+    def number(self, value: _Value) -> int:
+        return self.numbers.setdefault(value, len(self.numbers))
+
+
+class _Pools:
+    """Consecutive numbers for the ids of private pools, from 1; the id (0, 0) has the number 0."""
+
+    def __init__(self) -> None:
+        self.ids: list[tuple[int, int]] = []
+        self._numbers: dict[bytes, int] = {bytes(16): 0}  # by bytes, as numbers with equal hashes could be chosen
+
+    def column(self, ids: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        """Return the number of each id."""
+        numbers = np.zeros(len(ids), np.uint32)
+        private = np.flatnonzero(ids.any(axis=1))
+        numbers[private] = [self.number((first, second)) for first, second in ids[private].tolist()]
+        return numbers
+
+    def number(self, pool: tuple[int, int]) -> int:
+        """Return the number of one id, whose parts have at most 64 bits."""
+        key = pool[0].to_bytes(8, "little") + pool[1].to_bytes(8, "little")
+        if (number := self._numbers.setdefault(key, len(self._numbers))) > len(self.ids):
+            self.ids.append(pool)
+        return number

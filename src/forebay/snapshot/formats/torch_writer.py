@@ -22,7 +22,7 @@ from forebay.snapshot.formats.byte_source import Progress
 from forebay.snapshot.formats.known_notes import all_settings, pool_ids
 from forebay.snapshot.formats.native import check
 from forebay.snapshot.formats.torch_addresses import pools_by_address, with_base
-from forebay.snapshot.formats.torch_pickle import PINNED
+from forebay.snapshot.formats.torch_schema import PINNED
 
 __all__ = ["write"]
 
