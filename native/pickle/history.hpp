@@ -307,7 +307,7 @@ class HistoryReader : public ValueStack {
     entry.address = fields.value[entry.action == oom_ ? kKeyFree : kKeyAddress];
     if (fields.has(kKeyPool)) {
       entry.action |= kHasPool;
-      entry.home = static_cast<uint32_t>(fields.value[kKeyPool]) + 1;  // of the pairs, from 1
+      entry.pool = static_cast<uint32_t>(fields.value[kKeyPool]) + 1;  // of the pairs, from 1
     }
     if (fields.has(kKeyContext) || fields.has(kKeyUser)) {
       const uint64_t context = fields.has(kKeyContext) ? fields.value[kKeyContext] + 1 : 0;

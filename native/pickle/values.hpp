@@ -38,7 +38,7 @@ struct HistoryValue {
 
 struct HistoryEntry {  // a row of snapshot.model.ENTRY
   uint64_t time_ns, address, nbytes, queue;
-  uint32_t stack, action, home, note;
+  uint32_t stack, action, pool, note;
 };
 
 // The known keys of one dict, and their values.

@@ -274,7 +274,7 @@ export class Chart {
     const [start, end] = [history.start[row], history.end[row]];
     const freed = end < history.moments;
     const lifetime = start && freed ? duration(history.time[end] - history.time[start]) : start ? "not freed" : "older";
-    const place = `${history.streamName(history.queue[row])}, ${history.poolName(history.home[row])}`;
+    const place = `${history.streamName(history.queue[row])}, ${history.poolName(history.pool[row])}`;
     const frames = history.framesOf(stack);
     const lines = frames.slice(0, TIP_FRAMES).map(({ file, name, line }) => frameLine(`${sourceLine(file, line)} ${name}`));
     if (frames.length > TIP_FRAMES) lines.push(frameLine(`and ${frames.length - TIP_FRAMES} more`));

@@ -65,7 +65,7 @@ export class Details {
         ["freed", end < history.moments ? when(end) : "not in this history"],
         ["lifetime", start && end < history.moments ? duration(history.time[end] - history.time[start]) : "unknown"],
         ["stream", history.data.streams[history.queue[row]]],
-        ["pool", history.poolName(history.home[row])],
+        ["pool", history.poolName(history.pool[row])],
       ]),
       make("ol", { class: "stack", "aria-label": "Stack, innermost first" }, ...(frames.length ? frames : [make("li", {}, none)])),
     ];

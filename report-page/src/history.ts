@@ -27,7 +27,7 @@ export interface Segment {
   address: number;
   nbytes: number;
   queue: number;
-  home: number;
+  pool: number;
   growing: number; // 1: a run of mapped pages of an expandable segment
 }
 
@@ -44,7 +44,7 @@ export interface Oom {
 }
 
 const MAX_FRAMES = 500; // that are shown of a stack
-const SEGMENT = ["address", "nbytes", "queue", "home", "growing"] as const;
+const SEGMENT = ["address", "nbytes", "queue", "pool", "growing"] as const;
 
 export class History {
   readonly moments: number;
@@ -57,7 +57,7 @@ export class History {
   readonly addresses: Float64Array; // distinct, ascending
   readonly rank: Int32Array; // of the address among `addresses`
   readonly queue: Int32Array; // row of `data.streams`
-  readonly home: Int32Array;
+  readonly pool: Int32Array;
   readonly allocated: Float64Array; // at each moment
   readonly reserved: Float64Array;
   readonly peak: number;
@@ -88,7 +88,7 @@ export class History {
     this.addresses = columns.numbers("address.table");
     this.rank = columns.integers("address");
     this.queue = columns.integers("queue");
-    this.home = columns.integers("home");
+    this.pool = columns.integers("pool");
     this.stackParent = columns.integers("stack.parent");
     this.stackFrame = columns.integers("stack.frame");
     this.siteOfStack = columns.integers("stack.site");
@@ -160,8 +160,8 @@ export class History {
     return `stream ${this.data.streams[queue]}`;
   }
 
-  poolName(home: number): string {
-    return home ? `private pool ${home}` : "default pool";
+  poolName(pool: number): string {
+    return pool ? `private pool ${pool}` : "default pool";
   }
 
   private sumAllocations(): Float64Array {

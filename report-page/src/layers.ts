@@ -63,6 +63,6 @@ function grouping(history: History, color: Color): Grouping {
     case "stream":
       return { of: (row) => history.queue[row], name: (queue) => history.streamName(queue) };
     case "pool":
-      return { of: (row) => history.home[row], name: (home) => history.poolName(home) };
+      return { of: (row) => history.pool[row], name: (pool) => history.poolName(pool) };
   }
 }

@@ -18,28 +18,28 @@ export class Pools {
     const { card, body } = section("pools", "Pools and streams", "Memory of each private pool and stream at the chosen moment.");
     body.append(this.table.element);
     this.element = card;
-    const { home, segments: last, data } = history;
-    card.hidden = data.streams.length < 2 && !home.some((pool) => pool > 0) && !last.some((segment) => segment.home > 0);
+    const { pool, segments: last, data } = history;
+    card.hidden = data.streams.length < 2 && !pool.some((number) => number > 0) && !last.some((segment) => segment.pool > 0);
   }
 
   render({ moment }: State): void {
     const { history } = this;
-    const groups = new Map<string, { home: number; queue: number; reserved: number; live: number; blocks: number }>();
-    const group = (home: number, queue: number) => {
-      const key = `${home} ${queue}`;
+    const groups = new Map<string, { pool: number; queue: number; reserved: number; live: number; blocks: number }>();
+    const group = (pool: number, queue: number) => {
+      const key = `${pool} ${queue}`;
       let found = groups.get(key);
-      if (!found) groups.set(key, (found = { home, queue, reserved: 0, live: 0, blocks: 0 }));
+      if (!found) groups.set(key, (found = { pool, queue, reserved: 0, live: 0, blocks: 0 }));
       return found;
     };
-    for (const { home, queue, nbytes } of this.segments.at(moment)) group(home, queue).reserved += nbytes;
+    for (const { pool, queue, nbytes } of this.segments.at(moment)) group(pool, queue).reserved += nbytes;
     for (const row of history.liveAt(moment)) {
-      const found = group(history.home[row], history.queue[row]);
+      const found = group(history.pool[row], history.queue[row]);
       found.live += history.nbytes[row];
       found.blocks++;
     }
     this.table.show(
-      [...groups.values()].map(({ home, queue, reserved, live, blocks }): Cell[] => [
-        [home, history.poolName(home)],
+      [...groups.values()].map(({ pool, queue, reserved, live, blocks }): Cell[] => [
+        [pool, history.poolName(pool)],
         [queue, history.data.streams[queue]],
         [reserved, bytes(reserved)],
         [live, bytes(live)],

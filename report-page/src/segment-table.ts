@@ -42,7 +42,7 @@ class Ranges {
     this.list = [...segments];
   }
 
-  undo({ address, nbytes, queue, home, growing, sign }: SegmentChange): void {
+  undo({ address, nbytes, queue, pool, growing, sign }: SegmentChange): void {
     const { list } = this;
     const end = address + nbytes;
     let first = this.firstEndingAfter(address);
@@ -56,7 +56,7 @@ class Ranges {
       if (otherEnd > end) remains.push({ ...other, address: end, nbytes: otherEnd - end });
     }
     if (sign < 0) {
-      remains.push({ address, nbytes, queue, home, growing });
+      remains.push({ address, nbytes, queue, pool, growing });
       remains.sort((a, b) => a.address - b.address);
     }
     list.splice(first, next - first, ...remains);
@@ -65,7 +65,7 @@ class Ranges {
     for (let i = Math.min(list.length - 1, first + remains.length); i >= first; i--) {
       const [before, after] = [list[i - 1], list[i]];
       if (!before.growing || !after.growing || before.address + before.nbytes !== after.address) continue;
-      if (before.queue !== after.queue || before.home !== after.home) continue;
+      if (before.queue !== after.queue || before.pool !== after.pool) continue;
       list.splice(i - 1, 2, { ...before, nbytes: before.nbytes + after.nbytes });
     }
   }

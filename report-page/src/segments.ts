@@ -163,7 +163,7 @@ export class Segments {
     const { history } = this;
     const { segment, rows } = found.drawn;
     const kind = segment.growing ? "expandable segment" : "segment";
-    const place = `${history.streamName(segment.queue)}, ${history.poolName(segment.home)}`;
+    const place = `${history.streamName(segment.queue)}, ${history.poolName(segment.pool)}`;
     const lines = [
       make("strong", {}, `${kind} ${hex(segment.address)}`),
       make("div", {}, `${bytes(segment.nbytes)}, ${place}, ${plural(rows.length, "block")}`),

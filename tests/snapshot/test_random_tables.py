@@ -32,7 +32,7 @@ def random_tables(seed: int) -> Snapshot:
     trace["address"] = base + rng.integers(40, size=entries) * choice(1, 512, MIB, 2 * MIB)
     trace["nbytes"] = rng.choice([0, 1, 511, 512, MIB, 2 * MIB, 20 * MIB, huge], entries)
     trace["address"][trace["action"] == Action.OOM] = choice(0, MIB, (1 << 64) - 1)
-    for name in ("queue", "home", "stack"):
+    for name in ("queue", "pool", "stack"):
         trace[name] = rng.integers(3, size=entries)
     segments, blocks, end = [], [], base
     for number in range(rng.integers(4)):

@@ -117,7 +117,7 @@ class HeapsUnderTest:
     def layout(self) -> HeapLayout:
         segments, blocks, *_ = self.allocator.tables(trace=False)
         heaps = np.frombuffer(segments, SEGMENT)
-        pool_ids = {(heap["home"].item(), heap["small"].item() == 1) for heap in heaps}
+        pool_ids = {(heap["pool"].item(), heap["small"].item() == 1) for heap in heaps}
         pieces = (self.allocator.evictable(small, pool_id, parts=True) for pool_id, small in pool_ids)
         ages = {address: age for cached in pieces for address, _, _, age, *_ in cached}
         rows: list[list[Row]] = [[] for _ in heaps]

@@ -65,7 +65,7 @@ SEGMENT = np.dtype(
         ("queue", "u8"),
         ("stack", "u4"),
         ("small", "u4"),
-        ("home", "u4"),  # private pool id; 0: the default pool
+        ("pool", "u4"),  # private pool id; 0: the default pool
         ("growing", "u4"),  # 1: a run of mapped pages of an expandable segment
     ]
 )
@@ -80,7 +80,7 @@ ENTRY = np.dtype(
         ("queue", "u8"),
         ("stack", "u4"),
         ("action", "u4"),
-        ("home", "u4"),  # private pool id; 0: the default pool
+        ("pool", "u4"),  # private pool id; 0: the default pool
         ("note", "u4"),  # row of `labels` that annotates the entry, from 1; 0: none
     ]
 )

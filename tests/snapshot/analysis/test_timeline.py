@@ -55,10 +55,10 @@ def test_allocations_carry_address_stream_and_pool(steps: list[tuple[int, int]],
             block = next(block for block in snapshot.blocks if block["address"] == held.address[row])
             entry = snapshot.segments[block["segment"]]
             assert entry["address"] <= held.address[row] < entry["address"] + entry["nbytes"]
-            assert (held.queue[row], held.home[row]) == (entry["queue"], entry["home"])
+            assert (held.queue[row], held.pool[row]) == (entry["queue"], entry["pool"])
             continue
-        expected = (entry["address"], entry["queue"], entry["home"])
-        assert (held.address[row], held.queue[row], held.home[row]) == expected
+        expected = (entry["address"], entry["queue"], entry["pool"])
+        assert (held.address[row], held.queue[row], held.pool[row]) == expected
 
 
 def test_free_ends_previous_allocation_at_address() -> None:

@@ -63,7 +63,7 @@ def test_settings_of_megabytes_are_ignored():
 
 def test_number_of_a_pool_takes_no_table_of_that_size(tmp_path):
     snapshot = training(steps=3)
-    snapshot.trace["home"][:] = (1 << 32) - 1
+    snapshot.trace["pool"][:] = (1 << 32) - 1
     torch_writer.write([snapshot], tmp_path / "torch.pickle")
     value = pickle.loads((tmp_path / "torch.pickle").read_bytes())
     assert value["device_traces"][0][0]["pool_id"] == (0, (1 << 32) - 1)

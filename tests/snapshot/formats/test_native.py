@@ -77,7 +77,7 @@ def test_round_trip_of_annotations_and_pools(path):
     scene = Scene()
     scene.allocate(512)
     snapshot = scene.snapshot(labels=(("compiling f", ""), ("", "step 3\udc80")))
-    snapshot.trace["note"], snapshot.trace["home"], snapshot.segments["home"] = [1, 2], 7, 7
+    snapshot.trace["note"], snapshot.trace["pool"], snapshot.segments["pool"] = [1, 2], 7, 7
     native.write(snapshot, path)
     assert_same(native.read(path), snapshot)
 
@@ -91,7 +91,7 @@ def test_version_1_file_is_read(path):
     ]  # fmt: skip
     assert old.blocks["state"].tolist() == [State.LIVE, State.FREE, State.FREE]
     assert [frame.name for frame in old.stack(int(old.trace["stack"][1]))] == ["weights", "main"]
-    for column in (old.segments["home"], old.segments["growing"], old.trace["home"], old.trace["note"]):
+    for column in (old.segments["pool"], old.segments["growing"], old.trace["pool"], old.trace["note"]):
         assert not column.any()
     assert (old.stats, old.notes, old.labels) == ({"num_ooms": 1}, {"program": "train.py"}, ())
     native.write(old, path)

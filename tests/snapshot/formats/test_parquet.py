@@ -25,7 +25,7 @@ def test_columns_equal_the_history(history, tmp_path):
     parquet.write([history], tmp_path / "file.parquet", progress=lambda done, total: calls.append((done, total)))
     table = pq.read_table(tmp_path / "file.parquet")
     assert calls == [(20_000, 20_000)]
-    for name, column in {"address": "address", "bytes": "nbytes", "stream": "queue", "pool": "home"}.items():
+    for name, column in {"address": "address", "bytes": "nbytes", "stream": "queue", "pool": "pool"}.items():
         assert np.array_equal(table[name].to_numpy(), history.trace[column])
     assert table["action"].to_pylist() == [Action(action).name.lower() for action in history.trace["action"].tolist()]
     for row in range(0, 20_000, 2_500):

@@ -69,7 +69,7 @@ def test_missing_values_of_older_versions_are_reconstructed():
     found = read(value)
     assert found.blocks["address"].tolist() == [1 << 32, (1 << 32) + 512]
     assert found.trace["time_ns"].tolist() == [0, 0]
-    assert found.trace["home"].tolist() == [1, 1]  # its segment is in a private pool
+    assert found.trace["pool"].tolist() == [1, 1]  # its segment is in a private pool
     assert "order" not in found.notes
 
 

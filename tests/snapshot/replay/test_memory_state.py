@@ -90,7 +90,7 @@ def test_free_bytes_beside_a_block_are_fragmented_and_those_of_a_free_segment_ar
     small = gpu.allocate(25 * MIB, 0)
     state = memory_state(snapshot_of(gpu))
     assert (state.requested, state.fragmented, state.releasable) == (25 * MIB, 5 * MIB, 40 * MIB)
-    assert (state.largest_free(), state.largest_free(queue=7), state.largest_free(home=0)) == (40 * MIB, 0, 40 * MIB)
+    assert (state.largest_free(), state.largest_free(queue=7), state.largest_free(pool=0)) == (40 * MIB, 0, 40 * MIB)
     gpu.free(small)
 
 

@@ -31,7 +31,7 @@ def test_small_block_in_a_large_segment_pins_it():
     held = [leave_small_block(gpu, 60 * MIB), leave_small_block(gpu, 40 * MIB, 3), keep_large_block(gpu)]
     first, second = pins_of(gpu)
     assert first.label.endswith(" leave_small_block")
-    assert (first.queue, first.home, first.units, first.blocks) == (0, 0, 1, 1)
+    assert (first.queue, first.pool, first.units, first.blocks) == (0, 0, 1, 1)
     assert (first.free_bytes, first.held_bytes) == (58 * MIB, 2 * MIB)
     assert (second.queue, second.free_bytes) == (3, 38 * MIB)
     assert len(held) == 3
@@ -43,7 +43,7 @@ def test_private_pools_are_kept_apart():
     held = [leave_small_block(gpu, 60 * MIB)]
     with gpu.use_pool(gpu.new_pool()):
         held.append(leave_small_block(gpu, 60 * MIB))
-    assert sorted(pins.home for pins in pins_of(gpu)) == [0, 1]
+    assert sorted(pins.pool for pins in pins_of(gpu)) == [0, 1]
     assert len(held) == 2
 
 

@@ -51,7 +51,7 @@ def pools_and_streams():
     last = snapshot.segments["address"][-1]
     for rows in (snapshot.segments, snapshot.trace):
         inside = (rows["address"] >= last) & (rows["nbytes"] > 0)
-        rows["home"][inside], rows["queue"][inside] = 3, 7
+        rows["pool"][inside], rows["queue"][inside] = 3, 7
     return snapshot
 
 

@@ -47,4 +47,4 @@ def _pool_of(storage: Storage) -> PoolId:
     allocator, address = storage.opened.allocator, storage.address
     segments = np.frombuffer(allocator.tables(trace=False)[0], SEGMENT)
     containing = segments[(segments["address"] <= address) & (address < segments["address"] + segments["nbytes"])]
-    return allocator.private.id_of(int(containing["home"][0])) if len(containing) else DEFAULT_POOL
+    return allocator.private.id_of(int(containing["pool"][0])) if len(containing) else DEFAULT_POOL

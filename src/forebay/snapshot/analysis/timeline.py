@@ -30,7 +30,7 @@ class Allocations:
     stack: NDArray[np.int64]  #: rows of `Snapshot.stacks`, or `NEVER_SEEN`
     address: NDArray[np.uint64]  #: addresses of the blocks
     queue: NDArray[np.uint64]  #: streams that the blocks were allocated on
-    home: NDArray[np.int64]  #: ids of the private pools of the blocks; 0 is the default pool
+    pool: NDArray[np.int64]  #: ids of the private pools of the blocks; 0 is the default pool
 
     def live_at(self, moment: int) -> NDArray[np.intp]:
         """Return the ascending row indices of the allocations that are live at a moment.
@@ -162,7 +162,7 @@ def _match_allocations(snapshot: Snapshot) -> Allocations:
         ),
         address=np.concatenate([trace["address"][seen], older["address"]]),
         queue=np.concatenate([trace["queue"][seen], segments["queue"]]),
-        home=np.concatenate([trace["home"][seen], segments["home"]]).astype(np.int64),
+        pool=np.concatenate([trace["pool"][seen], segments["pool"]]).astype(np.int64),
     )
 
 

@@ -30,7 +30,7 @@ class Rows:
 class HistoryReader:
     """The history of one file. As a buffer, it is the rows of dtype `ENTRY` that were read so far.
 
-    The action of an entry has bit 16 if the file states its pool; 0 is an action without a number in `actions`. `home`
+    The action of an entry has bit 16 if the file states its pool; 0 is an action without a number in `actions`. `pool`
     is a row of `pairs` and `note` one of `notes`, both from 1.
     """
 

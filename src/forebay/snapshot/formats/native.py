@@ -35,7 +35,8 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in total
 
 _FORMAT = "forebay-snapshot"
 _TABLES = {"segments": SEGMENT, "blocks": BLOCK, "trace": ENTRY, "stacks": STACK, "frames": FRAME}
-_SINCE = {"segments/home": 2, "segments/growing": 2, "trace/home": 2, "trace/note": 2}  # first version with the column
+_SINCE = {"segments/pool": 2, "segments/growing": 2, "trace/pool": 2, "trace/note": 2}  # first version with the column
+_MEMBERS = {"pool": "home"}  # names of columns in the file, where they are others
 _CHUNK = 1 << 22
 _TABLE_COST = 2  # bytes of memory per byte of a table: the table, and the copies that `check` makes
 _HEADER = re.compile(rb"\{'descr': '(<u[48])', 'fortran_order': False, 'shape': \((\d{1,18}),\), \} *\n")
@@ -169,9 +170,9 @@ def check(snapshot: Snapshot) -> None:
     for name, table in (("segments", s.segments), ("blocks", s.blocks)):
         ends = table["address"] + table["nbytes"]
         _require(bool((ends[:-1] <= table["address"][1:]).all()), f"the {name} overlap or are not sorted by address")
-    home = s.segments[s.blocks["segment"]]
-    inside = (s.blocks["address"] >= home["address"]) & (
-        s.blocks["address"] + s.blocks["nbytes"] <= home["address"] + home["nbytes"]
+    around = s.segments[s.blocks["segment"]]
+    inside = (s.blocks["address"] >= around["address"]) & (
+        s.blocks["address"] + s.blocks["nbytes"] <= around["address"] + around["nbytes"]
     )
     _require(bool(inside.all()), "a block lies outside its segment")
 
@@ -185,7 +186,7 @@ def _columns(version: int = VERSION) -> Iterator[tuple[str, str, str, np.dtype[A
     for table, dtype in _TABLES.items():
         for column in dtype.names or ():
             if _SINCE.get(f"{table}/{column}", 1) <= version:
-                yield f"{table}/{column}.npy", table, column, dtype[column].newbyteorder("<")
+                yield f"{table}/{_MEMBERS.get(column, column)}.npy", table, column, dtype[column].newbyteorder("<")
 
 
 def _manifest_of(snapshot: Snapshot) -> bytes:

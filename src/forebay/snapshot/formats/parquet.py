@@ -156,7 +156,7 @@ def _history(snapshot: Snapshot, rows: NDArray[np.void], begin: int) -> dict[str
         "action": _Words(rows["action"], ["", *(action.name.lower() for action in Action)]),
         **_common(snapshot, rows),
         "stream": rows["queue"],
-        "pool": rows["home"],
+        "pool": rows["pool"],
         "compile_context": _Words(rows["note"], contexts),
         "user_metadata": _Words(rows["note"], own),
     }
@@ -170,7 +170,7 @@ def _blocks(snapshot: Snapshot, rows: NDArray[np.void], _: int) -> dict[str, Any
         "segment": segments["address"],
         "state": _Words(rows["state"], [state.name.lower() for state in State]),
         "stream": segments["queue"],
-        "pool": segments["home"],
+        "pool": segments["pool"],
     }
 
 
@@ -178,7 +178,7 @@ def _segments(snapshot: Snapshot, rows: NDArray[np.void], _: int) -> dict[str, A
     return {
         **_common(snapshot, rows),
         "stream": rows["queue"],
-        "pool": rows["home"],
+        "pool": rows["pool"],
         "small": rows["small"] != 0,
         "expandable": rows["growing"] != 0,
     }

@@ -21,7 +21,7 @@ def pools_by_address(entries: NDArray[np.void], segments: NDArray[np.void]) -> N
         return np.zeros(len(entries), np.uint32)
     at = np.searchsorted(segments["address"], entries["address"], "right") - 1
     inside = (at >= 0) & (entries["address"] < (segments["address"] + segments["nbytes"])[at])
-    found: NDArray[np.uint32] = np.where(inside, segments["home"][at], 0)
+    found: NDArray[np.uint32] = np.where(inside, segments["pool"][at], 0)
     return found
 
 

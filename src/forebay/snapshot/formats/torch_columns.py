@@ -53,7 +53,7 @@ def snapshot_of(device: Device) -> Snapshot:
     else:
         entries, has_pools = _stream_entries(device.entries, pools, labels)
     if not has_pools and pools.ids:  # older versions record the pool only for segments
-        entries["home"] = pools_by_address(entries, segments)
+        entries["pool"] = pools_by_address(entries, segments)
     base = rebase(segments, blocks, entries)
     if isinstance(device.stacks, StackLists):
         stacks, frames, strings = _built_stacks(device.stacks, device.budget, segments, blocks, entries)
@@ -92,7 +92,7 @@ def _segments(values: Segments, pools: _Pools) -> _Table:
     rows = np.zeros(len(values.addresses), SEGMENT)
     rows["address"], rows["nbytes"], rows["queue"] = values.addresses, values.sizes, values.streams
     rows["stack"], rows["small"], rows["growing"] = values.stacks, values.small, values.expandable
-    rows["home"] = pools.column(values.pools)
+    rows["pool"] = pools.column(values.pools)
     return rows
 
 
@@ -119,7 +119,7 @@ def _entries(values: Entries, pools: _Pools, labels: _Numbers[tuple[str, str]]) 
     rows["address"], rows["nbytes"], rows["queue"] = values.addresses, values.sizes, values.streams
     rows["time_ns"] = values.times * np.uint64(1000)
     if values.pools is not None:
-        rows["home"] = pools.column(values.pools)
+        rows["pool"] = pools.column(values.pools)
     if values.labels is not None:
         rows["note"] = [labels.number(label) for label in zip(*values.labels, strict=True)]
     return rows
@@ -132,8 +132,8 @@ def _stream_entries(values: StreamEntries, pools: _Pools, labels: _Numbers[tuple
     found["action"] &= HAS_POOL - 1
     if not found["action"].all():
         found = found[found["action"] != 0]
-    homes = {row: pools.number((first, second)) for row, (first, second) in _used(found["home"], tables.pools)}
-    found["home"] = _renumbered(found["home"], homes, len(tables.pools))
+    numbers = {row: pools.number((first, second)) for row, (first, second) in _used(found["pool"], tables.pools)}
+    found["pool"] = _renumbered(found["pool"], numbers, len(tables.pools))
     notes = {row: labels.number(_label(tables, *pair)) for row, pair in _used(found["note"], tables.notes)}
     found["note"] = _renumbered(found["note"], notes, len(tables.notes))
     return found, has_pools

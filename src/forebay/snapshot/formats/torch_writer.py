@@ -145,7 +145,7 @@ class _Writer:
             self._write(b"}(" + key("device") + _number(index) + key("address") + _number(int(row["address"])))
             self._write(b"".join(key(name) + _number(int(column[at])) for name, column in sums.items()))
             self._write(key("stream") + _number(int(row["queue"])) + key("segment_type") + self._text(kind))
-            self._write(key("segment_pool_id") + _reference(int(shared.pools(row["home"]))))
+            self._write(key("segment_pool_id") + _reference(int(shared.pools(row["pool"]))))
             self._write(key("is_expandable") + self._value(bool(row["growing"])))
             self._write(key("frames") + _reference(int(shared.stacks[row["stack"]])) + key("blocks") + b"](")
             self._write(block_rows[begin : ends[at]].tobytes() + b"eu")
@@ -166,7 +166,7 @@ class _Writer:
                 key("frames"), b"j", shared.stacks[rows["stack"]],
             ]  # fmt: skip
             if with_pools:
-                parts += [key("pool_id"), b"j", shared.pools(rows["home"])]
+                parts += [key("pool_id"), b"j", shared.pools(rows["pool"])]
             if snapshot.labels:
                 for name, texts in zip(("compile_context", "user_metadata"), shared.labels.T, strict=True):
                     parts += [key(name), b"j", texts[rows["note"]]]
@@ -188,12 +188,12 @@ class _Shared:
     def __init__(self, memo: dict[Any, int], snapshot: Snapshot, write: Callable[[bytes], object]) -> None:
         self._memo = memo
         known = pool_ids(snapshot.notes)
-        self._homes = np.union1d(snapshot.segments["home"], snapshot.trace["home"])
-        self._pools = np.zeros(len(self._homes), "<u4")
-        for at, home in enumerate(self._homes.tolist()):
-            pool = known.get(home, (0, home))
+        self._used_pools = np.union1d(snapshot.segments["pool"], snapshot.trace["pool"])
+        self._places = np.zeros(len(self._used_pools), "<u4")
+        for at, number in enumerate(self._used_pools.tolist()):
+            pool = known.get(number, (0, number))
             write(self._once(("pool", pool), _number(pool[0]) + _number(pool[1]) + b"\x86"))
-            self._pools[at] = memo["pool", pool]
+            self._places[at] = memo["pool", pool]
         self.labels = np.zeros((len(snapshot.labels) + 1, 2), "<u4")
         for row, label in enumerate([("", ""), *snapshot.labels]):
             write(b"".join(_text(memo, text) for text in label))
@@ -228,9 +228,9 @@ class _Shared:
         file, name, line = snapshot.frames[row].tolist()
         return "frame", snapshot.strings[file], snapshot.strings[name], line
 
-    def pools(self, homes: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    def pools(self, used: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """Return the number of each pool's id."""
-        found: NDArray[np.uint32] = self._pools[np.searchsorted(self._homes, homes)]
+        found: NDArray[np.uint32] = self._places[np.searchsorted(self._used_pools, used)]
         return found
 
     def _frame(self, frame: tuple[str, str, str, int]) -> bytes:
@@ -307,7 +307,7 @@ def _sums(snapshot: Snapshot) -> dict[str, NDArray[np.uint64]]:
 def _has_pools(snapshot: Snapshot) -> bool:
     """Return True if the entries state their pools, which earlier versions of PyTorch did only for segments."""
     known = snapshot.notes.get("order") == "arrival"
-    return known or not np.array_equal(snapshot.trace["home"], pools_by_address(snapshot.trace, snapshot.segments))
+    return known or not np.array_equal(snapshot.trace["pool"], pools_by_address(snapshot.trace, snapshot.segments))
 
 
 def _settings(snapshots: Iterable[Snapshot]) -> dict[str, Any]:

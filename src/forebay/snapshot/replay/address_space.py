@@ -110,8 +110,8 @@ def _extend(spaces: list[Reservation], barriers: list[int], page: int) -> None:
 def _owners(final: NDArray[np.void], moves: NDArray[np.void], moves_small: list[bool]) -> list[Owner]:
     small = [*(final["small"] != 0).tolist(), *moves_small]
     queues = np.concatenate([final["queue"], moves["queue"]]).tolist()
-    pool_ids = np.concatenate([final["home"], moves["home"]]).tolist()
-    return list(zip(queues, small, pool_ids, strict=True))
+    pools = np.concatenate([final["pool"], moves["pool"]]).tolist()
+    return list(zip(queues, small, pools, strict=True))
 
 
 def _barriers(snapshot: Snapshot) -> list[int]:

@@ -168,7 +168,7 @@ class History:
         kept[self._empty_cache_rows()] = True
         code = np.where(deferred_completion, DEFERRED_FREE, action)
         rows = np.flatnonzero(kept)
-        return [rows, code[rows], *(trace[name][rows] for name in ("address", "nbytes", "queue", "home"))]
+        return [rows, code[rows], *(trace[name][rows] for name in ("address", "nbytes", "queue", "pool"))]
 
     def _empty_cache_rows(self) -> NDArray[np.intp]:
         """Return the last entry of each empty_cache(): releases that no request required."""

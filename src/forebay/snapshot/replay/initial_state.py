@@ -28,7 +28,7 @@ class LiveBlock(NamedTuple):
     nbytes: int
     requested: int
     queue: int
-    pool_id: int
+    pool: int
     extensible_until: int = 0  # the entry that frees it, if it may be larger than `nbytes` by up to MAX_SMALL_BYTES
 
 
@@ -73,15 +73,15 @@ def _segments(snapshot: Snapshot, recorded: RecordedSettings) -> list[tuple[int,
     touched = touched[trace["action"][touched] == Action.RELEASE]
     small_flags, released = recorded.are_small(touched), trace[touched]
     rows = [
-        *zip(*(unchanged[name].tolist() for name in ("address", "nbytes", "queue", "small", "home")), strict=True),
+        *zip(*(unchanged[name].tolist() for name in ("address", "nbytes", "queue", "small", "pool")), strict=True),
         *zip(
             *(released[name].tolist() for name in ("address", "nbytes", "queue")),
             small_flags,
-            released["home"].tolist(),
+            released["pool"].tolist(),
             strict=True,
         ),
     ]
-    return sorted((address, nbytes, queue, bool(small), pool_id) for address, nbytes, queue, small, pool_id in rows)
+    return sorted((address, nbytes, queue, bool(small), pool) for address, nbytes, queue, small, pool in rows)
 
 
 def _blocks(
@@ -101,7 +101,7 @@ def _blocks(
         (unchanged["nbytes"], recorded.rounded(freed_blocks["nbytes"])),
         (unchanged["requested"], freed_blocks["nbytes"]),
         (segments["queue"], freed_blocks["queue"]),
-        (segments["home"], freed_blocks["home"]),
+        (segments["pool"], freed_blocks["pool"]),
     )
     rows = sorted(LiveBlock(*row) for row in zip(*(np.concatenate(pair).tolist() for pair in columns), strict=True))
     kept: list[LiveBlock] = []

@@ -26,7 +26,7 @@ SEGMENT_USE = np.dtype(
         ("address", "u8"),
         ("nbytes", "i8"),
         ("queue", "u8"),
-        ("home", "i8"),  # private pool id; 0: the default pool
+        ("pool", "i8"),  # private pool id; 0: the default pool
         ("small", "?"),  # for blocks of at most 1 MiB, else for larger ones
         ("growing", "?"),  # a run of mapped pages of an expandable segment
         ("origin", "u8"),  # address from which units are counted
@@ -37,7 +37,7 @@ SEGMENT_USE = np.dtype(
         ("releasable", "i8"),  # free bytes that can return to the device: whole free units
     ]
 )
-_OWN = ("address", "nbytes", "queue", "home", "small", "growing", "origin", "unit")
+_OWN = ("address", "nbytes", "queue", "pool", "small", "growing", "origin", "unit")
 BLOCK_USE = np.dtype(
     [
         ("address", "u8"),
@@ -97,20 +97,20 @@ class MemoryState:
         """Free bytes that cannot return to the device, as blocks share their segment or page."""
         return self.free - self.releasable
 
-    def largest_free(self, queue: int | None = None, home: int | None = None, small: bool | None = None) -> int:
+    def largest_free(self, queue: int | None = None, pool: int | None = None, small: bool | None = None) -> int:
         """Return the bytes of the largest free block; 0 if there is none.
 
         Parameters
         ----------
         queue : int, optional
             Only of the segments of this stream.
-        home : int, optional
+        pool : int, optional
             Only of the segments of this private pool; 0 is the default pool.
         small : bool, optional
             Only of the segments for blocks of at most 1 MiB (True), or for larger ones (False).
         """
         rows = self.segments
-        for name, wanted in (("queue", queue), ("home", home), ("small", small)):
+        for name, wanted in (("queue", queue), ("pool", pool), ("small", small)):
             if wanted is not None:
                 rows = rows[rows[name] == wanted]
         return int(rows["largest_free"].max(initial=0))
@@ -156,8 +156,8 @@ def memory_state(snapshot: Snapshot, moment: int | None = None, *, timeline: Tim
     recorded = recorded_settings_of(rest)
     initial = reconstruct_initial_state(rest, recorded)
     segments = [
-        (address, nbytes, queue, home, small, False, address, nbytes)
-        for address, nbytes, queue, small, home in initial.segments
+        (address, nbytes, queue, pool, small, False, address, nbytes)
+        for address, nbytes, queue, small, pool in initial.segments
     ]
     segments += _pages(initial.spaces, recorded.large_segment)
     segments.sort()
@@ -182,9 +182,9 @@ def _pages(spaces: Reservations, large_page: int) -> list[tuple[int, int, int, i
     for address, nbytes in spaces.pages:  # both by address
         while space.end <= address:
             space = next(reservations)
-        queue, small, home = space.owner
+        queue, small, pool = space.owner
         unit = _SMALL_PAGE if small else large_page
-        rows.append((address, nbytes, queue, home, small, True, space.address, unit))
+        rows.append((address, nbytes, queue, pool, small, True, space.address, unit))
     return rows
 
 

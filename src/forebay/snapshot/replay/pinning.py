@@ -25,7 +25,7 @@ class Pins:
     #: Row of `Snapshot.stacks` of the largest of the blocks; `NEVER_SEEN` if it was allocated before the history.
     stack: int
     queue: int  #: stream of the segments
-    home: int  #: private pool of the segments; 0 is the default pool
+    pool: int  #: private pool of the segments; 0 is the default pool
     units: int  #: number of segments or pages
     free_bytes: int  #: free bytes in them
     held_bytes: int  #: bytes of the blocks in them, of all sites
@@ -75,17 +75,17 @@ def find_pins(snapshot: Snapshot, state: MemoryState) -> list[Pins]:
 
     groups: dict[tuple[int, int, int], list[int]] = {}
     for row in np.flatnonzero(mostly_free).tolist():
-        key = int(owner[row]), int(segment["queue"][row]), int(segment["home"][row])
+        key = int(owner[row]), int(segment["queue"][row]), int(segment["pool"][row])
         groups.setdefault(key, []).append(row)
     largest = _largest_blocks(state, block, index, site)
     found = [
         Pins(
-            label_of(sites.frames[number]), sites.frames[number], largest[rows[0], number], queue, home, len(rows),
+            label_of(sites.frames[number]), sites.frames[number], largest[rows[0], number], queue, pool, len(rows),
             int((size[rows] - used[rows]).sum()), int(used[rows].sum()), int(count[rows].sum()),
         )
-        for (number, queue, home), rows in groups.items()
+        for (number, queue, pool), rows in groups.items()
     ]  # fmt: skip
-    return sorted(found, key=lambda pins: (-pins.free_bytes, pins.label, pins.queue, pins.home))
+    return sorted(found, key=lambda pins: (-pins.free_bytes, pins.label, pins.queue, pins.pool))
 
 
 def _parts(state: MemoryState) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

@@ -27,7 +27,7 @@ def recorded_settings_of(snapshot: Snapshot) -> RecordedSettings:
 
     Raises Unsupported if it has too many private pools.
     """
-    pools = len(np.union1d(snapshot.segments["home"], snapshot.trace["home"]))
+    pools = len(np.union1d(snapshot.segments["pool"], snapshot.trace["pool"]))
     if pools > _MAX_POOLS:
         raise Unsupported(f"cannot replay {snapshot.device}: it has {pools:,} private pools, more than {_MAX_POOLS:,}")
     noted = snapshot.notes.get("heaps")

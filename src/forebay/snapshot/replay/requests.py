@@ -49,7 +49,7 @@ class Requests:
         """Allocate the blocks that were live before the history began."""
         try:
             for block in blocks:
-                self._live[block.address] = self._allocate(block.requested or block.nbytes, block.queue, block.pool_id)
+                self._live[block.address] = self._allocate(block.requested or block.nbytes, block.queue, block.pool)
         except MemoryError:
             self._stop(BEFORE)
         self._device.reset_accumulated_stats()
@@ -60,40 +60,40 @@ class Requests:
         rows = zip(*columns, strict=True)
         while not self.stopped:
             try:
-                for entry, action, address, nbytes, queue, pool_id in rows:
+                for entry, action, address, nbytes, queue, pool in rows:
                     if action == 3:  # free_completed; looking up the enum member would double the cost
                         pop(address, _UNKNOWN).free()
-                    elif action == 1 and pool_id == 0:  # alloc
+                    elif action == 1 and pool == 0:  # alloc
                         live[address] = allocate(nbytes, queue)
                     else:
-                        self._apply(entry, action, address, nbytes, queue, pool_id)
+                        self._apply(entry, action, address, nbytes, queue, pool)
             except MemoryError:
-                self._retry(entry, address, nbytes, queue, pool_id)
+                self._retry(entry, address, nbytes, queue, pool)
             else:
                 return
 
-    def _apply(self, entry: int, action: int, address: int, nbytes: int, queue: int, pool_id: int) -> None:
+    def _apply(self, entry: int, action: int, address: int, nbytes: int, queue: int, pool: int) -> None:
         if action == Action.ALLOC:
-            self._live[address] = self._allocate(nbytes, queue, pool_id)
+            self._live[address] = self._allocate(nbytes, queue, pool)
         elif action == Action.FREE_REQUESTED:
             self._pending_frees[address] = self._live.pop(address, _UNKNOWN)
         elif action == DEFERRED_FREE:
             self._pending_frees.pop(address, _UNKNOWN).free()
         elif action == Action.OOM:
             try:
-                self._allocate(nbytes, queue, pool_id).free()
+                self._allocate(nbytes, queue, pool).free()
             except MemoryError:
                 self.refused.append(entry)
         else:
             self._device.empty_cache()
 
-    def _retry(self, entry: int, address: int, nbytes: int, queue: int, pool_id: int) -> None:
+    def _retry(self, entry: int, address: int, nbytes: int, queue: int, pool: int) -> None:
         """Complete deferred frees and allocate again, as an allocator does before it raises."""
         for block in self._pending_frees.values():
             block.free()
         self._pending_frees.clear()
         try:
-            self._live[address] = self._allocate(nbytes, queue, pool_id)
+            self._live[address] = self._allocate(nbytes, queue, pool)
         except MemoryError:
             self._stop(entry)
 
@@ -101,10 +101,10 @@ class Requests:
         self.refused.append(entry)
         self.stopped = True
 
-    def _allocate(self, nbytes: int, queue: int, pool_id: int) -> _Block:
-        if pool_id == 0:
+    def _allocate(self, nbytes: int, queue: int, pool: int) -> _Block:
+        if pool == 0:
             return self._device.allocator.allocate(nbytes, queue)
-        if pool_id not in self._pools:
-            self._pools[pool_id] = self._device.new_pool()
-        with self._device.use_pool(self._pools[pool_id]):
+        if pool not in self._pools:
+            self._pools[pool] = self._device.new_pool()
+        with self._device.use_pool(self._pools[pool]):
             return self._device.allocator.allocate(nbytes, queue)

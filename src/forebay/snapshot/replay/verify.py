@@ -131,10 +131,10 @@ class _Pass:
         blocks = [row._replace(nbytes=inferred.longer.get(row.address, row.nbytes)) for row in initial.blocks]
         self._extensible = {row.address + row.nbytes: row for row in blocks if row.extensible_until}
         device = Device(_CAPACITY, "expandable_segments:True")  # so that blocks of any size can be placed
-        self._pool = device.allocator
-        pool_ids = np.union1d(snapshot.segments["home"], trace["home"])
-        for pool_id in pool_ids[pool_ids != 0].tolist():
-            self._pool.create_partition(pool_id)
+        self._allocator = device.allocator
+        pools = np.union1d(snapshot.segments["pool"], trace["pool"])
+        for pool in pools[pools != 0].tolist():
+            self._allocator.create_partition(pool)
         self._blocks = self._place_initial(initial, blocks)
         device.apply_settings(f"expandable_segments:{recorded.expandable}" + (recorded.text and f",{recorded.text}"))
         reserves = np.flatnonzero(trace["action"] == Action.RESERVE)
@@ -148,15 +148,15 @@ class _Pass:
         self.has_new_facts = False
 
     def replay(self, progress: Progress | None) -> Check:
-        names = ("action", "address", "nbytes", "queue", "home")
+        names = ("action", "address", "nbytes", "queue", "pool")
         placed = total = 0
         first, facts = None, self._inferred.count()
-        allocate, blocks = self._pool.try_allocate, self._blocks
+        allocate, blocks = self._allocator.try_allocate, self._blocks
         free = blocks.pop
         for begin in range(0, len(self._trace), _CHUNK):
             chunk = self._trace[begin : begin + _CHUNK]
             rows = zip(range(begin, begin + _CHUNK), *(chunk[name].tolist() for name in names), strict=False)
-            for entry, action, address, nbytes, queue, pool_id in rows:
+            for entry, action, address, nbytes, queue, pool in rows:
                 if action == 3:  # free_completed; looking up the enum member would double the cost
                     free(address, None)
                 elif action == 1:  # alloc
@@ -166,9 +166,9 @@ class _Pass:
                     elif self._new_memory:
                         block = self._allocate_in_new_memory(nbytes)
                     else:
-                        block = allocate(nbytes, queue, pool_id)
+                        block = allocate(nbytes, queue, pool)
                         if block is None and self._expandable:
-                            block = self._allocate_before_unmapped(nbytes, queue, pool_id)
+                            block = self._allocate_before_unmapped(nbytes, queue, pool)
                     where, blocks[address] = None if block is None else block.address, block
                     del block  # a reference would keep the block live
                     if where == address:
@@ -177,69 +177,67 @@ class _Pass:
                     first = first or Difference(entry, nbytes, queue, address, where)
                     self._correct(entry, address, nbytes, where)
                 else:
-                    self._apply_segment_entry(entry, action, address, nbytes, queue, pool_id)
+                    self._apply_segment_entry(entry, action, address, nbytes, queue, pool)
             if progress is not None:
                 progress(min(begin + _CHUNK, len(self._trace)), len(self._trace))
         return Check(placed, total, self._by_arrival, first, facts)
 
-    def _apply_segment_entry(
-        self, entry: int, action: int, address: int, nbytes: int, queue: int, pool_id: int
-    ) -> None:
+    def _apply_segment_entry(self, entry: int, action: int, address: int, nbytes: int, queue: int, pool: int) -> None:
         """Reserve, release, map or unmap as recorded."""
-        pool, self._new_memory = self._pool, 0
+        allocator, self._new_memory = self._allocator, 0
         if action == Action.RESERVE:
-            if self._adopt(address, nbytes, queue, self._small[entry], pool_id):
+            if self._adopt(address, nbytes, queue, self._small[entry], pool):
                 self._new_memory = address
         elif action == Action.RELEASE:
-            pool.evict(address)
+            allocator.evict(address)
             self._old.pop(address, None)
         elif action == Action.MAP:
             if (space := self._spaces.opened.get(entry)) is not None:
                 self._adopt_space(space)
-            if pool.begin_commit(address, nbytes):
-                pool.commit_done(address, 0)
+            if allocator.begin_commit(address, nbytes):
+                allocator.commit_done(address, 0)
                 self._new_memory = address
         elif action == Action.UNMAP:
-            if pool.begin_decommit(address, nbytes):
-                pool.decommit_done(address)
+            if allocator.begin_decommit(address, nbytes):
+                allocator.decommit_done(address)
             if (space := self._spaces.closed.get(entry)) is not None:
-                pool.evict_expandable(space.address)
+                allocator.evict_expandable(space.address)
                 self._old.pop(space.address, None)
 
     def _allocate_in_new_memory(self, nbytes: int) -> Any:
         """Allocate in the memory added for this request, without another best-fit search."""
         address, self._new_memory = self._new_memory, 0
-        block = self._pool.allocate_at(address, nbytes)
+        block = self._allocator.allocate_at(address, nbytes)
         if block is None and self._may_search() and (merged := _free_at(self._table(), address)) is not None:
-            block = self._pool.allocate_at(merged[0], nbytes)  # new pages merge with the free block before them
+            block = self._allocator.allocate_at(merged[0], nbytes)  # new pages merge with the free block before them
         return block
 
-    def _allocate_before_unmapped(self, nbytes: int, queue: int, pool_id: int) -> Any:
+    def _allocate_before_unmapped(self, nbytes: int, queue: int, pool: int) -> Any:
         """Allocate from the free block before unmapped pages, if it is large enough without them."""
-        address, missing = self._pool.choose_pages(nbytes, queue, pool_id)
+        address, missing = self._allocator.choose_pages(nbytes, queue, pool)
         if missing:
-            self._pool.rollback(address)
+            self._allocator.rollback(address)
             return None
-        return self._pool.allocate_at(address, nbytes) if address else None
+        return self._allocator.allocate_at(address, nbytes) if address else None
 
     def _may_search(self) -> bool:
         return self._inferred.searched < _MAX_SEARCHED
 
     def _table(self) -> NDArray[np.void]:
-        table = np.frombuffer(self._pool.tables(trace=False)[1], BLOCK)
+        table = np.frombuffer(self._allocator.tables(trace=False)[1], BLOCK)
         self._inferred.searched += len(table) + len(self._old)
         return table
 
-    def _adopt(self, address: int, nbytes: int, queue: int, small: bool, pool_id: int) -> bool:
+    def _adopt(self, address: int, nbytes: int, queue: int, small: bool, pool: int) -> bool:
         try:
-            self._pool.adopt(address, nbytes, queue, small, None if self._by_arrival else address, pool_id)
+            self._allocator.adopt(address, nbytes, queue, small, None if self._by_arrival else address, pool)
         except ValueError:  # overlaps another segment: the resulting differences are reported
             return False
         return True
 
     def _adopt_space(self, space: Reservation) -> None:
         with suppress(ValueError):
-            self._pool.adopt_expandable(space.address, space.end - space.address, self._spaces.page, *space.owner)
+            self._allocator.adopt_expandable(space.address, space.end - space.address, self._spaces.page, *space.owner)
 
     def _place_initial(self, initial: InitialState, blocks: list[LiveBlock]) -> dict[int, object]:
         """Place the initial segments and blocks. Returns the blocks by address."""
@@ -252,9 +250,9 @@ class _Pass:
             elif self._adopt(*segments[address]):
                 areas.append(segments[address][:2])
         for address, nbytes in initial.spaces.pages:
-            if self._pool.begin_commit(address, nbytes):
-                self._pool.commit_done(address, 0)
-        return _carve(self._pool, sorted(areas), blocks)
+            if self._allocator.begin_commit(address, nbytes):
+                self._allocator.commit_done(address, 0)
+        return _carve(self._allocator, sorted(areas), blocks)
 
     def _correct(self, entry: int, address: int, nbytes: int, where: int | None) -> None:
         """Move the block to its recorded address, if that is free, so that one difference does not cause others."""
@@ -272,8 +270,8 @@ class _Pass:
         if recorded is None:
             return
         start, _ = recorded
-        filler = self._pool.allocate_at(start, address - start) if address > start else None
-        if (block := self._pool.allocate_at(address, nbytes)) is not None:
+        filler = self._allocator.allocate_at(start, address - start) if address > start else None
+        if (block := self._allocator.allocate_at(address, nbytes)) is not None:
             self._blocks[address] = block
         del filler
 
@@ -282,8 +280,8 @@ class _Pass:
         before = self._extensible.get(where)
         if before is None or entry >= before.extensible_until:
             return
-        end = where + size - self._pool.block_size(nbytes) + _QUANTUM
-        if end - before.address <= self._pool.block_size(before.requested) + MAX_SMALL_BYTES:
+        end = where + size - self._allocator.block_size(nbytes) + _QUANTUM
+        if end - before.address <= self._allocator.block_size(before.requested) + MAX_SMALL_BYTES:
             self._inferred.longer[before.address] = end - before.address
             self.has_new_facts = True
 
@@ -320,7 +318,7 @@ def _by_age(addresses: list[int], older: dict[int, set[int]]) -> list[int]:
     return order
 
 
-def _carve(pool: Any, areas: Iterable[tuple[int, int]], rows: list[LiveBlock]) -> dict[int, object]:
+def _carve(allocator: Any, areas: Iterable[tuple[int, int]], rows: list[LiveBlock]) -> dict[int, object]:
     """Allocate the blocks at their addresses in the areas. Returns the blocks by address."""
     blocks: dict[int, object] = {}
     fillers = []
@@ -331,8 +329,8 @@ def _carve(pool: Any, areas: Iterable[tuple[int, int]], rows: list[LiveBlock]) -
         while address < area + length:
             if address >= at:
                 if address > at:
-                    fillers.append(pool.allocate_at(at, address - at))
-                blocks[address] = pool.allocate_at(address, nbytes)
+                    fillers.append(allocator.allocate_at(at, address - at))
+                blocks[address] = allocator.allocate_at(address, nbytes)
                 at = address + nbytes
             address, nbytes, *_ = next(remaining)
     fillers.clear()

@@ -56,7 +56,7 @@ class OomRequest:
     event: Oom  #: the event
     entry: int  #: its number in the history, from 0
     queue: int  #: stream of the request
-    home: int  #: private pool of the request; 0 is the default pool
+    pool: int  #: private pool of the request; 0 is the default pool
     segment: int  #: size of the new segment that it needed
     largest_free: int  #: largest free block that could have served it, of that stream, pool and size class
 
@@ -219,9 +219,9 @@ def _use(state: MemoryState) -> Use:
 
 def _request(snapshot: Snapshot, state: MemoryState, event: Oom, segment: int) -> OomRequest:
     entry = snapshot.trace[event.at - 1]
-    queue, home = int(entry["queue"]), int(entry["home"])
-    largest = state.largest_free(queue, home, event.wanted <= MAX_SMALL_BYTES)
-    return OomRequest(event, event.at - 1, queue, home, segment, largest)
+    queue, pool = int(entry["queue"]), int(entry["pool"])
+    largest = state.largest_free(queue, pool, event.wanted <= MAX_SMALL_BYTES)
+    return OomRequest(event, event.at - 1, queue, pool, segment, largest)
 
 
 def _cause(state: MemoryState, request: OomRequest) -> Cause:
@@ -230,8 +230,8 @@ def _cause(state: MemoryState, request: OomRequest) -> Cause:
         return Cause.LIMIT
     if wanted > free + state.free:
         return Cause.TOO_LARGE
-    if request.largest_free < wanted <= state.largest_free(request.queue, request.home):
+    if request.largest_free < wanted <= state.largest_free(request.queue, request.pool):
         return Cause.OTHER_CLASS
     if request.largest_free < wanted <= state.largest_free():
-        return Cause.OTHER_QUEUE if state.largest_free(home=request.home) >= wanted else Cause.OTHER_POOL
+        return Cause.OTHER_QUEUE if state.largest_free(pool=request.pool) >= wanted else Cause.OTHER_POOL
     return Cause.SEGMENT if wanted <= free else Cause.FRAGMENTED

@@ -56,7 +56,7 @@ def _cause(found: Explanation) -> Paragraph:
 def _reasons(found: Explanation, request: OomRequest) -> Iterator[str]:
     use, event = found.use, request.event
     wanted, free = format_bytes(event.wanted), format_bytes(event.device_free)
-    place = f"for stream {request.queue}" + (f" in private pool {request.home}" if request.home else "")
+    place = f"for stream {request.queue}" + (f" in private pool {request.pool}" if request.pool else "")
     label = short_labels([event.label, *(use.label for use in found.sites[:_SITES])])[0][0]
     yield f"Entry {request.entry + 1:,} of {found.entries:,}: {label} requested {wanted} {place}."
     total = f" of {format_bytes(found.capacity)}" if found.capacity else ""
@@ -168,7 +168,7 @@ def _pinned(found: Explanation) -> Paragraph:
         "them. Allocate such long-lived blocks before the large temporary ones, or in a memory pool of their own."
     )
     rows = [
-        (label, str(pins.queue), str(pins.home or "-"), f"{pins.units:,}", format_bytes(pins.free_bytes),
+        (label, str(pins.queue), str(pins.pool or "-"), f"{pins.units:,}", format_bytes(pins.free_bytes),
          format_bytes(pins.held_bytes))
         for label, pins in zip(labels, shown, strict=True)
     ]  # fmt: skip

@@ -71,13 +71,13 @@ def _add_allocations(view: View, columns: Columns, queues: NDArray[np.uint64]) -
     for name in ("nbytes", "stack", "address"):
         columns.add_repetitive(name, getattr(held, name)[order])
     columns.add("queue", np.searchsorted(queues, held.queue[order]))
-    columns.add("home", held.home[order])
+    columns.add("pool", held.pool[order])
 
 
 def _add_segments(view: View, columns: Columns, queues: NDArray[np.uint64]) -> None:
     """Add the segments at the end, and the blocks at the end that wait to be freed."""
     snapshot = view.snapshot
-    for name in ("address", "nbytes", "home", "growing"):
+    for name in ("address", "nbytes", "pool", "growing"):
         columns.add(f"segment.{name}", snapshot.segments[name])
     columns.add("segment.queue", np.searchsorted(queues, snapshot.segments["queue"]))
     pending = snapshot.blocks[snapshot.blocks["state"] == State.PENDING_FREE]
@@ -90,6 +90,6 @@ def _add_changes(view: View, columns: Columns, queues: NDArray[np.uint64], rows:
     columns.add("change.moment", rows + 1)
     columns.add("change.sign", [_CHANGES[action] for action in entries["action"].tolist()])
     columns.add("change.growing", np.isin(entries["action"], [Action.MAP, Action.UNMAP]))
-    for name in ("address", "nbytes", "home"):
+    for name in ("address", "nbytes", "pool"):
         columns.add(f"change.{name}", entries[name])
     columns.add("change.queue", np.searchsorted(queues, entries["queue"]))
