@@ -31,9 +31,9 @@ bool is_used_by_others(const Block& block) {
 
 // PyTorch's order, where that is defined: segments that begin with a free block come last, in free-list order, and the
 // others, in PyTorch a hash table, by arrival. A segment that begins with uncommitted pages is not listed.
-std::vector<const Segment*> Pool::segments_in_order(uint32_t pool_id) const {
+std::vector<const Segment*> Pool::segments_in_order(uint32_t pool_number) const {
   std::vector<const Segment*> found;
-  const PoolPartition* partition = find_partition(pool_id);
+  const PoolPartition* partition = find_partition(pool_number);
   if (partition == nullptr) throw std::runtime_error("the pool does not exist");
   for (const auto& [address, segment] : segments_) {
     if (segment.free_list->partition != partition) continue;
@@ -51,10 +51,10 @@ std::vector<const Segment*> Pool::segments_in_order(uint32_t pool_id) const {
   return found;
 }
 
-Checkpoint Pool::checkpoint(uint32_t pool_id) const {
+Checkpoint Pool::checkpoint(uint32_t pool_number) const {
   PoolLock lock(mutex_);
   Checkpoint found;
-  for (const Segment* segment : segments_in_order(pool_id)) {
+  for (const Segment* segment : segments_in_order(pool_number)) {
     auto& blocks = found.emplace_back();
     for (const Block* block = segment->first; block != nullptr; block = block->next) {
       if (block->state == State::PendingFree)
@@ -65,10 +65,10 @@ Checkpoint Pool::checkpoint(uint32_t pool_id) const {
   return found;
 }
 
-std::vector<uint64_t> Pool::live_addresses(uint32_t pool_id) const {
+std::vector<uint64_t> Pool::live_addresses(uint32_t pool_number) const {
   PoolLock lock(mutex_);
   std::vector<uint64_t> found;
-  const PoolPartition* partition = find_partition(pool_id);
+  const PoolPartition* partition = find_partition(pool_number);
   for (const auto& [address, segment] : segments_) {
     if (segment.free_list->partition != partition) continue;
     for (const Block* block = segment.first; block != nullptr; block = block->next) {
@@ -78,10 +78,10 @@ std::vector<uint64_t> Pool::live_addresses(uint32_t pool_id) const {
   return found;
 }
 
-Restored Pool::restore(uint32_t pool_id, const Checkpoint& saved, uint32_t stack, uint32_t free_stack) {
+Restored Pool::restore(uint32_t pool_number, const Checkpoint& saved, uint32_t stack, uint32_t free_stack) {
   PoolLock lock(mutex_);
-  check_restorable(pool_id, saved);
-  const std::vector<const Segment*> segments = segments_in_order(pool_id);
+  check_restorable(pool_number, saved);
+  const std::vector<const Segment*> segments = segments_in_order(pool_number);
 
   size_t blocks = 0, live = 0, used = 0;
   for (const auto& segment : saved) blocks += segment.size();
@@ -131,8 +131,8 @@ Restored Pool::restore(uint32_t pool_id, const Checkpoint& saved, uint32_t stack
 
 // Throws unless the saved blocks tile segments of the partition, each once, and their memory is still committed. Blocks
 // that other queues use cannot be divided or merged; PyTorch does not find a segment that begins with one.
-void Pool::check_restorable(uint32_t pool_id, const Checkpoint& saved) const {
-  const PoolPartition* partition = find_partition(pool_id);
+void Pool::check_restorable(uint32_t pool_number, const Checkpoint& saved) const {
+  const PoolPartition* partition = find_partition(pool_number);
   std::set<uint64_t> seen;
   for (const auto& blocks : saved) {
     if (blocks.empty()) throw std::invalid_argument("a segment of the checkpoint has no blocks");

@@ -16,7 +16,7 @@ bool is_free_or_uncommitted(const Block* block) {
 }  // namespace
 
 void Pool::adopt_expandable(uint64_t address, uint64_t size, uint64_t page_size, uint64_t queue, bool small,
-                            uint32_t pool_id) {
+                            uint32_t pool_number) {
   if (page_size == 0 || page_size % kMinBlockSize != 0 || size % page_size != 0) {
     std::ostringstream message;
     message << "an expandable segment must consist of whole pages, and the page size must be a multiple of "
@@ -24,7 +24,7 @@ void Pool::adopt_expandable(uint64_t address, uint64_t size, uint64_t page_size,
     throw std::invalid_argument(message.str());
   }
   PoolLock lock(mutex_);
-  FreeList* list = free_list(partition_or_default(pool_id), queue, small);
+  FreeList* list = free_list(partition_or_default(pool_number), queue, small);
   std::map<uint64_t, Block*> entry;  // allocated first, as it may throw
   Block*& listed = entry[address];
   listed = create_segment(address, size, queue, 0, kNextRank, list, page_size);
@@ -34,10 +34,10 @@ void Pool::adopt_expandable(uint64_t address, uint64_t size, uint64_t page_size,
   best_fit_only_ = is_best_fit_only();
 }
 
-PageRange Pool::choose_pages(uint64_t nbytes, uint64_t queue, uint32_t pool_id) {
+PageRange Pool::choose_pages(uint64_t nbytes, uint64_t queue, uint32_t pool_number) {
   PoolLock lock(mutex_);
   const uint64_t size = policy_.block_size(nbytes);
-  FreeList* list = free_list(partition_or_default(pool_id), queue, is_small(size));
+  FreeList* list = free_list(partition_or_default(pool_number), queue, is_small(size));
   for (const auto& entry : list->uncommitted) {
     Block* const uncommitted = entry.second;
     // A free block directly before the range is part of the new block.
@@ -81,13 +81,13 @@ bool Pool::begin_commit(PageRange range) {
   return true;
 }
 
-Block* Pool::allocate_at(uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id) {
+Block* Pool::allocate_at(uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_number) {
   PoolLock lock(mutex_);
   Block* block = block_at(address);
   const uint64_t size = policy_.block_size(nbytes);
   if (block == nullptr) return nullptr;
   const Segment& segment = *block->segment;
-  if (queue != kAnyQueue && (segment.queue != queue || segment.free_list->partition->pool_id != pool_id))
+  if (queue != kAnyQueue && (segment.queue != queue || segment.free_list->partition->pool_number != pool_number))
     return nullptr;
   if (block->state != State::Free || !fits(nbytes, block->size)) return nullptr;
   return allocate_from(block, size, nbytes, stack, policy_.expandable);
@@ -103,16 +103,16 @@ Block* Pool::commit_done(uint64_t address, uint64_t nbytes, uint32_t stack) {
   block->untouched = true;
   coalesce_free(block);
   count_reserved(segment, static_cast<int64_t>(size));
-  if (ring_) record_event(Action::Map, address, size, segment.queue, stack, segment.free_list->partition->pool_id);
+  if (ring_) record_event(Action::Map, address, size, segment.queue, stack, segment.free_list->partition->pool_number);
   if (block->prev == nullptr && segment.stack == 0) segment.stack = stack;
   return fits(nbytes, block->size) ? allocate_from(block, policy_.block_size(nbytes), nbytes, stack, policy_.expandable)
                                    : nullptr;
 }
 
-std::vector<PageRange> Pool::idle_pages(bool small, uint32_t pool_id) const {
+std::vector<PageRange> Pool::idle_pages(bool small, uint32_t pool_number) const {
   PoolLock lock(mutex_);
   std::vector<PageRange> found;
-  const PoolPartition* partition = find_partition(pool_id);
+  const PoolPartition* partition = find_partition(pool_number);
   if (partition == nullptr) return found;
   for (const auto& [queue, list] : partition->lists[small ? 1 : 0]) {
     for (const Block* block = list->smallest(); block != nullptr; block = list->next(block)) {
@@ -157,7 +157,8 @@ bool Pool::decommit_done(uint64_t address, uint32_t stack) {
   if (stack == 0 && block->prev == nullptr) stack = segment.stack;
   coalesce_uncommitted(block);
   count_reserved(segment, -static_cast<int64_t>(size));
-  if (ring_) record_event(Action::Unmap, address, size, segment.queue, stack, segment.free_list->partition->pool_id);
+  if (ring_)
+    record_event(Action::Unmap, address, size, segment.queue, stack, segment.free_list->partition->pool_number);
   return !block->is_split();
 }
 

@@ -58,10 +58,10 @@ Block* Pool::find_buffer(FreeList* list, uint64_t size) {
   return block == nullptr || block->size > size + kMaxBufferExcess ? nullptr : block;
 }
 
-BestFitBuffer Pool::best_fit_buffer(uint64_t nbytes, uint64_t queue, uint32_t pool_id) const {
+BestFitBuffer Pool::best_fit_buffer(uint64_t nbytes, uint64_t queue, uint32_t pool_number) const {
   PoolLock lock(mutex_);
   const uint64_t size = policy_.block_size(nbytes);
-  const PoolPartition* partition = find_partition(pool_id);
+  const PoolPartition* partition = find_partition(pool_number);
   if (partition == nullptr) return {};
   const auto& lists = partition->lists[is_small(size) ? 1 : 0];
   const auto at = lists.find(queue);
@@ -72,11 +72,11 @@ BestFitBuffer Pool::best_fit_buffer(uint64_t nbytes, uint64_t queue, uint32_t po
   return block == nullptr ? BestFitBuffer{0, 0, has_gap} : BestFitBuffer{block->address, block->size, has_gap};
 }
 
-Block* Pool::new_buffer(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id) {
+Block* Pool::new_buffer(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_number) {
   if (nbytes == 0 || nbytes >= kMaxRequest) return nullptr;
   PoolLock lock(mutex_);
   const uint64_t size = policy_.block_size(nbytes);
-  PoolPartition* partition = find_partition(pool_id);
+  PoolPartition* partition = find_partition(pool_number);
   if (partition == nullptr) return nullptr;
   const auto& heaps = free_list(partition, queue, is_small(size))->heaps;
   const auto at = heaps.lower_bound({size, 0, 0});

@@ -23,7 +23,7 @@ struct Entry {
   uint64_t time_ns, address, nbytes, queue;
   uint32_t stack;
   Action action;
-  uint32_t pool_id, note;
+  uint32_t pool_number, note;
 };
 static_assert(sizeof(Entry) == 48, "snapshot/model.py reads entries of 48 bytes");
 

@@ -120,13 +120,13 @@ const char* Pool::check_invariants() const {
 
   size_t listed = 0, ranges_listed = 0, heaps_listed = 0;
   bool partitions_agree = true;
-  const auto count = [&](const PoolPartition& partition, uint32_t pool_id) {
+  const auto count = [&](const PoolPartition& partition, uint32_t pool_number) {
     int64_t reserved[2] = {};
     for (const auto& [address, segment] : segments_) {
       if (segment.free_list->partition == &partition)
         reserved[segment.small ? 0 : 1] += static_cast<int64_t>(committed_bytes(segment));
     }
-    partitions_agree = partitions_agree && partition.pool_id == pool_id &&
+    partitions_agree = partitions_agree && partition.pool_number == pool_number &&
                        partition.reserved.read(kSmallClass).current == reserved[0] &&
                        partition.reserved.read(kLargeClass).current == reserved[1];
     for (const auto& lists : partition.lists) {
@@ -138,7 +138,7 @@ const char* Pool::check_invariants() const {
     }
   };
   count(default_partition_, 0);
-  for (const auto& [pool_id, partition] : partitions_) count(*partition, pool_id);
+  for (const auto& [pool_number, partition] : partitions_) count(*partition, pool_number);
   if (!partitions_agree) return "the reserved bytes of a partition differ from a recount";
   if (listed != free) return "a free list holds a block that is in no segment";
   if (ranges_listed != uncommitted_ranges) return "a table of uncommitted ranges holds one that is in no segment";

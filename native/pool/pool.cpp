@@ -21,10 +21,10 @@ Policy Pool::policy() const {
   return policy_;
 }
 
-Block* Pool::try_allocate(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id, bool borrowed) {
+Block* Pool::try_allocate(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_number, bool borrowed) {
   if (nbytes == 0 || nbytes >= kMaxRequest) return nullptr;
   PoolLock lock(mutex_);
-  PoolPartition* partition = find_partition(pool_id);
+  PoolPartition* partition = find_partition(pool_number);
   if (partition == nullptr) return nullptr;
   const uint64_t size = policy_.block_size(nbytes);
   FreeList* list = free_list(partition, queue, is_small(size));
@@ -92,7 +92,8 @@ Block* Pool::allocate_from(Block* block, uint64_t size, uint64_t nbytes, uint32_
   statistics_.add(kRequestedBytes, small, bytes(nbytes));
   if (block->size >= policy_.max_split) oversize_blocks_.add(small, 1);
   if (ring_)
-    record_event(Action::Alloc, block->address, nbytes, segment.queue, stack, segment.free_list->partition->pool_id);
+    record_event(Action::Alloc, block->address, nbytes, segment.queue, stack,
+                 segment.free_list->partition->pool_number);
   return block;
 }
 
@@ -128,7 +129,7 @@ bool Pool::begin_free(Block* block, uint32_t stack) {
   if (ring_) {
     if (stack != 0) block->stack = stack;
     record_event(Action::FreeRequested, block->address, block->requested, segment.queue, block->stack,
-                 segment.free_list->partition->pool_id);
+                 segment.free_list->partition->pool_number);
   }
   if (!pending) finish_free(block, 0);
   return pending;
@@ -149,10 +150,10 @@ bool Pool::resize(Block* block, uint64_t nbytes, uint32_t stack) {
       policy_.should_split(segment.small || policy_.expandable, size, block->size - size))
     return false;
   if (ring_) {
-    const uint32_t pool_id = segment.free_list->partition->pool_id;
-    record_event(Action::FreeRequested, block->address, block->requested, segment.queue, block->stack, pool_id);
-    record_event(Action::FreeCompleted, block->address, block->requested, segment.queue, block->stack, pool_id);
-    record_event(Action::Alloc, block->address, nbytes, segment.queue, stack, pool_id);
+    const uint32_t pool_number = segment.free_list->partition->pool_number;
+    record_event(Action::FreeRequested, block->address, block->requested, segment.queue, block->stack, pool_number);
+    record_event(Action::FreeCompleted, block->address, block->requested, segment.queue, block->stack, pool_number);
+    record_event(Action::Alloc, block->address, nbytes, segment.queue, stack, pool_number);
   }
   for (const int64_t sign : {-1, 1}) {  // as in the history: freed, then allocated again
     statistics_.add(kAllocation, segment.small, sign);
@@ -179,7 +180,7 @@ std::vector<DeferredFree> Pool::deferred() {
   std::vector<DeferredFree> found;
   for (const uint64_t serial : deferred_) {
     const Block& block = *pending_frees_.at(serial);
-    found.push_back({serial, block.segment->free_list->partition->pool_id, block.users, block.segment->queue});
+    found.push_back({serial, block.segment->free_list->partition->pool_number, block.users, block.segment->queue});
   }
   return found;
 }
@@ -205,9 +206,9 @@ void Pool::finish_free(Block* block, uint32_t stack) {
   const Segment& segment = *block->segment;
   const bool small = segment.small;
   if (ring_) {
-    const uint32_t pool_id = segment.free_list->partition->pool_id;
+    const uint32_t pool_number = segment.free_list->partition->pool_number;
     record_event(Action::FreeCompleted, block->address, block->requested, segment.queue,
-                 stack == 0 ? block->stack : stack, pool_id);
+                 stack == 0 ? block->stack : stack, pool_number);
   }
   const int64_t freed = bytes(block->size);
   statistics_.add(kActive, small, -1);
@@ -251,18 +252,18 @@ void Pool::absorb(Block* into, Block* neighbour) {
   recycle(neighbour);
 }
 
-PoolPartition* Pool::find_partition(uint32_t pool_id) {
-  return const_cast<PoolPartition*>(std::as_const(*this).find_partition(pool_id));
+PoolPartition* Pool::find_partition(uint32_t pool_number) {
+  return const_cast<PoolPartition*>(std::as_const(*this).find_partition(pool_number));
 }
 
-const PoolPartition* Pool::find_partition(uint32_t pool_id) const {
-  if (pool_id == 0) return &default_partition_;
-  const auto at = partitions_.find(pool_id);
+const PoolPartition* Pool::find_partition(uint32_t pool_number) const {
+  if (pool_number == 0) return &default_partition_;
+  const auto at = partitions_.find(pool_number);
   return at == partitions_.end() ? nullptr : at->second.get();
 }
 
-PoolPartition* Pool::partition_or_default(uint32_t pool_id) {
-  PoolPartition* partition = find_partition(pool_id);
+PoolPartition* Pool::partition_or_default(uint32_t pool_number) {
+  PoolPartition* partition = find_partition(pool_number);
   return partition == nullptr ? &default_partition_ : partition;
 }
 

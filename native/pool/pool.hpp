@@ -38,10 +38,10 @@
 
 namespace forebay {
 
-// Segments whose blocks serve one purpose only: the default partition (pool id 0), or the private pool of a graph or of
+// Segments whose blocks serve one purpose only: the default pool (number 0), or the private pool of a graph or of
 // a user.
 struct PoolPartition {
-  uint32_t pool_id = 0;
+  uint32_t pool_number = 0;
   bool allows_splits = true;
   bool defers_frees = false;  // a freed block is pending until its own queue has reached the free, too
   std::array<std::map<uint64_t, std::unique_ptr<FreeList>>, 2> lists;  // of the large and the small class, by queue
@@ -58,7 +58,7 @@ struct Evictable {
 // A freed block that other queues still use.
 struct DeferredFree {
   uint64_t serial;
-  uint32_t pool_id;
+  uint32_t pool_number;
   std::vector<uint64_t> users;  // the queues
   uint64_t queue;               // of its segment
 };
@@ -108,7 +108,8 @@ class Pool {
 
   // Allocates the best-fitting free block of the queue in that partition; null if no block fits.
   // `borrowed`: the request belongs to another partition; it gets no block of an expandable segment (PyTorch's rule).
-  Block* try_allocate(uint64_t nbytes, uint64_t queue, uint32_t stack = 0, uint32_t pool_id = 0, bool borrowed = false);
+  Block* try_allocate(uint64_t nbytes, uint64_t queue, uint32_t stack = 0, uint32_t pool_number = 0,
+                      bool borrowed = false);
   // Frees the block immediately, or leaves it pending until `complete_free` if other queues use it. Returns true if it
   // is pending. `stack` is for the history; 0 records the stack of the allocation.
   bool free(Block* block, uint32_t stack = 0);
@@ -127,59 +128,61 @@ class Pool {
   // All adopt functions throw std::invalid_argument if the segment is misaligned (kMinBlockSize) or overlaps another.
   // PyTorch ranks segments by arrival since 2.10, and by address before: then `rank` is the address.
   void adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack = 0, uint64_t rank = kNextRank,
-             uint32_t pool_id = 0);
+             uint32_t pool_number = 0);
   // Adopts a segment and allocates from it atomically. Returns null, with the segment adopted, if the request does not
   // fit.
   Block* adopt_and_allocate(uint64_t nbytes, uint64_t address, uint64_t size, uint64_t queue, uint32_t stack,
-                            uint32_t pool_id);
+                            uint32_t pool_number);
   bool evict(uint64_t address, uint32_t stack = 0);  // false if there is no such segment or part of it is in use
   // Lists the wholly free segments of a partition and size class, by queue and then in free-list order.
   // `expandable` adds wholly free expandable segments and heaps, which evict() refuses. `parts` adds the free blocks of
   // expandable segments that are partly in use; of heaps it lists the free buffers instead.
-  std::vector<Evictable> evictable(bool small, uint32_t pool_id = 0, bool expandable = false, bool parts = false) const;
+  std::vector<Evictable> evictable(bool small, uint32_t pool_number = 0, bool expandable = false,
+                                   bool parts = false) const;
   bool owns(uint64_t address) const;
 
   // Expandable segments. A range in transition cannot be allocated, so the caller may commit or decommit it without a
   // lock: `choose_pages`, `begin_commit` and `begin_decommit` start a transition; `commit_done`, `decommit_done` and
   // `rollback` end it.
   void adopt_expandable(uint64_t address, uint64_t size, uint64_t page_size, uint64_t queue, bool small,
-                        uint32_t pool_id);
+                        uint32_t pool_number);
   // Returns the range to commit for a request. Size 0: the free block at the address suffices; address 0 as well: more
   // address space is needed.
-  PageRange choose_pages(uint64_t nbytes, uint64_t queue, uint32_t pool_id);
+  PageRange choose_pages(uint64_t nbytes, uint64_t queue, uint32_t pool_number);
   bool begin_commit(PageRange range);  // exactly this range, for the replay of a history; false unless all uncommitted
   // Allocates from the free block at an address. Null if it is no longer free or, unless kAnyQueue is given, belongs to
   // another queue or partition.
-  Block* allocate_at(uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id);
+  Block* allocate_at(uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_number);
   // Marks the range as committed, and allocates from it if the request fits.
   Block* commit_done(uint64_t address, uint64_t nbytes, uint32_t stack);
-  std::vector<PageRange> idle_pages(bool small, uint32_t pool_id) const;  // whole free pages, in free-list order
-  bool begin_decommit(PageRange range);                                   // false unless all of it is free
-  bool decommit_done(uint64_t address, uint32_t stack = 0);               // true if its whole segment is uncommitted
-  void rollback(uint64_t address);                                        // the transition failed
+  std::vector<PageRange> idle_pages(bool small, uint32_t pool_number) const;  // whole free pages, in free-list order
+  bool begin_decommit(PageRange range);                                       // false unless all of it is free
+  bool decommit_done(uint64_t address, uint32_t stack = 0);  // true if its whole segment is uncommitted
+  void rollback(uint64_t address);                           // the transition failed
   std::vector<PageTransition> page_transitions() const;
   bool evict_expandable(uint64_t address);
 
   // Heaps: segments tiled by buffers and the gaps between them. A free buffer keeps its size until it is released.
-  Block* new_buffer(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id);  // null if no heap has a gap
-  BestFitBuffer best_fit_buffer(uint64_t nbytes, uint64_t queue, uint32_t pool_id) const;
+  Block* new_buffer(uint64_t nbytes, uint64_t queue, uint32_t stack,
+                    uint32_t pool_number);  // null if no heap has a gap
+  BestFitBuffer best_fit_buffer(uint64_t nbytes, uint64_t queue, uint32_t pool_number) const;
   // Turns a free buffer into a gap. Returns the address of its heap if the heap is now empty, else 0.
   uint64_t release_buffer(uint64_t address, uint64_t size);
 
   // Checkpoints (checkpoint.cpp). `restore` frees all blocks of the partition and makes those live that were live at
   // the checkpoint, in PyTorch's sequence of allocations and frees. Segments that were adopted since keep their memory.
   // Both throw std::runtime_error, without any effect, if a block is pending or its memory was released.
-  Checkpoint checkpoint(uint32_t pool_id) const;
-  Restored restore(uint32_t pool_id, const Checkpoint& saved, uint32_t stack, uint32_t free_stack);
-  std::vector<uint64_t> live_addresses(uint32_t pool_id) const;
+  Checkpoint checkpoint(uint32_t pool_number) const;
+  Restored restore(uint32_t pool_number, const Checkpoint& saved, uint32_t stack, uint32_t free_stack);
+  std::vector<uint64_t> live_addresses(uint32_t pool_number) const;
 
-  void create_partition(uint32_t pool_id, bool allows_splits, bool defers_frees = false);
+  void create_pool(uint32_t pool_number, bool allows_splits, bool defers_frees = false);
   // Returns false if the partition is unknown or has segments. Its statistics are kept.
-  bool remove_partition(uint32_t pool_id);
-  std::vector<uint32_t> partitions_with_segments() const;  // in ascending order; may include the default one
-  Stat reserved_by(uint32_t pool_id, SizeClass size_class) const;
-  std::vector<int64_t> reserved_by(uint32_t pool_id) const;  // the four numbers of each size class
-  uint64_t free_bytes(uint32_t pool_id) const;
+  bool remove_pool(uint32_t pool_number);
+  std::vector<uint32_t> pools_with_segments() const;  // in ascending order; may include the default one
+  Stat reserved_by(uint32_t pool_number, SizeClass size_class) const;
+  std::vector<int64_t> reserved_by(uint32_t pool_number) const;  // the four numbers of each size class
+  uint64_t free_bytes(uint32_t pool_number) const;
 
   Stat count(unsigned metric, unsigned size_class) const;  // std::out_of_range for an invalid Metric or SizeClass
   std::vector<int64_t> counts() const;                     // every Stat, by metric and then size class
@@ -198,7 +201,7 @@ class Pool {
   // empty.
   void compact_stacks(StackTable* stacks);
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
-  void record_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t pool_id = 0);
+  void record_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t pool_number = 0);
   void record_snapshot_event();
   void record_annotation(const Block* block, uint32_t stack);
 
@@ -218,9 +221,9 @@ class Pool {
  private:
   friend struct PoolTest;  // native/tests: corrupts tables that check_invariants() must report
 
-  PoolPartition* find_partition(uint32_t pool_id);
-  const PoolPartition* find_partition(uint32_t pool_id) const;
-  PoolPartition* partition_or_default(uint32_t pool_id);
+  PoolPartition* find_partition(uint32_t pool_number);
+  const PoolPartition* find_partition(uint32_t pool_number) const;
+  PoolPartition* partition_or_default(uint32_t pool_number);
   FreeList* free_list(PoolPartition* partition, uint64_t queue, bool small);
   bool is_best_fit_only() const {
     return policy_.max_split == kUnlimited && !policy_.track_age && !policy_.heaps && expandable_segments_ == 0;
@@ -235,8 +238,8 @@ class Pool {
   Block* allocate_from(Block* block, uint64_t size, uint64_t nbytes, uint32_t stack, bool expandable,
                        bool exact = false);
   bool begin_free(Block* block, uint32_t stack);  // free(), with the lock held
-  std::vector<const Segment*> segments_in_order(uint32_t pool_id) const;
-  void check_restorable(uint32_t pool_id, const Checkpoint& saved) const;
+  std::vector<const Segment*> segments_in_order(uint32_t pool_number) const;
+  void check_restorable(uint32_t pool_number, const Checkpoint& saved) const;
   void restore_segment(const std::vector<SavedBlock>& saved, uint32_t stack, uint32_t free_stack,
                        std::vector<Block*>* created);
   Block* create_segment(uint64_t address, uint64_t size, uint64_t queue, uint32_t stack, uint64_t rank, FreeList* list,
@@ -256,7 +259,8 @@ class Pool {
   void coalesce_uncommitted(Block* block);
   void count_reserved(const Segment& segment, int64_t change);
   void erase_segment(Segment* segment);
-  void record_event(Action action, uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id);
+  void record_event(Action action, uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack,
+                    uint32_t pool_number);
 
   mutable PoolMutex mutex_;
   Policy policy_;

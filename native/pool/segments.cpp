@@ -51,24 +51,24 @@ void Pool::count_reserved(const Segment& segment, int64_t change) {
 }
 
 void Pool::adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack, uint64_t rank,
-                 uint32_t pool_id) {
+                 uint32_t pool_number) {
   PoolLock lock(mutex_);
-  FreeList* list = free_list(partition_or_default(pool_id), queue, small);
+  FreeList* list = free_list(partition_or_default(pool_number), queue, small);
   Block* block = create_segment(address, size, queue, stack, rank, list, 0);
   list_new_segment(block);
   count_reserved(*block->segment, bytes(size));
-  if (ring_) record_event(Action::Reserve, address, size, queue, stack, pool_id);
+  if (ring_) record_event(Action::Reserve, address, size, queue, stack, pool_number);
 }
 
 Block* Pool::adopt_and_allocate(uint64_t nbytes, uint64_t address, uint64_t size, uint64_t queue, uint32_t stack,
-                                uint32_t pool_id) {
+                                uint32_t pool_number) {
   PoolLock lock(mutex_);
   const uint64_t wanted = policy_.block_size(nbytes);
-  FreeList* list = free_list(partition_or_default(pool_id), queue, is_small(wanted));
+  FreeList* list = free_list(partition_or_default(pool_number), queue, is_small(wanted));
   Block* block = create_segment(address, size, queue, stack, kNextRank, list, 0);
   list_new_segment(block);
   count_reserved(*block->segment, bytes(size));
-  if (ring_) record_event(Action::Reserve, address, size, queue, stack, pool_id);
+  if (ring_) record_event(Action::Reserve, address, size, queue, stack, pool_number);
   if (!fits(nbytes, size)) return nullptr;
   if (block->segment->is_heap()) block = carve_buffer(block->segment, wanted);
   return allocate_from(block, wanted, nbytes, stack, policy_.expandable);
@@ -88,8 +88,9 @@ bool Pool::evict(uint64_t address, uint32_t stack) {
   }
   count_reserved(segment, -bytes(segment.size));
   if (ring_) {
-    const uint32_t pool_id = segment.free_list->partition->pool_id;
-    record_event(Action::Release, address, segment.size, segment.queue, stack == 0 ? segment.stack : stack, pool_id);
+    const uint32_t pool_number = segment.free_list->partition->pool_number;
+    record_event(Action::Release, address, segment.size, segment.queue, stack == 0 ? segment.stack : stack,
+                 pool_number);
   }
   erase_segment(&segment);
   return true;
@@ -100,10 +101,10 @@ void Pool::erase_segment(Segment* segment) {
   segments_.erase(segment->address);
 }
 
-std::vector<Evictable> Pool::evictable(bool small, uint32_t pool_id, bool expandable, bool parts) const {
+std::vector<Evictable> Pool::evictable(bool small, uint32_t pool_number, bool expandable, bool parts) const {
   PoolLock lock(mutex_);
   std::vector<Evictable> found;
-  const PoolPartition* partition = find_partition(pool_id);
+  const PoolPartition* partition = find_partition(pool_number);
   if (partition == nullptr) return found;
   for (const auto& [queue, list] : partition->lists[small ? 1 : 0]) {
     for (const auto& [key, heap] : list->heaps) {
@@ -121,19 +122,19 @@ std::vector<Evictable> Pool::evictable(bool small, uint32_t pool_id, bool expand
   return found;
 }
 
-void Pool::create_partition(uint32_t pool_id, bool allows_splits, bool defers_frees) {
+void Pool::create_pool(uint32_t pool_number, bool allows_splits, bool defers_frees) {
   PoolLock lock(mutex_);
-  auto at = partitions_.find(pool_id);
-  if (at == partitions_.end()) at = partitions_.emplace(pool_id, std::make_unique<PoolPartition>()).first;
+  auto at = partitions_.find(pool_number);
+  if (at == partitions_.end()) at = partitions_.emplace(pool_number, std::make_unique<PoolPartition>()).first;
   PoolPartition* const partition = at->second.get();
-  partition->pool_id = pool_id;
+  partition->pool_number = pool_number;
   partition->allows_splits = allows_splits;
   partition->defers_frees = defers_frees;
 }
 
-bool Pool::remove_partition(uint32_t pool_id) {
+bool Pool::remove_pool(uint32_t pool_number) {
   PoolLock lock(mutex_);
-  const auto at = partitions_.find(pool_id);
+  const auto at = partitions_.find(pool_number);
   if (at == partitions_.end()) return false;
   for (const auto& [address, segment] : segments_) {
     if (segment.free_list->partition == at->second.get()) return false;
@@ -142,17 +143,17 @@ bool Pool::remove_partition(uint32_t pool_id) {
   return true;
 }
 
-std::vector<uint32_t> Pool::partitions_with_segments() const {
+std::vector<uint32_t> Pool::pools_with_segments() const {
   PoolLock lock(mutex_);
   std::set<uint32_t> found;
-  for (const auto& [address, segment] : segments_) found.insert(segment.free_list->partition->pool_id);
+  for (const auto& [address, segment] : segments_) found.insert(segment.free_list->partition->pool_number);
   return {found.begin(), found.end()};
 }
 
-uint64_t Pool::free_bytes(uint32_t pool_id) const {
+uint64_t Pool::free_bytes(uint32_t pool_number) const {
   PoolLock lock(mutex_);
   uint64_t total = 0;
-  if (const PoolPartition* partition = find_partition(pool_id)) {
+  if (const PoolPartition* partition = find_partition(pool_number)) {
     for (const auto& lists : partition->lists) {
       for (const auto& [queue, list] : lists) {
         for (const Block* block = list->smallest(); block != nullptr; block = list->next(block)) total += block->size;
@@ -162,9 +163,9 @@ uint64_t Pool::free_bytes(uint32_t pool_id) const {
   return total;
 }
 
-Stat Pool::reserved_by(uint32_t pool_id, SizeClass size_class) const {
+Stat Pool::reserved_by(uint32_t pool_number, SizeClass size_class) const {
   PoolLock lock(mutex_);
-  const PoolPartition* partition = find_partition(pool_id);
+  const PoolPartition* partition = find_partition(pool_number);
   return partition == nullptr ? Stat{} : partition->reserved.read(size_class);
 }
 

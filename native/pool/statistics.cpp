@@ -42,10 +42,10 @@ std::vector<int64_t> Pool::oversize() const {
           segments.current, segments.peak, segments.allocated, segments.freed};
 }
 
-std::vector<int64_t> Pool::reserved_by(uint32_t pool_id) const {
+std::vector<int64_t> Pool::reserved_by(uint32_t pool_number) const {
   std::vector<int64_t> numbers;
   for (unsigned size_class = 0; size_class < kSizeClasses; ++size_class) {
-    const Stat stat = reserved_by(pool_id, static_cast<SizeClass>(size_class));
+    const Stat stat = reserved_by(pool_number, static_cast<SizeClass>(size_class));
     numbers.insert(numbers.end(), {stat.current, stat.peak, stat.allocated, stat.freed});
   }
   return numbers;
@@ -61,7 +61,7 @@ void Pool::reset_peaks() {
   statistics_.reset_peaks();
   oversize_blocks_.reset_peak();
   oversize_segments_.reset_peak();
-  for (auto& [pool_id, partition] : partitions_) partition->reserved.reset_peak();
+  for (auto& [pool_number, partition] : partitions_) partition->reserved.reset_peak();
 }
 
 void Pool::reset_accumulated() {
@@ -69,7 +69,7 @@ void Pool::reset_accumulated() {
   statistics_.reset_accumulated();
   oversize_blocks_.reset_accumulated();
   oversize_segments_.reset_accumulated();
-  for (auto& [pool_id, partition] : partitions_) partition->reserved.reset_accumulated();
+  for (auto& [pool_number, partition] : partitions_) partition->reserved.reset_accumulated();
 }
 
 uint64_t Pool::begin_meter() {
@@ -119,9 +119,9 @@ void Pool::compact_stacks(StackTable* stacks) {
   *stacks = std::move(compacted);
 }
 
-void Pool::record_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t pool_id) {
+void Pool::record_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t pool_number) {
   PoolLock lock(mutex_);
-  if (ring_) record_event(Action::Oom, free, nbytes, queue, stack, pool_id);
+  if (ring_) record_event(Action::Oom, free, nbytes, queue, stack, pool_number);
 }
 
 void Pool::record_snapshot_event() {
@@ -134,8 +134,8 @@ void Pool::record_snapshot_event() {
 void Pool::record_annotation(const Block* block, uint32_t stack) {
   PoolLock lock(mutex_);
   const Segment& segment = *block->segment;
-  const uint32_t pool_id = segment.free_list->partition->pool_id;
-  if (ring_) record_event(Action::Annotate, block->address, block->requested, segment.queue, stack, pool_id);
+  const uint32_t pool_number = segment.free_list->partition->pool_number;
+  if (ring_) record_event(Action::Annotate, block->address, block->requested, segment.queue, stack, pool_number);
 }
 
 std::vector<Entry> Pool::history(uint64_t* lost) const {
@@ -149,9 +149,9 @@ std::vector<Entry> Pool::history(uint64_t* lost) const {
 }
 
 void Pool::record_event(Action action, uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack,
-                        uint32_t pool_id) {
+                        uint32_t pool_number) {
   if (skip_ >> static_cast<uint32_t>(action) & 1) return;
-  ring_->push(Entry{now_ns(), address, nbytes, queue, stacks_ ? stack : 0, action, pool_id, note_});
+  ring_->push(Entry{now_ns(), address, nbytes, queue, stacks_ ? stack : 0, action, pool_number, note_});
 }
 
 }  // namespace forebay

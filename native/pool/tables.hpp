@@ -10,7 +10,7 @@ namespace forebay {
 
 struct SegmentRow {
   uint64_t address, nbytes, queue;
-  uint32_t stack, small, pool_id, expandable;
+  uint32_t stack, small, pool_number, expandable;
 };
 static_assert(sizeof(SegmentRow) == 40, "snapshot/model.py reads segments of 40 bytes");
 
@@ -44,7 +44,7 @@ inline Rows rows_of(const Pool& pool) {
         if (!in_run) {
           const Segment& s = *current;
           rows.segments.push_back({block.address, 0, s.queue, block.prev == nullptr ? s.stack : 0, s.small ? 1u : 0u,
-                                   s.free_list->partition->pool_id, s.expandable() ? 1u : 0u});
+                                   s.free_list->partition->pool_number, s.expandable() ? 1u : 0u});
           in_run = true;
         }
         rows.segments.back().nbytes += block.size;

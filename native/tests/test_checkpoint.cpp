@@ -27,7 +27,7 @@ struct Fixture {
   Pool pool;
 
   Fixture() {
-    pool.create_partition(kPrivate, true);
+    pool.create_pool(kPrivate, true);
     pool.adopt(kBase, kSmallSegment, 0, true, 0, Pool::kNextRank, kPrivate);
     pool.adopt(2 * kBase, kLargeSegment, 0, false, 0, Pool::kNextRank, kPrivate);
     pool.adopt(3 * kBase, kSmallSegment, 0, true);
@@ -37,10 +37,10 @@ struct Fixture {
   Restored restore(const Checkpoint& saved) { return pool.restore(kPrivate, saved, 0, 0); }
   int64_t current(Metric metric) const { return pool.count(metric, kAllSizes).current; }
 
-  Rows rows(uint32_t pool_id = kPrivate) const {
+  Rows rows(uint32_t pool_number = kPrivate) const {
     Rows found;
     bool own = false;
-    pool.walk([&](const Segment& segment) { own = segment.free_list->partition->pool_id == pool_id; },
+    pool.walk([&](const Segment& segment) { own = segment.free_list->partition->pool_number == pool_number; },
               [&](const Block& block) {
                 if (own && block.state <= State::PendingFree)
                   found.emplace_back(block.address, block.size, block.state == State::Live);
@@ -225,7 +225,7 @@ TEST(expandable_segment_may_have_grown) {
   Policy policy;
   policy.expandable = true;
   pool.set_policy(policy);
-  pool.create_partition(kPrivate, true);
+  pool.create_pool(kPrivate, true);
   pool.adopt_expandable(kBase, 10 * kLargeSegment, kLargeSegment, 0, false, kPrivate);
   const auto commit = [&](uint64_t nbytes) {
     const PageRange pages = pool.choose_pages(nbytes, 0, kPrivate);
@@ -250,7 +250,7 @@ TEST(pages_that_were_released_or_committed_between_saved_blocks) {
   Policy policy;
   policy.expandable = true;
   pool.set_policy(policy);
-  pool.create_partition(kPrivate, true);
+  pool.create_pool(kPrivate, true);
   constexpr uint64_t kPage = 2 * kMiB;
   pool.adopt_expandable(kBase, 4 * kPage, kPage, 0, true, kPrivate);
   const auto commit = [&](uint64_t page) {

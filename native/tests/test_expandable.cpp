@@ -16,7 +16,7 @@ namespace forebay {
 // Gives tests access to tables that check_invariants() must find corrupted.
 struct PoolTest {
   static Segment& segment(Pool& pool, uint64_t address) { return pool.segments_.at(address); }
-  static PoolPartition& partition(Pool& pool, uint32_t pool_id) { return *pool.find_partition(pool_id); }
+  static PoolPartition& partition(Pool& pool, uint32_t pool_number) { return *pool.find_partition(pool_number); }
   static uint64_t& expandable_segments(Pool& pool) { return pool.expandable_segments_; }
   static bool& best_fit_only(Pool& pool) { return pool.best_fit_only_; }
 };
@@ -399,7 +399,7 @@ TEST(random_operations_keep_expandable_pool_consistent) {  // with random failur
 
 TEST(partition_does_not_share_blocks) {
   PoolFixture fixture;
-  fixture.pool.create_partition(7, true);
+  fixture.pool.create_pool(7, true);
   fixture.pool.adopt(kBase, kSmallSegment, 0, true, 0, Pool::kNextRank, 7);
   CHECK(fixture.pool.try_allocate(512, 0) == nullptr);
   CHECK(fixture.pool.try_allocate(512, 0, 0, 8) == nullptr);  // there is no partition 8
@@ -415,7 +415,7 @@ TEST(partition_does_not_share_blocks) {
 
 TEST(partition_counts_reserved_memory) {
   PoolFixture fixture;
-  fixture.pool.create_partition(1, true);
+  fixture.pool.create_pool(1, true);
   fixture.pool.adopt(kBase, kSmallSegment, 0, true, 0, Pool::kNextRank, 1);
   fixture.pool.adopt(2 * kBase, kPage, 0, false);
   const Stat count = fixture.pool.reserved_by(1, kAllSizes);
@@ -432,39 +432,39 @@ TEST(partition_counts_reserved_memory) {
 
 TEST(partition_is_removed_when_empty) {
   PoolFixture fixture;
-  CHECK(!fixture.pool.remove_partition(1));
-  fixture.pool.create_partition(1, true);
+  CHECK(!fixture.pool.remove_pool(1));
+  fixture.pool.create_pool(1, true);
   fixture.pool.adopt(kBase, kSmallSegment, 0, true, 0, Pool::kNextRank, 1);
-  CHECK(!fixture.pool.remove_partition(1));
+  CHECK(!fixture.pool.remove_pool(1));
   fixture.pool.evict(kBase);
-  CHECK(fixture.pool.remove_partition(1) && fixture.is_consistent());
+  CHECK(fixture.pool.remove_pool(1) && fixture.is_consistent());
   CHECK(fixture.pool.reserved_by(1, kAllSizes).allocated ==
         static_cast<int64_t>(kSmallSegment));  // its statistics are kept
 }
 
 TEST(partition_without_splits_allocates_whole_blocks) {
   PoolFixture fixture;
-  fixture.pool.create_partition(1, false);
+  fixture.pool.create_pool(1, false);
   fixture.pool.adopt(kBase, kSmallSegment, 0, true, 0, Pool::kNextRank, 1);
   CHECK(fixture.pool.try_allocate(512, 0, 0, 1)->size == kSmallSegment);
   CHECK(fixture.current(kInactiveSplit) == 0 && fixture.is_consistent());
 }
 
-TEST(deferred_free_reports_pool_id) {
+TEST(deferred_free_reports_pool_number) {
   PoolFixture fixture;
-  fixture.pool.create_partition(5, true);
+  fixture.pool.create_pool(5, true);
   fixture.pool.adopt(kBase, kSmallSegment, 0, true, 0, Pool::kNextRank, 5);
   Block* block = fixture.pool.try_allocate(512, 0, 0, 5);
   fixture.pool.record_stream(block, 2);
   fixture.pool.free(block);
   const auto deferred = fixture.pool.deferred();
-  CHECK(deferred.size() == 1 && deferred[0].pool_id == 5 && deferred[0].users == std::vector<uint64_t>{2});
+  CHECK(deferred.size() == 1 && deferred[0].pool_number == 5 && deferred[0].users == std::vector<uint64_t>{2});
 }
 
 TEST(partition_supports_expandable_segments) {
   PoolFixture fixture;
   fixture.pool.set_policy(expandable_policy());
-  fixture.pool.create_partition(1, true);
+  fixture.pool.create_pool(1, true);
   fixture.pool.adopt_expandable(kBase, 4 * kPage, kPage, 0, false, 1);
   CHECK(equals(fixture.pool.choose_pages(2 * kMiB, 0, 0), 0, 0));
   const PageRange range = fixture.pool.choose_pages(2 * kMiB, 0, 1);
@@ -472,8 +472,8 @@ TEST(partition_supports_expandable_segments) {
   fixture.pool.free(fixture.pool.commit_done(range.address, 2 * kMiB, 0));
   CHECK(fixture.pool.reserved_by(1, kAllSizes).current == static_cast<int64_t>(kPage) && fixture.is_consistent());
   CHECK(fixture.pool.idle_pages(false, 0).empty() && fixture.pool.idle_pages(false, 1).size() == 1);
-  CHECK(fixture.pool.begin_decommit(range) && fixture.pool.decommit_done(kBase) && !fixture.pool.remove_partition(1));
-  CHECK(fixture.pool.evict_expandable(kBase) && fixture.pool.remove_partition(1) && fixture.is_consistent());
+  CHECK(fixture.pool.begin_decommit(range) && fixture.pool.decommit_done(kBase) && !fixture.pool.remove_pool(1));
+  CHECK(fixture.pool.evict_expandable(kBase) && fixture.pool.remove_pool(1) && fixture.is_consistent());
 }
 
 // Policy
@@ -642,14 +642,14 @@ TEST(check_finds_uncounted_memory) {
 
 TEST(check_finds_wrong_partition_counter) {
   PoolFixture fixture;
-  fixture.pool.create_partition(1, true);
+  fixture.pool.create_pool(1, true);
   PoolTest::partition(fixture.pool, 1).reserved.add(true, 512);
   CHECK(fixture.violation() == "the reserved bytes of a partition differ from a recount");
 }
 
 TEST(check_finds_segment_in_wrong_list) {
   PoolFixture fixture;
-  fixture.pool.create_partition(1, true);
+  fixture.pool.create_pool(1, true);
   fixture.pool.adopt(kBase, kPage, 0, false);
   PoolTest::segment(fixture.pool, kBase).queue = 4;
   CHECK(fixture.violation() == "a segment is in the free list of another queue");
@@ -674,7 +674,7 @@ TEST(check_finds_outdated_policy_cache) {
 TEST(expandable_pool_is_thread_safe) {
   Pool pool;
   pool.set_policy(expandable_policy());
-  for (const uint32_t pool_id : {1, 2}) pool.create_partition(pool_id, pool_id == 1);
+  for (const uint32_t pool_number : {1, 2}) pool.create_pool(pool_number, pool_number == 1);
   for (uint64_t number = 0; number < 3; ++number)  // of pools 0 to 2
     pool.adopt_expandable((1 + number) * 100 * kPage, 8 * kPage, kPage, 0, false, static_cast<uint32_t>(number));
   pool.record_history(1000);
@@ -682,7 +682,7 @@ TEST(expandable_pool_is_thread_safe) {
   for (uint64_t number = 0; number < 8; ++number) {
     threads.emplace_back([&pool, number] {
       std::mt19937_64 chance(number);
-      const uint32_t pool_id = static_cast<uint32_t>(number % 3), own = static_cast<uint32_t>(10 + number);
+      const uint32_t pool_number = static_cast<uint32_t>(number % 3), own = static_cast<uint32_t>(10 + number);
       const uint64_t plain = (1000 + number) * 100 * kPage;  // address of a plain segment, present or not
       bool adopted = false;
       std::vector<Block*> held;
@@ -690,14 +690,14 @@ TEST(expandable_pool_is_thread_safe) {
         const uint64_t nbytes = kMiB + 1 + chance() % (2 * kPage);
         if (held.size() < 4 && chance() % 2) {
           const uint32_t source = static_cast<uint32_t>(chance() % 3);
-          Block* block = source == pool_id ? pool.try_allocate(nbytes, 0, 0, pool_id)
-                                           : pool.try_allocate(nbytes, 0, 0, source, true);
+          Block* block = source == pool_number ? pool.try_allocate(nbytes, 0, 0, pool_number)
+                                               : pool.try_allocate(nbytes, 0, 0, source, true);
           if (block == nullptr) {
-            const PageRange range = pool.choose_pages(nbytes, 0, pool_id);
+            const PageRange range = pool.choose_pages(nbytes, 0, pool_number);
             if (range.size > 0 && chance() % 8 == 0) {
               pool.rollback(range.address);
             } else if (range.address != 0) {
-              block = range.size == 0 ? pool.allocate_at(range.address, nbytes, 0, 0, pool_id)
+              block = range.size == 0 ? pool.allocate_at(range.address, nbytes, 0, 0, pool_number)
                                       : pool.commit_done(range.address, nbytes, 0);
             }
           }
@@ -717,7 +717,7 @@ TEST(expandable_pool_is_thread_safe) {
         if (chance() % 16 == 0) {
           if (adopted) {
             adopted = !pool.evict(plain);
-          } else if (Block* block = pool.adopt_and_allocate(nbytes, plain, 2 * kPage, 0, 0, pool_id)) {
+          } else if (Block* block = pool.adopt_and_allocate(nbytes, plain, 2 * kPage, 0, 0, pool_number)) {
             adopted = true;
             held.push_back(block);
           } else {
@@ -730,11 +730,11 @@ TEST(expandable_pool_is_thread_safe) {
           policy.max_split = chance() % 2 == 0 ? kUnlimited : kPage;
           policy.expandable = chance() % 4 != 0;
           pool.set_policy(policy);
-          pool.create_partition(own, true);
-          pool.remove_partition(own);
+          pool.create_pool(own, true);
+          pool.remove_pool(own);
         }
         if (chance() % 16 == 0) {
-          for (const PageRange range : pool.idle_pages(false, pool_id)) {
+          for (const PageRange range : pool.idle_pages(false, pool_number)) {
             if (!pool.begin_decommit(range)) continue;
             if (chance() % 4 == 0) {
               pool.rollback(range.address);
@@ -744,10 +744,10 @@ TEST(expandable_pool_is_thread_safe) {
           }
         }
         if (step % 200 == 0) {
-          pool.evictable(false, pool_id, true, true);
+          pool.evictable(false, pool_number, true, true);
           pool.record_history(step % 400 == 0 ? 100 : 1000, true, 0, true);
-          pool.reserved_by(pool_id, kAllSizes);
-          pool.free_bytes(pool_id);
+          pool.reserved_by(pool_number, kAllSizes);
+          pool.free_bytes(pool_number);
           rows_of(pool);
         }
       }

@@ -143,7 +143,7 @@ TEST(large_buffer_age_counts_requests_since_last_free) {
 
 TEST(deferring_partition_waits_for_own_queue) {
   HeapsFixture heaps;
-  heaps.pool.create_partition(7, true, true);
+  heaps.pool.create_pool(7, true, true);
   Block* block = heaps.pool.adopt_and_allocate(8, kBase, kHeap, 3, 0, 7);
   CHECK(heaps.pool.free(block));
   const auto deferred = heaps.pool.deferred();

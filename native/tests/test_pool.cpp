@@ -299,7 +299,7 @@ TEST(operations_without_memory_change_nothing) {
     pool.walk(
         [&](const Segment& segment) { rows.emplace_back(segment.address, segment.size, State::Gap, 0); },
         [&](const Block& block) { rows.emplace_back(block.address, block.size, block.state, block.users.size()); });
-    return std::make_tuple(rows, pool.counts(), pool.partitions_with_segments());
+    return std::make_tuple(rows, pool.counts(), pool.pools_with_segments());
   };
   int failures = 0;
   const auto attempt = [&](auto operation, bool may_keep_memory = false) {
@@ -331,7 +331,7 @@ TEST(operations_without_memory_change_nothing) {
     Block* some = live.empty() ? nullptr : live[random() % live.size()];
     switch (random() % 7) {
       case 0:
-        if (partition != 0) attempt([&] { pool.create_partition(partition, true, partition == 2); });
+        if (partition != 0) attempt([&] { pool.create_pool(partition, true, partition == 2); });
         attempt([&] { made = pool.adopt_and_allocate(nbytes, next, kLargeSegment, queue, 0, partition); }, true);
         next += kLargeSegment;
         break;

@@ -103,7 +103,7 @@ cdef extern from "pool/pool.hpp" namespace "forebay" nogil:
 
     cppclass DeferredFree:
         uint64_t serial
-        uint32_t pool_id
+        uint32_t pool_number
         vector[uint64_t] users
         uint64_t queue
 
@@ -123,45 +123,46 @@ cdef extern from "pool/pool.hpp" namespace "forebay" nogil:
     cppclass NativePool "forebay::Pool":
         void set_policy(const Policy& policy)
         Policy policy()
-        Record* try_allocate(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id, cbool borrowed) except +
+        Record* try_allocate(uint64_t nbytes, uint64_t queue, uint32_t stack,
+                             uint32_t pool_number, cbool borrowed) except +
         cbool free(Record* block, uint32_t stack) except +
         void record_stream(Record* block, uint64_t queue) except +
         vector[DeferredFree] deferred() except +
         void acknowledge_deferred(uint64_t serial)
         cbool complete_free(uint64_t serial, uint32_t stack) except +
         void adopt(uint64_t address, uint64_t size, uint64_t queue, cbool small, uint32_t stack, uint64_t rank,
-                   uint32_t pool_id) except +
+                   uint32_t pool_number) except +
         Record* adopt_and_allocate(uint64_t nbytes, uint64_t address, uint64_t size, uint64_t queue, uint32_t stack,
-                                   uint32_t pool_id) except +
+                                   uint32_t pool_number) except +
         cbool evict(uint64_t address, uint32_t stack) except +
-        vector[Evictable] evictable(cbool small, uint32_t pool_id, cbool expandable, cbool parts) except +
+        vector[Evictable] evictable(cbool small, uint32_t pool_number, cbool expandable, cbool parts) except +
         cbool owns(uint64_t address)
         void adopt_expandable(uint64_t address, uint64_t size, uint64_t page_size, uint64_t queue, cbool small,
-                              uint32_t pool_id) except +
-        PageRange choose_pages(uint64_t nbytes, uint64_t queue, uint32_t pool_id) except +
+                              uint32_t pool_number) except +
+        PageRange choose_pages(uint64_t nbytes, uint64_t queue, uint32_t pool_number) except +
         Record* allocate_at(uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack,
-                            uint32_t pool_id) except +
+                            uint32_t pool_number) except +
         Record* commit_done(uint64_t address, uint64_t nbytes, uint32_t stack) except +
-        vector[PageRange] idle_pages(cbool small, uint32_t pool_id) except +
+        vector[PageRange] idle_pages(cbool small, uint32_t pool_number) except +
         cbool begin_commit(PageRange pages) except +
         cbool begin_decommit(PageRange pages) except +
         cbool decommit_done(uint64_t address, uint32_t stack) except +
         void rollback(uint64_t address) except +
         vector[PageTransition] page_transitions() except +
         cbool evict_expandable(uint64_t address) except +
-        Record* new_buffer(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id) except +
-        BestFitBuffer best_fit_buffer(uint64_t nbytes, uint64_t queue, uint32_t pool_id) except +
+        Record* new_buffer(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_number) except +
+        BestFitBuffer best_fit_buffer(uint64_t nbytes, uint64_t queue, uint32_t pool_number) except +
         uint64_t release_buffer(uint64_t address, uint64_t size) except +
-        void create_partition(uint32_t pool_id, cbool allows_splits, cbool defers_frees) except +
-        vector[vector[SavedBlock]] checkpoint(uint32_t pool_id) except +
-        Restored restore(uint32_t pool_id, const vector[vector[SavedBlock]]& saved, uint32_t stack,
+        void create_pool(uint32_t pool_number, cbool allows_splits, cbool defers_frees) except +
+        vector[vector[SavedBlock]] checkpoint(uint32_t pool_number) except +
+        Restored restore(uint32_t pool_number, const vector[vector[SavedBlock]]& saved, uint32_t stack,
                          uint32_t free_stack) except +
-        vector[uint64_t] live_addresses(uint32_t pool_id) except +
+        vector[uint64_t] live_addresses(uint32_t pool_number) except +
         Record* live_at(uint64_t address)
-        cbool remove_partition(uint32_t pool_id) except +
-        vector[uint32_t] partitions_with_segments() except +
-        uint64_t free_bytes(uint32_t pool_id)
-        vector[int64_t] reserved_by(uint32_t pool_id) except +
+        cbool remove_pool(uint32_t pool_number) except +
+        vector[uint32_t] pools_with_segments() except +
+        uint64_t free_bytes(uint32_t pool_number)
+        vector[int64_t] reserved_by(uint32_t pool_number) except +
         Stat count(unsigned metric, unsigned size_class) except +
         vector[int64_t] counts() except +
         vector[int64_t] oversize() except +
@@ -173,7 +174,7 @@ cdef extern from "pool/pool.hpp" namespace "forebay" nogil:
         void set_note(uint32_t note)
         void compact_stacks(StackTable* stacks) except +
         cbool recording()
-        void record_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t pool_id) except +
+        void record_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t pool_number) except +
         void record_snapshot_event() except +
         void record_annotation(const Record* block, uint32_t stack) except +
         vector[Entry] history(uint64_t* lost) except +

@@ -51,16 +51,18 @@ class Pool:
 
     `allocate` returns `try_allocate`, or if no free block fits, the result of the subclass's `_refill`. A block
     freed after `record_stream` is pending until `complete_free` is called with its token; `deferred` lists such
-    blocks until `acknowledge_deferred`, and `_defer` is called for each. `partition` is the id of a private pool,
+    blocks until `acknowledge_deferred`, and `_defer` is called for each. `pool_number` is that of a private pool,
     whose blocks other pools do not use; 0 is the default.
     """
 
     def __init__(self) -> None: ...
     # `borrowed`: for a request of another pool, which gets no block of an expandable segment.
-    def try_allocate(self, nbytes: int, queue: int = 0, partition: int = 0, borrowed: bool = False) -> Block | None: ...
+    def try_allocate(
+        self, nbytes: int, queue: int = 0, pool_number: int = 0, borrowed: bool = False
+    ) -> Block | None: ...
     def allocate(self, nbytes: int, queue: int = 0) -> Block: ...
     def _route(self, queue: int) -> int: ...  # the private pool for an allocation by this thread
-    def _refill(self, nbytes: int, queue: int, partition: int) -> Block: ...
+    def _refill(self, nbytes: int, queue: int, pool_number: int) -> Block: ...
     def _defer(self) -> None: ...
     def _process_pending_frees(self, queue: int) -> None: ...
     has_pending_frees: bool  # `allocate` calls `_process_pending_frees` first
@@ -88,15 +90,15 @@ class Pool:
 
     # Segments
     def adopt(
-        self, address: int, nbytes: int, queue: int, small: bool, rank: int | None = None, partition: int = 0
+        self, address: int, nbytes: int, queue: int, small: bool, rank: int | None = None, pool_number: int = 0
     ) -> None: ...
     def adopt_and_allocate(
-        self, need: int, address: int, size: int, queue: int, partition: int = 0
+        self, need: int, address: int, size: int, queue: int, pool_number: int = 0
     ) -> Block | None: ...
     # Address, size, queue, age, whether it is expandable, and the request clock when it became free, of each wholly
     # free segment. `expandable` adds expandable segments and heaps; `parts` also lists free parts of segments in use.
     def evictable(
-        self, small: bool, partition: int = 0, expandable: bool = False, parts: bool = False
+        self, small: bool, pool_number: int = 0, expandable: bool = False, parts: bool = False
     ) -> list[tuple[int, int, int, int, bool, int]]: ...
     def evict(self, address: int, stack: int = 0) -> bool: ...  # False unless a wholly free segment starts there
     def owns(self, address: int) -> bool: ...
@@ -106,15 +108,15 @@ class Pool:
     # `choose_pages`, `begin_commit` (commit exactly this range) or `begin_decommit` (decommit), and ends with
     # `commit_done`, `decommit_done` or `rollback`.
     def adopt_expandable(
-        self, address: int, nbytes: int, page: int, queue: int, small: bool, partition: int = 0
+        self, address: int, nbytes: int, page: int, queue: int, small: bool, pool_number: int = 0
     ) -> None: ...
-    def choose_pages(self, nbytes: int, queue: int, partition: int = 0) -> tuple[int, int]: ...
+    def choose_pages(self, nbytes: int, queue: int, pool_number: int = 0) -> tuple[int, int]: ...
     def begin_commit(self, address: int, size: int) -> bool: ...  # False unless all of the range is uncommitted
     def allocate_at(
-        self, address: int, nbytes: int, queue: int = ..., partition: int = 0
+        self, address: int, nbytes: int, queue: int = ..., pool_number: int = 0
     ) -> Block | None: ...  # any queue
     def commit_done(self, address: int, nbytes: int) -> Block | None: ...
-    def idle_pages(self, small: bool, partition: int = 0) -> list[tuple[int, int]]: ...
+    def idle_pages(self, small: bool, pool_number: int = 0) -> list[tuple[int, int]]: ...
     def begin_decommit(self, address: int, size: int) -> bool: ...  # False unless all of the range is free
     def decommit_done(self, address: int, stack: int = 0) -> bool: ...  # True if the segment is now wholly uncommitted
     def rollback(self, address: int) -> None: ...
@@ -123,9 +125,9 @@ class Pool:
 
     # Heaps: `best_fit_buffer` returns the best-fitting free buffer (size 0: none) and whether a heap has a gap for a
     # new one.
-    def best_fit_buffer(self, nbytes: int, queue: int, partition: int = 0) -> tuple[int, int, bool]: ...
+    def best_fit_buffer(self, nbytes: int, queue: int, pool_number: int = 0) -> tuple[int, int, bool]: ...
     def new_buffer(
-        self, nbytes: int, queue: int, partition: int = 0
+        self, nbytes: int, queue: int, pool_number: int = 0
     ) -> Block | None: ...  # a new buffer; None if no gap fits
     def release_buffer(
         self, address: int, nbytes: int
@@ -133,20 +135,20 @@ class Pool:
 
     # Checkpoints of private pools. RuntimeError, without any effect, if a block's free is pending or its memory was
     # released.
-    def checkpoint(self, partition: int) -> list[list[SavedBlock]]: ...  # by segment
+    def checkpoint(self, pool_number: int) -> list[list[SavedBlock]]: ...  # by segment
     # Free all blocks of the pool and make those live that were live at the checkpoint. A `Block` whose memory is live
     # again keeps it, others are freed. Returns the addresses of live blocks that no `Block` owns: `claim` them.
-    def restore(self, partition: int, saved: list[list[SavedBlock]]) -> list[int]: ...
-    def live_addresses(self, partition: int) -> list[int]: ...
+    def restore(self, pool_number: int, saved: list[list[SavedBlock]]) -> list[int]: ...
+    def live_addresses(self, pool_number: int) -> list[int]: ...
     def claim(self, address: int) -> Block | None: ...  # the live block there, which another `Block` of it loses
 
     # Private pools
     # `waits`: a free is pending until the block's own queue has reached it, too.
-    def create_partition(self, partition: int, splits: bool = True, waits: bool = False) -> None: ...
-    def remove_partition(self, partition: int) -> bool: ...  # False if the pool is unknown or has segments
-    def partitions_with_segments(self) -> list[int]: ...  # in ascending order; may include 0
-    def free_bytes(self, partition: int) -> int: ...  # bytes in free blocks
-    def reserved_by(self, partition: int) -> list[int]: ...  # laid out as one metric of `counts`
+    def create_pool(self, pool_number: int, splits: bool = True, waits: bool = False) -> None: ...
+    def remove_pool(self, pool_number: int) -> bool: ...  # False if the pool is unknown or has segments
+    def pools_with_segments(self) -> list[int]: ...  # in ascending order; may include 0
+    def free_bytes(self, pool_number: int) -> int: ...  # bytes in free blocks
+    def reserved_by(self, pool_number: int) -> list[int]: ...  # laid out as one metric of `counts`
 
     # Statistics
     def current(self, metric: int, kind: int = 0) -> int: ...  # kind: 0 all sizes, 1 small, 2 large
@@ -180,7 +182,7 @@ class Pool:
     def _annotation_id(self) -> int: ...
     def record_snapshot_event(self) -> None: ...  # records that a snapshot was taken
     def record_annotation(self, block: Block) -> None: ...  # records an annotation
-    def record_oom(self, nbytes: int, queue: int, free: int, partition: int = 0) -> None: ...
+    def record_oom(self, nbytes: int, queue: int, free: int, pool_number: int = 0) -> None: ...
     # Segments, blocks, history, lost entries, and (parent, file, name, line) of each stack node, all of one moment.
     def tables(self, trace: bool = True) -> tuple[bytes, bytes, bytes, int, list[tuple[int, str, str, int]]]: ...
 

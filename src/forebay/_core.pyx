@@ -115,20 +115,20 @@ cdef class Pool:
             self.codes.append(<object><PyObject*>self.stacks[at].frame.code)
         return number
 
-    cpdef Block try_allocate(self, Py_ssize_t nbytes, uint64_t queue=0, uint32_t partition=0, bint borrowed=False):
+    cpdef Block try_allocate(self, Py_ssize_t nbytes, uint64_t queue=0, uint32_t pool_number=0, bint borrowed=False):
         if nbytes <= 0:
             raise ValueError(f"cannot allocate {nbytes} bytes: a block has at least 1")
-        return self.wrap(self.native.try_allocate(nbytes, queue, self.current_stack(), partition, borrowed))
+        return self.wrap(self.native.try_allocate(nbytes, queue, self.current_stack(), pool_number, borrowed))
 
     @cython.binding(False)  # a plain method: 3 ns less for each call
     def allocate(self, Py_ssize_t nbytes, uint64_t queue=0):
         if self.has_pending_frees and <uint64_t>nbytes < kMaxRequest:  # larger requests always fail
             self._process_pending_frees(queue)
-        cdef uint32_t partition = self._route(queue) if self.routed else 0
-        cdef Block block = Pool.try_allocate(self, nbytes, queue, partition)
-        return self._refill(nbytes, queue, partition) if block is None else block
+        cdef uint32_t pool_number = self._route(queue) if self.routed else 0
+        cdef Block block = Pool.try_allocate(self, nbytes, queue, pool_number)
+        return self._refill(nbytes, queue, pool_number) if block is None else block
 
-    def _refill(self, nbytes, queue, partition):
+    def _refill(self, nbytes, queue, pool_number):
         raise MemoryError(f"the pool has no free block of {nbytes} bytes and cannot grow")
 
     def _defer(self): pass
@@ -146,41 +146,42 @@ cdef class Pool:
     def block_size(self, uint64_t nbytes): return self.native.policy().block_size(min(nbytes, kMaxRequest))
     def segment_size(self, uint64_t nbytes): return self.native.policy().segment_for(min(nbytes, kMaxRequest))
 
-    def adopt(self, uint64_t address, uint64_t nbytes, uint64_t queue, bint small, rank=None, uint32_t partition=0):
+    def adopt(self, uint64_t address, uint64_t nbytes, uint64_t queue, bint small, rank=None, uint32_t pool_number=0):
         cdef uint64_t native_rank = kNextRank if rank is None else <uint64_t>rank
-        self.native.adopt(address, nbytes, queue, small, self.current_stack(), native_rank, partition)
+        self.native.adopt(address, nbytes, queue, small, self.current_stack(), native_rank, pool_number)
 
-    def adopt_and_allocate(self, uint64_t need, uint64_t address, uint64_t size, uint64_t queue, uint32_t partition=0):
-        return self.wrap(self.native.adopt_and_allocate(need, address, size, queue, self.current_stack(), partition))
+    def adopt_and_allocate(self, uint64_t need, uint64_t address, uint64_t size, uint64_t queue,
+                           uint32_t pool_number=0):
+        return self.wrap(self.native.adopt_and_allocate(need, address, size, queue, self.current_stack(), pool_number))
 
-    def evictable(self, bint small, uint32_t partition=0, bint expandable=False, bint parts=False):
-        rows = self.native.evictable(small, partition, expandable, parts)
+    def evictable(self, bint small, uint32_t pool_number=0, bint expandable=False, bint parts=False):
+        rows = self.native.evictable(small, pool_number, expandable, parts)
         return [(row.address, row.size, row.queue, row.age, row.expandable, row.freed_at) for row in rows]
 
     def evict(self, uint64_t address, uint64_t stack=0): return self.native.evict(address, self.stacks.number_of(stack))
     def owns(self, uint64_t address): return self.native.owns(address)
-    def deferred(self): return [(row.serial, row.users, row.pool_id, row.queue) for row in self.native.deferred()]
+    def deferred(self): return [(row.serial, row.users, row.pool_number, row.queue) for row in self.native.deferred()]
     def acknowledge_deferred(self, uint64_t token): self.native.acknowledge_deferred(token)
 
     def complete_free(self, uint64_t token, uint64_t stack=0):
         return self.native.complete_free(token, self.stacks.number_of(stack))
 
     def adopt_expandable(self, uint64_t address, uint64_t nbytes, uint64_t page, uint64_t queue, bint small,
-                         uint32_t partition=0):
-        self.native.adopt_expandable(address, nbytes, page, queue, small, partition)
+                         uint32_t pool_number=0):
+        self.native.adopt_expandable(address, nbytes, page, queue, small, pool_number)
 
-    def choose_pages(self, uint64_t nbytes, uint64_t queue, uint32_t partition=0):
-        cdef PageRange pages = self.native.choose_pages(min(nbytes, kMaxRequest), queue, partition)
+    def choose_pages(self, uint64_t nbytes, uint64_t queue, uint32_t pool_number=0):
+        cdef PageRange pages = self.native.choose_pages(min(nbytes, kMaxRequest), queue, pool_number)
         return pages.address, pages.size
 
-    def allocate_at(self, uint64_t address, uint64_t nbytes, uint64_t queue=kAnyQueue, uint32_t partition=0):
-        return self.wrap(self.native.allocate_at(address, nbytes, queue, self.current_stack(), partition))
+    def allocate_at(self, uint64_t address, uint64_t nbytes, uint64_t queue=kAnyQueue, uint32_t pool_number=0):
+        return self.wrap(self.native.allocate_at(address, nbytes, queue, self.current_stack(), pool_number))
 
     def commit_done(self, uint64_t address, uint64_t nbytes):
         return self.wrap(self.native.commit_done(address, nbytes, self.current_stack()))
 
-    def idle_pages(self, bint small, uint32_t partition=0):
-        return [(pages.address, pages.size) for pages in self.native.idle_pages(small, partition)]
+    def idle_pages(self, bint small, uint32_t pool_number=0):
+        return [(pages.address, pages.size) for pages in self.native.idle_pages(small, pool_number)]
 
     def page_transitions(self):
         return [(pages.address, pages.size, pages.decommitting) for pages in self.native.page_transitions()]
@@ -196,27 +197,27 @@ cdef class Pool:
     def rollback(self, uint64_t address): self.native.rollback(address)
     def evict_expandable(self, uint64_t address): return self.native.evict_expandable(address)
 
-    def new_buffer(self, uint64_t nbytes, uint64_t queue, uint32_t partition=0):
-        return self.wrap(self.native.new_buffer(nbytes, queue, self.current_stack(), partition))
+    def new_buffer(self, uint64_t nbytes, uint64_t queue, uint32_t pool_number=0):
+        return self.wrap(self.native.new_buffer(nbytes, queue, self.current_stack(), pool_number))
 
-    def best_fit_buffer(self, uint64_t nbytes, uint64_t queue, uint32_t partition=0):
-        cdef BestFitBuffer found = self.native.best_fit_buffer(min(nbytes, kMaxRequest), queue, partition)
+    def best_fit_buffer(self, uint64_t nbytes, uint64_t queue, uint32_t pool_number=0):
+        cdef BestFitBuffer found = self.native.best_fit_buffer(min(nbytes, kMaxRequest), queue, pool_number)
         return found.address, found.size, found.has_gap
 
     def release_buffer(self, uint64_t address, uint64_t nbytes): return self.native.release_buffer(address, nbytes)
 
-    def checkpoint(self, uint32_t partition): return self.native.checkpoint(partition)
+    def checkpoint(self, uint32_t pool_number): return self.native.checkpoint(pool_number)
 
-    def restore(self, uint32_t partition, vector[vector[SavedBlock]] saved):
+    def restore(self, uint32_t pool_number, vector[vector[SavedBlock]] saved):
         cdef uint32_t stack = self.current_stack()
-        cdef Restored done = self.native.restore(partition, saved, stack, stack if self.frees else 0)
+        cdef Restored done = self.native.restore(pool_number, saved, stack, stack if self.frees else 0)
         for moved in done.moved:  # before any Python object is created, which may run finalizers
             (<Block>moved.owner).record = moved.block
         if done.pending:
             self._defer()
         return done.unowned
 
-    def live_addresses(self, uint32_t partition): return self.native.live_addresses(partition)
+    def live_addresses(self, uint32_t pool_number): return self.native.live_addresses(pool_number)
 
     def claim(self, uint64_t address):
         cdef Record* record = self.native.live_at(address)
@@ -224,13 +225,13 @@ cdef class Pool:
             (<Block>record.owner).record = NULL
         return self.wrap(record)
 
-    def create_partition(self, uint32_t partition, bint splits=True, bint waits=False):
-        self.native.create_partition(partition, splits, waits)
+    def create_pool(self, uint32_t pool_number, bint splits=True, bint waits=False):
+        self.native.create_pool(pool_number, splits, waits)
 
-    def remove_partition(self, uint32_t partition): return self.native.remove_partition(partition)
-    def partitions_with_segments(self): return self.native.partitions_with_segments()
-    def free_bytes(self, uint32_t partition): return self.native.free_bytes(partition)
-    def reserved_by(self, uint32_t partition): return self.native.reserved_by(partition)
+    def remove_pool(self, uint32_t pool_number): return self.native.remove_pool(pool_number)
+    def pools_with_segments(self): return self.native.pools_with_segments()
+    def free_bytes(self, uint32_t pool_number): return self.native.free_bytes(pool_number)
+    def reserved_by(self, uint32_t pool_number): return self.native.reserved_by(pool_number)
 
     def current(self, unsigned metric, unsigned kind=0): return self.native.count(metric, kind).current
     def peak(self, unsigned metric, unsigned kind=0): return self.native.count(metric, kind).peak
@@ -262,8 +263,8 @@ cdef class Pool:
         cdef uint32_t number = self.current_stack()  # also sets the note of the entries that follow
         return 0 if frees and not self.frees else self.stacks.handle(number)
 
-    def record_oom(self, uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t partition=0):
-        self.native.record_oom(nbytes, queue, free, self.current_stack(), partition)
+    def record_oom(self, uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t pool_number=0):
+        self.native.record_oom(nbytes, queue, free, self.current_stack(), pool_number)
 
     def record_snapshot_event(self):
         if self.annotating:

@@ -22,7 +22,7 @@ _thread = local()  # guards against recursion: the arrays made here may be alloc
 
 def advise(snapshot: Snapshot, pool: RecordedPool, request: AllocRequest) -> list[str]:
     """Return lines for the error text; none if no setting is known to help. Never raises an exception."""
-    if getattr(_thread, "advising", False) or request.partition != 0:  # a private pool's use is up to the program
+    if getattr(_thread, "advising", False) or request.pool_number != 0:  # a private pool's use is up to the program
         return []
     _thread.advising = True
     try:

@@ -11,7 +11,7 @@ import pytest
 
 PLANTS = {  # module: text in its stub, and the planted error
     "_core": [
-        ("def try_allocate(self, nbytes: int, ", "def try_allocate(self, amount: int, "),
+        ("def try_allocate(\n        self, nbytes: int, ", "def try_allocate(\n        self, amount: int, "),
         ("class Pool:\n", "class Pool:\n    def not_there(self) -> int: ...\n"),
     ],
     "observe/tracing/_entries": [("def add(self, entry_type: int, ", "def add(self, what: int, ")],

@@ -196,7 +196,7 @@ def test_function_names_are_qualified(pool):
 
 def test_stack_of_refill_includes_the_caller():
     class Growing(Pool):
-        def _refill(self, nbytes, queue, pool_id):
+        def _refill(self, nbytes, queue, pool_number):
             self.adopt(BASE, MIB, queue, True)
             return self.try_allocate(nbytes, queue)
 

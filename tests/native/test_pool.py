@@ -40,12 +40,12 @@ class Growing(Pool):
     def __init__(self):
         self.refilled, self.deferrals, self.end = [], [], BASE
 
-    def _refill(self, nbytes, queue, pool_id):
-        self.refilled.append((nbytes, queue, pool_id))
+    def _refill(self, nbytes, queue, pool_number):
+        self.refilled.append((nbytes, queue, pool_number))
         size, small = self.segment_size(nbytes)
-        self.adopt(self.end, size, queue, small, partition=pool_id)
+        self.adopt(self.end, size, queue, small, pool_number=pool_number)
         self.end += size
-        return self.try_allocate(nbytes, queue, pool_id)
+        return self.try_allocate(nbytes, queue, pool_number)
 
     def _defer(self):
         self.deferrals += self.deferred()
@@ -132,7 +132,7 @@ def test_routed_allocations_use_a_private_pool():
             return 7 if queue == 5 else 0
 
     pool = Routing()
-    pool.create_partition(7)
+    pool.create_pool(7)
     pool.routed = True
     private, common = pool.allocate(1000, 5), pool.allocate(1000, 4)
     assert pool.refilled == [(1000, 5, 7), (1000, 4, 0)]
@@ -142,14 +142,14 @@ def test_routed_allocations_use_a_private_pool():
     assert pool.refilled[2:] == [(1000, 5, 0)]
     assert len({block.address for block in (private, common, other)}) == 3
     assert (pool.reserved_by(7)[0], pool.free_bytes(7)) == (2 * MIB, 2 * MIB - 1024)
-    assert not pool.remove_partition(7)
+    assert not pool.remove_pool(7)
     assert pool.check_invariants() is None
 
 
 def test_exception_of_refill_propagates():
     class Failing(Pool):
-        def _refill(self, nbytes, queue, pool_id):
-            raise OSError(nbytes, queue, pool_id)
+        def _refill(self, nbytes, queue, pool_number):
+            raise OSError(nbytes, queue, pool_number)
 
     with pytest.raises(OSError, match="512") as caught:
         Failing().allocate(512, 3)
@@ -304,7 +304,7 @@ def test_segment_in_use_is_not_evicted(pool):
     block.free()
     assert not pool.evict(BASE + 512)
     assert pool.evictable(small=True) == [(BASE, 2 * MIB, 0, 0, False, 0)]
-    assert pool.evictable(small=False) == pool.evictable(small=True, partition=3) == []
+    assert pool.evictable(small=False) == pool.evictable(small=True, pool_number=3) == []
     assert pool.evict(BASE)
     assert not pool.evict(BASE)
 

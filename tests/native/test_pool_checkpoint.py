@@ -23,10 +23,10 @@ class Deferring(Pool):
 
 @pytest.fixture
 def pool() -> Deferring:
-    """A pool with a private partition of one small segment."""
+    """A pool with a private pool of one small segment."""
     pool = Deferring()
-    pool.create_partition(PRIVATE)
-    pool.adopt(BASE, 2 * MIB, 0, small=True, partition=PRIVATE)
+    pool.create_pool(PRIVATE)
+    pool.adopt(BASE, 2 * MIB, 0, small=True, pool_number=PRIVATE)
     yield pool
     assert pool.check_invariants() is None
 
@@ -122,8 +122,8 @@ def test_block_that_a_finalizer_restores_is_freed_once(pool):
 
     pool = Annotating()
     pool.state = None
-    pool.create_partition(PRIVATE)
-    pool.adopt(BASE, 2 * MIB, 0, small=True, partition=PRIVATE)
+    pool.create_pool(PRIVATE)
+    pool.adopt(BASE, 2 * MIB, 0, small=True, pool_number=PRIVATE)
     pool.record_history(100, frees=True)
     pool.annotating = True
     kept, freed = allocate(pool, 100), allocate(pool, 100)

@@ -117,20 +117,20 @@ class HeapsUnderTest:
     def layout(self) -> HeapLayout:
         segments, blocks, *_ = self.allocator.tables(trace=False)
         heaps = np.frombuffer(segments, SEGMENT)
-        pool_ids = {(heap["pool"].item(), heap["small"].item() == 1) for heap in heaps}
-        pieces = (self.allocator.evictable(small, pool_id, parts=True) for pool_id, small in pool_ids)
+        pool_numbers = {(heap["pool"].item(), heap["small"].item() == 1) for heap in heaps}
+        pieces = (self.allocator.evictable(small, pool_number, parts=True) for pool_number, small in pool_numbers)
         ages = {address: age for cached in pieces for address, _, _, age, *_ in cached}
         rows: list[list[Row]] = [[] for _ in heaps]
         for address, nbytes, _, _, heap, state in np.frombuffer(blocks, BLOCK).tolist():
             name = _STATES.get(state, "cached" if address in ages else "gap")
             rows[heap].append((address - heaps[heap]["address"].item(), nbytes, name, ages.get(address, 0)))
         layout: HeapLayout = {}
-        for (address, _, queue, _, small, pool_id, _), tiles in zip(heaps.tolist(), rows, strict=True):
+        for (address, _, queue, _, small, pool_number, _), tiles in zip(heaps.tolist(), rows, strict=True):
             number, nbytes = self.port.held[address]
-            layout.setdefault((queue, self._pool_name(pool_id, small == 1)), []).append((number, nbytes, tiles))
+            layout.setdefault((queue, self._pool_name(pool_number, small == 1)), []).append((number, nbytes, tiles))
         return {pool: sorted(found) for pool, found in layout.items()}
 
-    def _pool_name(self, pool_id: int, small: bool) -> str:
+    def _pool_name(self, pool_number: int, small: bool) -> str:
         default, other = ("shared", "private") if self.unified else ("private", "shared")
         names = {0: default, heap_allocator._OTHER_MODE: other}
-        return f"{names[pool_id]} {'small' if small else 'large'}" if pool_id in names else "scalar"
+        return f"{names[pool_number]} {'small' if small else 'large'}" if pool_number in names else "scalar"

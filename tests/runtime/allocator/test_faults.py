@@ -126,7 +126,7 @@ class Scene:
         assert not self.allocator._deferred_frees
         assert self.allocator.deferred() == []
         for found in self.allocator.private:  # PyTorch keeps a space without pages, too
-            assert (found.users, self.allocator.reserved_by(found.partition)[0]) == (0, 0)
+            assert (found.users, self.allocator.reserved_by(found.pool_number)[0]) == (0, 0)
 
 
 def program(expandable: bool):

@@ -221,7 +221,7 @@ def _pool(found: Any, module: Any, state: int) -> Any:
     if state % 3 == 1:
         found.record_history(100, 16, True, True)
     if state % 5 == 1:
-        found.create_partition(1, True, True)
+        found.create_pool(1, True, True)
     return found
 
 

@@ -30,7 +30,7 @@ class _Owner(Protocol):
 class _Allocator(Protocol):
     num_reserved: int
     def adopt_and_allocate(
-        self, need: int, address: int, segment: int, queue: int, partition: int, /
+        self, need: int, address: int, segment: int, queue: int, pool_number: int, /
     ) -> Block | None: ...
     def owns(self, address: int, /) -> bool: ...
 
@@ -59,7 +59,7 @@ def reserve_and_adopt(
     need: int,
     segment: int,
     queue: int,
-    partition: int,
+    pool_number: int,
 ) -> Block | None: ...
 
 # Reserve memory for an object that releases it unless it is `freed`.

@@ -22,10 +22,10 @@ cdef class PoolUser:
             pool.users -= 1
 
 
-def reserve_and_adopt(pool, reserve, what, release, Py_ssize_t need, Py_ssize_t segment, queue, partition):
+def reserve_and_adopt(pool, reserve, what, release, Py_ssize_t need, Py_ssize_t segment, queue, pool_number):
     address = reserve(what)
     try:
-        block = pool.adopt_and_allocate(need, address, segment, queue, partition)
+        block = pool.adopt_and_allocate(need, address, segment, queue, pool_number)
     except BaseException:
         if not pool.owns(address):
             release(address)

@@ -118,8 +118,8 @@ class Allocator(RecordedPool):
         """True if new memory is committed as pages of expandable segments."""
         return False
 
-    def id_of(self, partition: int) -> PoolId:
-        return self.private.id_of(partition)
+    def id_of(self, pool_number: int) -> PoolId:
+        return self.private.id_of(pool_number)
 
     def reset_accumulated(self) -> None:
         super().reset_accumulated()
@@ -151,7 +151,7 @@ class Allocator(RecordedPool):
         raise self.too_large_error(nbytes)
 
     @abstractmethod
-    def _refill(self, nbytes: int, queue: int, partition: int) -> Block:
+    def _refill(self, nbytes: int, queue: int, pool_number: int) -> Block:
         """Allocate a block that the cache does not have, trying the cheapest recovery step first."""
 
     def _defer(self) -> None:
@@ -244,17 +244,17 @@ class Allocator(RecordedPool):
             self._threads_in_callbacks.discard(me)
         return any(freed)
 
-    def port_reserve(self, partition: int) -> Callable[[int], int]:  # noqa: ARG002 -- it has one kind of memory
-        """Return the port's function that reserves a segment for a partition."""
+    def port_reserve(self, pool_number: int) -> Callable[[int], int]:  # noqa: ARG002 -- it has one kind of memory
+        """Return the port's function that reserves a segment for a pool."""
         return self.port.reserve
 
     def _reserve(self, request: AllocRequest) -> Block | None:
-        external = self.private.source_of(request.partition) is not None
-        reserve: Callable[[Any], int] = self.sources.reserve if external else self.port_reserve(request.partition)
+        external = self.private.source_of(request.pool_number) is not None
+        reserve: Callable[[Any], int] = self.sources.reserve if external else self.port_reserve(request.pool_number)
         what, release = (request, self.sources.release) if external else (request.segment, self.port.release)
         sizes = request.nbytes, request.segment
         try:
-            block = reserve_and_adopt(self, reserve, what, release, *sizes, request.queue, request.partition)
+            block = reserve_and_adopt(self, reserve, what, release, *sizes, request.queue, request.pool_number)
         except OutOfMemory as error:
             self._device_error = without_frames(error)
             return None
@@ -264,7 +264,7 @@ class Allocator(RecordedPool):
 
     def _retry_cached(self, request: AllocRequest) -> Block | None:
         """Search the pool again, after memory may have been freed."""
-        return self.try_allocate(request.nbytes, request.queue, request.partition)
+        return self.try_allocate(request.nbytes, request.queue, request.pool_number)
 
     @abstractmethod
     def _oom_text(self, request: AllocRequest, free: int, capacity: int) -> str:
@@ -276,7 +276,7 @@ class Allocator(RecordedPool):
 
     def _oom_error(self, request: AllocRequest) -> OutOfMemory:
         free, total = self.port.memory_info()
-        self.record_oom(request.size, request.queue, free, request.partition)
+        self.record_oom(request.size, request.queue, free, request.pool_number)
         self.num_ooms += 1
         error = oom_message.oom_error(
             self, request, self._oom_text(request, free, total), free, total, explain=self.explains_oom
@@ -315,11 +315,11 @@ class Allocator(RecordedPool):
             stack = self.caller_stack(frees=True)
         self.num_sync_all_streams += 1
         self._wait_for_pending_frees(stack)
-        self._empty_partition(0, stack, large_first=True)
+        self._empty_pool(0, stack, large_first=True)
         for pool in self.private.idle():
-            self._empty_partition(pool.partition, stack, large_first=False)
-        for partition in self.private.abandoned():
-            self._empty_partition(partition, stack, large_first=False)
+            self._empty_pool(pool.pool_number, stack, large_first=False)
+        for pool_number in self.private.abandoned():
+            self._empty_pool(pool_number, stack, large_first=False)
         self.private.delete_empty()
         self.release_uncached()
 
@@ -328,9 +328,9 @@ class Allocator(RecordedPool):
         if self.private.ended:
             return
         self.private.stop_lending(pool)
-        partition = self.private[pool].partition
+        pool_number = self.private[pool].pool_number
         if self.private.decref(pool):  # from here on, another thread's `empty` may delete the pool
-            self._release_unused(partition)
+            self._release_unused(pool_number)
 
     def release_pool_of(self, user: PoolUser, pool: PoolId) -> None:
         """Do the same for a user that `private.add_user` returned. Repeatable, also after an interrupt."""
@@ -340,24 +340,24 @@ class Allocator(RecordedPool):
         self.private.stop_lending(pool)
         self.private.end_user(user)
         if found.users == 0:
-            self._release_unused(found.partition)
+            self._release_unused(found.pool_number)
 
-    def _release_unused(self, partition: int) -> None:
+    def _release_unused(self, pool_number: int) -> None:
         stack = self.caller_stack(frees=True)
         self.num_sync_all_streams += 1
-        self._wait_for_pending_frees(stack, partition)
-        self._empty_partition(partition, stack, large_first=False)
+        self._wait_for_pending_frees(stack, pool_number)
+        self._empty_pool(pool_number, stack, large_first=False)
         self.private.delete_empty()
 
     @abstractmethod
-    def _empty_partition(self, partition: int, stack: int, *, large_first: bool) -> None:
+    def _empty_pool(self, pool_number: int, stack: int, *, large_first: bool) -> None:
         """Release the cached memory of one pool to the port."""
 
-    def _wait_for_pending_frees(self, stack: int, partition: int | None = None) -> None:
+    def _wait_for_pending_frees(self, stack: int, pool_number: int | None = None) -> None:
         self.has_pending_frees = False
         try:
             self._complete_captured_frees()
-            for token in self._deferred_frees.wait(self._wait_until_reached, partition):
+            for token in self._deferred_frees.wait(self._wait_until_reached, pool_number):
                 self.complete_free(token, stack)
         finally:
             if self._deferred_frees or self._captured_frees:

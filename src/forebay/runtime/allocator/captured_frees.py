@@ -29,7 +29,7 @@ class _Pending(NamedTuple):
 
     queue: int  # for which it was allocated
     ticks: Ticks  # of the work that was queued on its users before the free and is executed
-    partition: int
+    pool_number: int
     capture: Mapping[int, int] | None  # the queues of the capture whose work on several queues uses it
     recording: CapturedGraph | None  # of that capture
     last_uses: tuple[int, ...]  # ticks of that capture
@@ -49,7 +49,7 @@ class CapturedFrees:
         token: int,
         queue: Queue | None,
         users: list[Queue],
-        partition: int,
+        pool_number: int,
         captures: Sequence[Mapping[int, int]],
         *,
         reuse: bool,
@@ -59,14 +59,14 @@ class CapturedFrees:
         captured = [user for user in users if joined is not None and user.handle in joined]
         handle = 0 if queue is None else queue.handle
         if queue is None or not captured:
-            self._pending[token] = _Pending(handle, ticks_of(users), partition, None, None, ())
+            self._pending[token] = _Pending(handle, ticks_of(users), pool_number, None, None, ())
             return
         recording = queue.capture if reuse and len(captured) == len(users) and can_capture(queue) else None
         last_uses: tuple[int, ...] = ()
         if recording is not None and recording.work:
             with suppress(DeviceError):  # the capture was invalidated
                 last_uses = tuple(each.signal() for each in (queue, *users))
-        self._pending[token] = _Pending(handle, ticks_of(users), partition, joined, recording, last_uses)
+        self._pending[token] = _Pending(handle, ticks_of(users), pool_number, joined, recording, last_uses)
 
     def completed(self, append: Callable[[int, Ticks, int], bool]) -> Iterator[int]:
         """Yield the blocks that no capture and no queue uses.
@@ -76,7 +76,7 @@ class CapturedFrees:
         for token, block in tuple(self._pending.items()):
             if block.capture is not None and block.queue in block.capture:
                 continue  # the capture is active: its queues are not joined yet
-            if not append(token, block.ticks, block.partition):
+            if not append(token, block.ticks, block.pool_number):
                 yield token
             self._pending.pop(token, None)
 

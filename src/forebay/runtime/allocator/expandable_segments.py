@@ -62,7 +62,7 @@ __all__ = ["ExpandableSegments"]
 class _Space(NamedTuple):
     address: int
     nbytes: int
-    partition: int
+    pool_number: int
 
 
 class ExpandableSegments:
@@ -101,7 +101,7 @@ class ExpandableSegments:
         self._has_orphans |= self._active_calls > 0
         self._active_calls = 0
 
-    def shrink(self, small: bool, partition: int, stack: int = 0) -> None:
+    def shrink(self, small: bool, pool_number: int, stack: int = 0) -> None:
         """Decommit every free page. `stack` is that of the caller, for the history."""
         alone = self._active_calls == 0
         self._active_calls += 1
@@ -113,29 +113,29 @@ class ExpandableSegments:
                 for each in tuple(self._spaces.values()):  # also of a decommit that was complete but for this
                     self._release_if_empty(each)
             self._release_spaces()
-            idle = self._pool.idle_pages(small, partition)
+            idle = self._pool.idle_pages(small, pool_number)
             self._decommit([each for each in idle if self._pool.begin_decommit(*each)], stack)
             done = True
         finally:  # as above
             self._active_calls -= 1
             self._has_orphans |= not done
 
-    def release_unused_spaces(self, partition: int) -> None:
+    def release_unused_spaces(self, pool_number: int) -> None:
         """Release the spaces of a deleted private pool in which no page was ever committed."""
         for space in tuple(self._spaces.values()):
-            if space.partition == partition:
+            if space.pool_number == pool_number:
                 self._release_if_empty(space)
 
     def _grow(self, request: AllocRequest, space: int, page: int) -> Block | None:
         pool = self._pool
         while True:
-            address, nbytes = pool.choose_pages(request.nbytes, request.queue, request.partition)
+            address, nbytes = pool.choose_pages(request.nbytes, request.queue, request.pool_number)
             if address == 0:
                 if not self._reserve(request, space, page):
                     return None
                 continue
             if nbytes == 0:
-                block = pool.allocate_at(address, request.nbytes, request.queue, request.partition)
+                block = pool.allocate_at(address, request.nbytes, request.queue, request.pool_number)
             elif self._commit(address, nbytes):
                 block = pool.commit_done(address, request.nbytes)
             else:
@@ -160,8 +160,8 @@ class ExpandableSegments:
             else:
                 return False
             try:
-                self._spaces[address] = _Space(address, space, request.partition)
-                self._pool.adopt_expandable(address, space, page, request.queue, request.small, request.partition)
+                self._spaces[address] = _Space(address, space, request.pool_number)
+                self._pool.adopt_expandable(address, space, page, request.queue, request.small, request.pool_number)
             except BaseException:
                 if not self._pool.owns(address):
                     self._spaces.pop(address, None)

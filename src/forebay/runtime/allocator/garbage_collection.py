@@ -35,7 +35,7 @@ def release_oversize_segments(pool: Pool, request: AllocRequest, max_split: int,
     Return True if enough bytes for the request were released.
     """
     wanted = max(request.size, max_split)
-    rows = pool.evictable(request.small, request.partition, parts=True)
+    rows = pool.evictable(request.small, request.pool_number, parts=True)
     candidates = [(size, address, grows) for address, size, queue, _, grows, _ in rows if queue == request.queue]
     candidates = [row for row in candidates if row[0] >= max_split]
     fitting = next(((address, grows) for size, address, grows in candidates if size >= wanted), None)

@@ -82,10 +82,10 @@ class HeapAllocator(Allocator):
         self._watermarks = watermarks or Watermarks.from_environment(heaps)
         self._used_by_others = 0  # bytes of the device's memory, at the latest `update_other_usage`
         self._dedicated: set[int] = set()  # heaps reserved for one large buffer
-        self.create_partition(_OTHER_MODE)
-        self.create_partition(_SCALARS, waits=True)
-        for partition in (_OTHER_MODE, _SCALARS):
-            self.private.add_common(partition)
+        self.create_pool(_OTHER_MODE)
+        self.create_pool(_SCALARS, waits=True)
+        for pool_number in (_OTHER_MODE, _SCALARS):
+            self.private.add_common(pool_number)
         self._push_policy()
 
     # Policy
@@ -138,15 +138,15 @@ class HeapAllocator(Allocator):
         """
         if nbytes >= self._heaps.longest:  # may exceed the native core's integers
             raise self.too_large_error(nbytes)
-        partition = self._partition_for(nbytes, usage or self._default_mode)
+        pool_number = self._pool_number_for(nbytes, usage or self._default_mode)
         if self.routed and (private := self._route(queue)):
-            partition = private  # allocations of a graph or MemPool use its pool, whatever their usage
+            pool_number = private  # allocations of a graph or MemPool use its pool, whatever their usage
         if self.has_pending_frees:
             self._process_pending_frees(queue)
-        block = self.try_allocate(nbytes, queue, partition)
-        return self._refill(nbytes, queue, partition) if block is None else block
+        block = self.try_allocate(nbytes, queue, pool_number)
+        return self._refill(nbytes, queue, pool_number) if block is None else block
 
-    def _partition_for(self, nbytes: int, usage: str) -> int:
+    def _pool_number_for(self, nbytes: int, usage: str) -> int:
         if usage == "scalar":
             if nbytes > MAX_SMALL_BYTES:
                 raise ValueError(f"a scalar has at most {MAX_SMALL_BYTES} bytes, not {nbytes}")
@@ -156,30 +156,30 @@ class HeapAllocator(Allocator):
         # With unified memory the default mode is shared, and small buffers are shared even if private is requested.
         return 0 if usage == self._default_mode or (nbytes <= _SCALAR and self._heaps.unified) else _OTHER_MODE
 
-    def _storage_mode(self, partition: int) -> str:
-        if partition == _OTHER_MODE:
+    def _storage_mode(self, pool_number: int) -> str:
+        if pool_number == _OTHER_MODE:
             return "private" if self._heaps.unified else "shared"
-        return "shared" if partition == _SCALARS else self._default_mode
+        return "shared" if pool_number == _SCALARS else self._default_mode
 
-    def port_reserve(self, partition: int) -> Callable[[int], int]:
+    def port_reserve(self, pool_number: int) -> Callable[[int], int]:
         port = self.port
         if not isinstance(port, StorageModes):
             return port.reserve
-        return port.reserve_shared if self._storage_mode(partition) == "shared" else port.reserve_private
+        return port.reserve_shared if self._storage_mode(pool_number) == "shared" else port.reserve_private
 
     def too_large_error(self, nbytes: int) -> ForebayError:
         return oom_message.invalid_buffer_size_error(nbytes)
 
     # Recovery steps
 
-    def _refill(self, nbytes: int, queue: int, partition: int) -> Block:
+    def _refill(self, nbytes: int, queue: int, pool_number: int) -> Block:
         if nbytes >= self._heaps.longest:
             raise self.too_large_error(nbytes)
         size = self.block_size(nbytes)
         self._device_error = None
         self.update_other_usage()
         request = AllocRequest(
-            nbytes, size, size, size <= MAX_SMALL_BYTES, queue, partition, self.caller_stack(frees=False)
+            nbytes, size, size, size <= MAX_SMALL_BYTES, queue, pool_number, self.caller_stack(frees=False)
         )
         request.memory_pressure = not request.small and self._has_memory_pressure()
         steps = (
@@ -207,12 +207,12 @@ class HeapAllocator(Allocator):
 
     def _use_or_release_oversize(self, request: AllocRequest) -> Block | None:
         """If the only fitting buffer is far too large: use it while its queue is busy, release it otherwise."""
-        address, size, has_room = self.best_fit_buffer(request.nbytes, request.queue, request.partition)
+        address, size, has_room = self.best_fit_buffer(request.nbytes, request.queue, request.pool_number)
         if not size or has_room or self._exceeds_limit(request):
             return None
         idle = self._idle(request.queue)
         if not idle and not request.memory_pressure:
-            return self.allocate_at(address, request.nbytes, request.queue, request.partition)
+            return self.allocate_at(address, request.nbytes, request.queue, request.pool_number)
         self.release_buffer(address, size)
         request.memory_pressure = request.memory_pressure and not idle
         return None
@@ -256,15 +256,15 @@ class HeapAllocator(Allocator):
         """Allocate a new buffer in a heap that has room, or in a new heap."""
         if self._exceeds_limit(request):
             return None
-        block = self.new_buffer(request.nbytes, request.queue, request.partition)
+        block = self.new_buffer(request.nbytes, request.queue, request.pool_number)
         if block is None:
             heap = heap_size(request.size, memory_pressure=request.memory_pressure)
             block = self._reserve(replace(request, segment=heap))
             if block is not None:
                 dedicated = request.size > _largest_in_common_heap(memory_pressure=request.memory_pressure)
                 (self._dedicated.add if dedicated else self._dedicated.discard)(block.address)
-        if block is not None and 0 < request.partition < _OTHER_MODE:
-            self.private.ever_used.add(request.partition)
+        if block is not None and 0 < request.pool_number < _OTHER_MODE:
+            self.private.ever_used.add(request.pool_number)
         return block
 
     def _exceeds_limit(self, request: AllocRequest) -> bool:
@@ -272,13 +272,13 @@ class HeapAllocator(Allocator):
 
     def _oom_text(self, request: AllocRequest, free: int, capacity: int) -> str:
         other = max(capacity - free - self.current(RESERVED_BYTES), 0)
-        return oom_message.heap_text(self, request, other, self._storage_mode(request.partition))
+        return oom_message.heap_text(self, request, other, self._storage_mode(request.pool_number))
 
     # Releasing cached memory
 
     def _cached(self, request: AllocRequest) -> list[_Cached]:
         """Return the free buffers of the request's pool, of all queues, sorted by queue and size."""
-        return [_Cached(*row) for row in self.evictable(request.small, request.partition, parts=True)]
+        return [_Cached(*row) for row in self.evictable(request.small, request.pool_number, parts=True)]
 
     def _release_buffers(self, buffers: list[_Cached], stack: int, heaps: set[int] | None = None) -> None:
         """Release the buffers, and each heap that becomes empty (only those in `heaps`, if given) unless it is in use.
@@ -312,14 +312,14 @@ class HeapAllocator(Allocator):
         with suppress(WrongState):  # this is a queue's own thread, which cannot wait for itself
             self.synchronize()
         super().empty(stack)
-        for partition in (_OTHER_MODE, _SCALARS):
-            self._empty_partition(partition, stack, large_first=True)
+        for pool_number in (_OTHER_MODE, _SCALARS):
+            self._empty_pool(pool_number, stack, large_first=True)
 
-    def _empty_partition(self, partition: int, stack: int, *, large_first: bool) -> None:
+    def _empty_pool(self, pool_number: int, stack: int, *, large_first: bool) -> None:
         for small in (False, True) if large_first else (True, False):
-            for address, nbytes, *_ in self.evictable(small, partition, parts=True):
+            for address, nbytes, *_ in self.evictable(small, pool_number, parts=True):
                 self.release_buffer(address, nbytes)
-            self._release_segments([address for address, *_ in self.evictable(small, partition)], stack)
+            self._release_segments([address for address, *_ in self.evictable(small, pool_number)], stack)
         self._forget_released_heaps()
 
 

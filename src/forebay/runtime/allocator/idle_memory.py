@@ -31,7 +31,7 @@ _ACTIVE, _SPLIT = METRIC["active_bytes"], METRIC["inactive_split_bytes"]
 
 
 class IdleMemory:
-    """The wholly free segments of a pool's default partition.
+    """The wholly free segments of the default pool.
 
     `release(addresses, stack)` releases segments; `has_work()` returns True while queued work may use free memory.
     """

@@ -60,7 +60,7 @@ def _free_blocks(snapshot: Snapshot, request: AllocRequest) -> list[str]:
     eligible = (
         (segment["queue"] == request.queue)
         & (segment["small"] == request.small)
-        & (segment["pool"] == request.partition)
+        & (segment["pool"] == request.pool_number)
     )
     usable = free["nbytes"][eligible]
     best = int(usable.max(initial=0))

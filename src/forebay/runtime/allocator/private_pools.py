@@ -38,7 +38,7 @@ class PrivatePool:
     """One private pool: its number in the native pool and its use count. At 0 users its memory may be released."""
 
     id: PoolId
-    partition: int
+    pool_number: int
     users: int = 0
     source: MemoryResource | None = None  # of its segments, if not the port
 
@@ -75,9 +75,9 @@ class PrivatePools:
         """Return the numbers of deleted pools that have memory: Note [Deleted pools]."""
         if len(self._ids) == 1:
             return []
-        known = {pool.partition for pool in tuple(self._pools.values())}
+        known = {pool.pool_number for pool in tuple(self._pools.values())}
         deleted = {number for number, pool in tuple(self._ids.items()) if pool != DEFAULT_POOL} - known
-        return [number for number in self._pool.partitions_with_segments() if number in deleted]
+        return [number for number in self._pool.pools_with_segments() if number in deleted]
 
     def __getitem__(self, pool: PoolId) -> PrivatePool:
         try:
@@ -89,16 +89,16 @@ class PrivatePools:
         """Return the pool, or None if it was deleted or never created."""
         return self._pools.get(pool)
 
-    def add_common(self, partition: int) -> None:
+    def add_common(self, pool_number: int) -> None:
         """Add a pool number that reports the default pool's id."""
-        self._ids[partition] = DEFAULT_POOL
+        self._ids[pool_number] = DEFAULT_POOL
 
-    def id_of(self, partition: int) -> PoolId:
-        return self._ids[partition]
+    def id_of(self, pool_number: int) -> PoolId:
+        return self._ids[pool_number]
 
-    def source_of(self, partition: int) -> MemoryResource | None:
+    def source_of(self, pool_number: int) -> MemoryResource | None:
         """Return the source of the pool's segments, or None for the port."""
-        found = self._pools.get(self._ids[partition]) if partition else None
+        found = self._pools.get(self._ids[pool_number]) if pool_number else None
         return None if found is None else found.source
 
     def create_or_incref(self, pool: PoolId, *, use_on_oom: bool = False, no_split: bool = False) -> PrivatePool:
@@ -124,7 +124,7 @@ class PrivatePools:
                     self._idle.discard(pool)
                     return user
             number = next(self._numbers)
-            self._pool.create_partition(number, not no_split)
+            self._pool.create_pool(number, not no_split)
             self._ids[number] = pool
             user = PoolUser(made := PrivatePool(pool, number, source=source))
             self._pools[pool] = made
@@ -211,14 +211,14 @@ class PrivatePools:
         """Return the number of the pool that an allocation by this thread is routed to."""
         for pool, covers in reversed(self._routes):
             if covers(queue):
-                return pool.partition
+                return pool.pool_number
         return 0
 
     def delete_empty(self) -> None:
         """Delete the pools that have neither users nor memory."""
         with self._lock:
             for pool in self.idle():
-                if self._pool.remove_partition(pool.partition):
+                if self._pool.remove_pool(pool.pool_number):
                     self._pools.pop(pool.id, None)
                     self._idle.discard(pool.id)
 

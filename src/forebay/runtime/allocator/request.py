@@ -16,6 +16,6 @@ class AllocRequest:
     segment: int  # of the segment to reserve from the device
     small: bool
     queue: int
-    partition: int
+    pool_number: int
     stack: int = 0  # of the caller, for the history: `Pool.caller_stack`
     memory_pressure: bool = False  # heaps only (`has_memory_pressure` in PyTorch)

@@ -122,16 +122,16 @@ class SegmentAllocator(Allocator):
     def allocate_oversize(self, nbytes: int, queue: int) -> Block:
         return self._reserve_new(nbytes, queue, self._route(queue) if self.routed else 0)
 
-    def _refill(self, nbytes: int, queue: int, partition: int) -> Block:
+    def _refill(self, nbytes: int, queue: int, pool_number: int) -> Block:
         if nbytes >= MAX_REQUEST_BYTES:
             raise self.too_large_error(nbytes)
-        return self._reserve_new(nbytes, queue, partition)
+        return self._reserve_new(nbytes, queue, pool_number)
 
-    def _reserve_new(self, nbytes: int, queue: int, partition: int) -> Block:
+    def _reserve_new(self, nbytes: int, queue: int, pool_number: int) -> Block:
         self._device_error = None  # see Note [Recovery steps]
         segment, small = self.segment_size(nbytes)
         stack = self.caller_stack(frees=False)
-        request = AllocRequest(nbytes, self.block_size(nbytes), segment, small, queue, partition, stack)
+        request = AllocRequest(nbytes, self.block_size(nbytes), segment, small, queue, pool_number, stack)
         steps = (
             self._retry_after_callbacks,
             self._collect_garbage_and_reserve,
@@ -145,7 +145,7 @@ class SegmentAllocator(Allocator):
                     idle.on_reserved()
                 return block
         # PyTorch fails here. Waiting may have freed a block in a segment that is still in use.
-        if self.port.props.fine_segments and (block := self.try_allocate(nbytes, queue, partition)) is not None:
+        if self.port.props.fine_segments and (block := self.try_allocate(nbytes, queue, pool_number)) is not None:
             return block
         raise self._oom_error(request)
 
@@ -170,10 +170,10 @@ class SegmentAllocator(Allocator):
 
     def _borrow(self, request: AllocRequest) -> Block | None:
         """Allocate from a private pool that lends its free memory (`use_on_oom`)."""
-        if request.partition == 0:
+        if request.pool_number == 0:
             for pool in self.private.lenders():
                 if (
-                    block := self.try_allocate(request.nbytes, request.queue, pool.partition, borrowed=True)
+                    block := self.try_allocate(request.nbytes, request.queue, pool.pool_number, borrowed=True)
                 ) is not None:
                     return block
         return None
@@ -209,14 +209,14 @@ class SegmentAllocator(Allocator):
             if reserved > int(self.settings.per_process_memory_fraction * total):
                 self.num_oom_rejections += 1
                 raise oom_message.rejected_error(self.name, request)
-        expandable = self._expandable if self.private.source_of(request.partition) is None else None
+        expandable = self._expandable if self.private.source_of(request.pool_number) is None else None
         block = (
             self._commit_pages(expandable, request)
             if expandable and self.uses_expandable_segments
             else self._reserve(request)
         )
-        if block is not None and request.partition:
-            self.private.ever_used.add(request.partition)
+        if block is not None and request.pool_number:
+            self.private.ever_used.add(request.pool_number)
         return block
 
     def _commit_pages(self, expandable: ExpandableSegments, request: AllocRequest) -> Block | None:
@@ -234,7 +234,7 @@ class SegmentAllocator(Allocator):
         return block
 
     def _oom_text(self, request: AllocRequest, free: int, capacity: int) -> str:
-        private = sum(self.free_bytes(pool.partition) for pool in self.private)
+        private = sum(self.free_bytes(pool.pool_number) for pool in self.private)
         reserve = self.settings.expandable_reserve(capacity) if self.uses_expandable_segments else None
         return oom_message.segment_text(self, request, free, capacity, private, reserve)
 
@@ -245,11 +245,11 @@ class SegmentAllocator(Allocator):
             self._expandable.after_fork_in_child()
         super().after_fork_in_child(usable=usable)
 
-    def _empty_partition(self, partition: int, stack: int, *, large_first: bool) -> None:
+    def _empty_pool(self, pool_number: int, stack: int, *, large_first: bool) -> None:
         for small in (False, True) if large_first else (True, False):
-            self._release_segments([address for address, *_ in self.evictable(small, partition)], stack)
+            self._release_segments([address for address, *_ in self.evictable(small, pool_number)], stack)
             if self._expandable is not None:
-                self._expandable.shrink(small, partition, stack)
+                self._expandable.shrink(small, pool_number, stack)
         # PyTorch keeps a space whose first page could not be mapped, and with it the pool.
-        if self._expandable is not None and partition and self.port.props.fine_segments:
-            self._expandable.release_unused_spaces(partition)
+        if self._expandable is not None and pool_number and self.port.props.fine_segments:
+            self._expandable.release_unused_spaces(pool_number)

@@ -50,7 +50,7 @@ class SegmentSources:
         self._external: dict[int, _Reservation] = {}  # by address: segments that are not the port's
 
     def reserve(self, request: AllocRequest) -> int:
-        source = self._source_of(request.partition)
+        source = self._source_of(request.pool_number)
         if source is None:
             return self._port.reserve(request.segment)
         device, nbytes = self._port.props.index, request.segment

@@ -54,12 +54,12 @@ def flat_stats(allocator: Allocator) -> dict[str, int]:
     max_split = _max_split_shown(allocator.shown_max_split)
     rows = [*allocator.counts(), *allocator.oversize(), *_counters(allocator), max_split]
     numbers = dict(zip(_KEYS, _in_order(rows), strict=True))
-    partitions = tuple(allocator.private.ever_used)
-    for partition in partitions:
-        a, b = allocator.private.id_of(partition)
+    pool_numbers = tuple(allocator.private.ever_used)
+    for pool_number in pool_numbers:
+        a, b = allocator.private.id_of(pool_number)
         keys = [f"reserved_bytes_by_private_pools.{a}_{b}.{kind}.{field}" for kind in KINDS for field in FIELDS]
-        numbers |= zip(keys, allocator.reserved_by(partition), strict=True)
-    return dict(sorted(numbers.items())) if partitions else numbers
+        numbers |= zip(keys, allocator.reserved_by(pool_number), strict=True)
+    return dict(sorted(numbers.items())) if pool_numbers else numbers
 
 
 def zero_stats(settings: AllocatorSettings, num_sync_all_streams: int = 0) -> dict[str, int]:

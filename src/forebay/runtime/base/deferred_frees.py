@@ -41,15 +41,15 @@ class OrderedSet(Protocol[_T]):
 class _Entry(Generic[_T]):
     """An item in the FIFO of one queue, and the tick of that queue that it waits for."""
 
-    __slots__ = ("item", "partition", "queue", "remaining", "tick")
+    __slots__ = ("item", "pool_number", "queue", "remaining", "tick")
 
-    def __init__(self, item: _T, queue: Queue, tick: int | None, remaining: set[int], partition: int = 0) -> None:
+    def __init__(self, item: _T, queue: Queue, tick: int | None, remaining: set[int], pool_number: int = 0) -> None:
         self.item: _T = item
         self.queue: Queue = queue
         self.tick: int | None = tick  # None while work that uses the item is being queued
         # Identities of the queues that the item waits for; shared by all of its entries.
         self.remaining: set[int] = remaining
-        self.partition: int = partition
+        self.pool_number: int = pool_number
 
 
 class KeepAlive(_Entry[tuple[object, ...]]):
@@ -97,16 +97,16 @@ class DeferredFrees(Generic[_T]):
     def mark(self) -> Iterator[_T]:
         """Signal the queues of each added item and store the ticks. Yields items whose queues are all closed."""
         while (first := _first(self._unmarked)) is not None:
-            item, queues, partition = first
-            if not self.append(item, ticks_of(queues), partition):
+            item, queues, pool_number = first
+            if not self.append(item, ticks_of(queues), pool_number):
                 yield item
             _remove(self._unmarked, first)
 
-    def append(self, item: _T, ticks: Ticks, partition: int) -> bool:
+    def append(self, item: _T, ticks: Ticks, pool_number: int) -> bool:
         """Add an item that waits for ticks; return False if there are none."""
         remaining = {id(queue) for queue, _ in ticks}
         for queue, tick in ticks:
-            self._append(_Entry(item, queue, tick, remaining, partition))
+            self._append(_Entry(item, queue, tick, remaining, pool_number))
         return bool(ticks)
 
     def keep_alive(self: DeferredFrees[tuple[object, ...]], queue: Queue, objects: tuple[object, ...]) -> KeepAlive:
@@ -128,7 +128,7 @@ class DeferredFrees(Generic[_T]):
             while (entry := _first(fifo)) is not None and (tick := _tick_of(entry)) is not None and tick <= reached:
                 _remove(fifo, entry)
 
-    def wait(self, wait: Callable[[Queue, int], bool], partition: int | None = None) -> Iterator[_T]:
+    def wait(self, wait: Callable[[Queue, int], bool], pool_number: int | None = None) -> Iterator[_T]:
         """Wait for all items, or those of one pool, and yield them.
 
         `wait(queue, tick)` returns True if the queue has reached the tick when it returns.
@@ -137,7 +137,7 @@ class DeferredFrees(Generic[_T]):
         for key in self._visited():
             fifo = self.fifos.get(key, deque())
             for entry in tuple(fifo):
-                if partition in (None, entry.partition) and (self._is_reached(entry) or _wait_for(entry, wait)):
+                if pool_number in (None, entry.pool_number) and (self._is_reached(entry) or _wait_for(entry, wait)):
                     yield from self._pop(fifo, entry)
             self._update_order(key, fifo)
 

@@ -23,7 +23,7 @@ class RecordedPool(Pool, ABC):
         self.labels: Labels = Labels()  # of the history, if it is recorded
 
     @abstractmethod
-    def id_of(self, partition: int) -> PoolId:
+    def id_of(self, pool_number: int) -> PoolId:
         """Return the id of the pool with this number in the native pool."""
 
     @abstractmethod

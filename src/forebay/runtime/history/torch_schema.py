@@ -169,7 +169,7 @@ def segments(snapshot: Snapshot, device: int, pool_of: Callable[[int], PoolId]) 
     segment_dicts.add(
         "segment_type", rows["small"], lambda column: ["small" if small else "large" for small in column.tolist()]
     )
-    segment_dicts.add("segment_pool_id", rows["pool"], lambda partitions: list(map(pool_of, partitions.tolist())))
+    segment_dicts.add("segment_pool_id", rows["pool"], lambda pool_numbers: list(map(pool_of, pool_numbers.tolist())))
     segment_dicts.add("is_expandable", rows["growing"] != 0)
     segment_dicts.add("frames", rows["stack"], frames.lists)
     segment_rows = segment_dicts.dicts(leaves=False)
@@ -201,7 +201,7 @@ def trace(snapshot: Snapshot, pool_of: Callable[[int], PoolId]) -> list[dict[str
     entry_dicts.add("size", entries["nbytes"])
     entry_dicts.add("stream", entries["queue"])
     entry_dicts.add("time_us", entries["time_ns"] // 1000)
-    entry_dicts.add("pool_id", entries["pool"], lambda partitions: list(map(pool_of, partitions.tolist())))
+    entry_dicts.add("pool_id", entries["pool"], lambda pool_numbers: list(map(pool_of, pool_numbers.tolist())))
     labels = [("", ""), *snapshot.labels]
     entry_dicts.add(
         "compile_context", entries["note"], lambda notes: [labels[note][0] or "N/A" for note in notes.tolist()]

@@ -44,7 +44,7 @@ def take(opened: OpenDevice, pool: PoolId) -> PoolCheckpoint:
     """Return the state of a pool. Raises ForebayError if the pool does not exist or one of its frees is pending."""
     found = _find(opened, pool, "Could not find pool of id")
     try:
-        return PoolCheckpoint(pool, opened.allocator.checkpoint(found.partition))
+        return PoolCheckpoint(pool, opened.allocator.checkpoint(found.pool_number))
     except RuntimeError as error:
         raise ForebayError(str(error)) from None
 
@@ -52,7 +52,7 @@ def take(opened: OpenDevice, pool: PoolId) -> PoolCheckpoint:
 def has_live(opened: OpenDevice, pool: PoolId, addresses: set[int]) -> bool:
     """Return True if the pool's live blocks are those at the addresses. Raises ForebayError for an unknown pool."""
     found = _find(opened, pool, "Could not find pool of id")
-    return set(opened.allocator.live_addresses(found.partition)) == addresses
+    return set(opened.allocator.live_addresses(found.pool_number)) == addresses
 
 
 def restore(
@@ -68,12 +68,12 @@ def restore(
     pool = _find(opened, state.pool, "Could not find private pool id")
     if pool.users == 0:
         raise ForebayError("Not expected to checkpoint freeable graph")
-    before, after = allocator.live_addresses(pool.partition), state.live()
+    before, after = allocator.live_addresses(pool.pool_number), state.live()
     stale = tuple(dict.fromkeys(stale))
     wanted = {storage.address: storage for storage in owners}
     _check(before, after, stale, wanted)
     try:
-        unowned = set(allocator.restore(pool.partition, state.segments))
+        unowned = set(allocator.restore(pool.pool_number, state.segments))
     except RuntimeError as error:
         raise ForebayError(str(error)) from None
     for storage in stale:

@@ -134,7 +134,7 @@ class _Pass:
         self._allocator = device.allocator
         pools = np.union1d(snapshot.segments["pool"], trace["pool"])
         for pool in pools[pools != 0].tolist():
-            self._allocator.create_partition(pool)
+            self._allocator.create_pool(pool)
         self._blocks = self._place_initial(initial, blocks)
         device.apply_settings(f"expandable_segments:{recorded.expandable}" + (recorded.text and f",{recorded.text}"))
         reserves = np.flatnonzero(trace["action"] == Action.RESERVE)
