@@ -37,9 +37,9 @@ def known_settings(value: Any) -> dict[str, Any]:
     """Return the allocator settings, and the heap notes, that have the right types."""
     if not isinstance(value, Mapping):
         return {}
-    found = {key: value[key] for key, kind in _SETTINGS.items() if _is_of(value.get(key), kind)}
-    for name, kinds in (("roundup_power2_divisions", {int}), ("heaps", {int, bool})):
-        if not all(type(key) is str and type(number) in kinds for key, number in found.get(name, {}).items()):
+    found = {key: value[key] for key, wanted in _SETTINGS.items() if _is_of(value.get(key), wanted)}
+    for name, types in (("roundup_power2_divisions", {int}), ("heaps", {int, bool})):
+        if not all(type(key) is str and type(number) in types for key, number in found.get(name, {}).items()):
             del found[name]
     return {key: each for key, each in found.items() if not isinstance(each, str) or len(each) <= _MAX_TEXT}
 
@@ -97,9 +97,9 @@ def verdict_of(notes: Mapping[str, Any]) -> tuple[Verdict, str, str] | None:
     return Verdict(str(texts[0])), str(texts[1]), str(texts[2])
 
 
-def _is_of(value: Any, kind: type) -> bool:
+def _is_of(value: Any, wanted: type) -> bool:
     """Return True for a value of a type, or an int for a type that PyTorch may write as one."""
-    return type(value) is kind or (type(value) is int and kind in (float, bool))
+    return type(value) is wanted or (type(value) is int and wanted in (float, bool))
 
 
 def _is_id(value: Any) -> bool:

@@ -303,9 +303,9 @@ def _manifest(raw: bytes) -> dict[str, Any]:
     _require(version <= VERSION, f"written by a newer forebay (version {version}; this one reads up to {VERSION})")
     if version < 2:
         manifest["labels"] = []
-    kinds = {"device": str, "rows": dict, "strings": list, "stats": dict, "notes": dict, "labels": list}
-    for name, kind in kinds.items():
-        _require(type(manifest.get(name)) is kind, f"{name} is missing or not a {kind.__name__}")
+    types = {"device": str, "rows": dict, "strings": list, "stats": dict, "notes": dict, "labels": list}
+    for name, wanted in types.items():
+        _require(type(manifest.get(name)) is wanted, f"{name} is missing or not a {wanted.__name__}")
     numbers = {name: manifest.get(name) for name in ("capacity", "taken_at_ns", "lost")}
     for name, value in (*numbers.items(), *manifest["rows"].items(), *manifest["stats"].items()):
         _require(type(value) is int and abs(value) < 1 << 63, f"{name} is missing or not a 64-bit integer")

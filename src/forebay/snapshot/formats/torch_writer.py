@@ -141,10 +141,10 @@ class _Writer:
         sums = {"total_size": rows["nbytes"], **_sums(snapshot)}
         begin = 0
         for at, row in enumerate(rows):
-            kind = "small" if row["small"] else "large"
+            size_class = "small" if row["small"] else "large"
             self._write(b"}(" + key("device") + _number(index) + key("address") + _number(int(row["address"])))
             self._write(b"".join(key(name) + _number(int(column[at])) for name, column in sums.items()))
-            self._write(key("stream") + _number(int(row["queue"])) + key("segment_type") + self._text(kind))
+            self._write(key("stream") + _number(int(row["queue"])) + key("segment_type") + self._text(size_class))
             self._write(key("segment_pool_id") + _reference(int(shared.pools(row["pool"]))))
             self._write(key("is_expandable") + self._value(bool(row["growing"])))
             self._write(key("frames") + _reference(int(shared.stacks[row["stack"]])) + key("blocks") + b"](")

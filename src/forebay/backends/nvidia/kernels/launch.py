@@ -88,8 +88,8 @@ class Kernel:
             try:
                 packed.append(_pack_pointer(argument) if dtype is None else _pack(argument, dtype))
             except (TypeError, ValueError, OverflowError) as error:
-                kind = _POINTER if dtype is None else str(dtype)
-                text = f"argument {number} of kernel {self.name}, of type {kind}: {error}"
+                wanted = _POINTER if dtype is None else str(dtype)
+                text = f"argument {number} of kernel {self.name}, of type {wanted}: {error}"
                 raise (TypeError if isinstance(error, TypeError) else ValueError)(text) from None
         return packed
 

@@ -141,12 +141,12 @@ def _new(
     like: torch.Tensor, shape: Sequence[int], opened: OpenDevice, filled: torch.Tensor | None, dtype: Any = None
 ) -> Any:
     """Return a tensor of the device with the values, in the layout of `like` if it has the same shape."""
-    kind = like.dtype if dtype is None else dtype
+    dtype = like.dtype if dtype is None else dtype
     place = values.device()
     if tuple(shape) == tuple(like.shape):
-        made = torch.empty_like(like, dtype=kind, device=place)
+        made = torch.empty_like(like, dtype=dtype, device=place)
     else:
-        made = torch.empty(shape, dtype=kind, device=place)
+        made = torch.empty(shape, dtype=dtype, device=place)
     if filled is not None:
         made[tuple(slice(length) for length in filled.shape)].copy_(filled)
     return adopt(made, opened)

@@ -109,5 +109,5 @@ def _by_formula(
     scores = weights * (of_weights - (weights * of_weights).sum(-1, keepdim=True))
     query = scores @ given.key.float() * scale
     key = scores.transpose(-1, -2) @ given.query.float() * scale
-    kind = given.query.dtype
-    return query.to(kind), key.to(kind), of_value.to(kind), scores
+    dtype = given.query.dtype
+    return query.to(dtype), key.to(dtype), of_value.to(dtype), scores

@@ -101,17 +101,17 @@ def _typed_product(name: str, at: int) -> Callable[..., Any]:
     compute = getattr(_aten, name)
 
     def kernel(*args: Any, out: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
-        *tensors, kind = args
+        *tensors, dtype = args
         one, other = tensors[at], tensors[at + 1]
         check_devices(*tensors)
         if one.dtype != other.dtype:
             raise RuntimeError("input dtypes must be the same")
-        if kind != one.dtype and not (kind == torch.float32 and one.dtype in (torch.float16, torch.bfloat16)):
+        if dtype != one.dtype and not (dtype == torch.float32 and one.dtype in (torch.float16, torch.bfloat16)):
             raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
-        if out is not None and out.dtype != kind:
+        if out is not None and out.dtype != dtype:
             raise RuntimeError("out_dtype must be the same as the dtype of the provided out tensor")
         _refuse_integers(one, "addmm_cuda" if one.dim() == 2 else "baddbmm_cuda")
-        found = compute(*(values_of(each).to(kind) for each in tensors), **kwargs)
+        found = compute(*(values_of(each).to(dtype) for each in tensors), **kwargs)
         if out is None:
             result = give(found, open_torch_device(one.device))
         else:

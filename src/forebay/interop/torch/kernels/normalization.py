@@ -112,12 +112,12 @@ def _rms_norm_backward(
     gradient: torch.Tensor, given: torch.Tensor, normalized_shape: Sequence[int], scale: torch.Tensor,
     weight: _Optional, output_mask: Sequence[bool],
 ) -> tuple[_Optional, ...]:  # fmt: skip
-    kind = wide_type(given.dtype)
-    outer, wide, factor = (values_of(each).to(kind) for each in (gradient, given, scale))
+    dtype = wide_type(given.dtype)
+    outer, wide, factor = (values_of(each).to(dtype) for each in (gradient, given, scale))
     dimensions = tuple(range(-len(normalized_shape), 0))
     of_given = of_weight = None
     if output_mask[0]:
-        inner = outer if weight is None else outer * values_of(weight).to(kind)
+        inner = outer if weight is None else outer * values_of(weight).to(dtype)
         of_scale = (inner * wide).mean(dimensions, keepdim=True)
         of_given = (inner * factor - wide * of_scale * factor.pow(3)).to(given.dtype)
     if output_mask[1] and weight is not None:

@@ -76,9 +76,9 @@ def _join(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Return the mean and the scale of parts, whose numbers of elements are over values."""
     opened = open_torch_device(mean.device)
-    kind = wide_type(mean.dtype)
-    means, scales = (values_of(each).to(kind) for each in (mean, scale))
-    numbers = counts.to(kind).view(-1, 1)
+    dtype = wide_type(mean.dtype)
+    means, scales = (values_of(each).to(dtype) for each in (mean, scale))
+    numbers = counts.to(dtype).view(-1, 1)
     total = numbers.sum()
     joint = (means * numbers).sum(0) / total
     squares = ((scales.pow(-2) - eps + (means - joint).square()) * numbers).sum(0)
@@ -95,11 +95,11 @@ def _gather_stats(
     momentum: float, eps: float, count: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     check_devices(given, mean, scale, running_mean, running_var)
-    kind = given.dtype if running_mean is None else running_mean.dtype
-    counts = torch.full((mean.shape[0],), count, dtype=kind, device=values.device())
+    dtype = given.dtype if running_mean is None else running_mean.dtype
+    counts = torch.full((mean.shape[0],), count, dtype=dtype, device=values.device())
     with Scratch(mean.device) as scratch:  # the numbers, as integers and in their type
         integers = scratch.take(8 * mean.shape[0])
-        scratch.take(mean.shape[0] * kind.itemsize)
+        scratch.take(mean.shape[0] * dtype.itemsize)
         scratch.free(integers)
         return _join(mean, scale, running_mean, running_var, momentum, eps, counts)
 
