@@ -26,6 +26,7 @@ def entered_functions(act) -> list[str]:
             entered.append(frame.f_code.co_qualname)
 
     act()
+    forebay.cuda.synchronize()  # so that the block of a result is free again
     sys.setprofile(note)
     try:
         act()

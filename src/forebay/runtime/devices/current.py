@@ -322,6 +322,12 @@ def reset_current_device() -> None:
             state.clear_cache()
 
 
+def clear_caches() -> None:
+    """Let all threads look up their devices again."""
+    for state in tuple(_thread_states):
+        state.clear_cache()
+
+
 def reset_kind(kind: str) -> None:
     """Remove devices and streams of the kind from the state of all threads."""
     for state in tuple(_thread_states):

@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 
 from forebay.errors import DeviceError, warn_unraisable
 from forebay.runtime.base import capture_state
-from forebay.runtime.devices import open_device
+from forebay.runtime.devices import current, open_device
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.pinned import registered_memory
 
@@ -31,6 +31,7 @@ def retire_kind(kind: str) -> None:
     """Retire all open devices of the kind: they become unusable, and the kind has no open device afterwards."""
     capture_state.abandon_kind(kind)
     ended, pinned = open_device.remove_kind(kind)
+    current.clear_caches()  # else threads that have used the devices would use them until their work is done
     registered_memory.unregister_kind(kind)
     with ExitStack() as steps:  # runs every step, even if the wait in one is interrupted
         steps.callback(close_unused)  # again: pinned memory of one device may be in use by the others
