@@ -33,12 +33,7 @@ CHECKPOINT = """
         assert loaded["ones"].tolist() == [1, 1, 1]
         assert loaded["layers"]["0.weight"].shape == (16384, 16384)
     layers.load_state_dict(torch.load("best.pt")["layers"])
-    try:
-        torch.load("best.pt")["layers"]["0.bias"][0].item()
-    except Exception as error:
-        assert type(error).__name__ == "DataDependent", error
-    else:
-        raise AssertionError("a value that does not exist was read")
+    assert 1 < torch.load("best.pt")["layers"]["0.bias"][0].item() < 2  # an assumed value, and no zero of the file
     torch.save([torch.ones(2)], "ones.pt")
     assert torch.load("ones.pt")[0].tolist() == [1, 1]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1 << 20  # KiB
@@ -176,8 +171,7 @@ def test_dry_needs_shapes_only(runner):
 
 @both
 def test_fit_creates_and_changes_nothing(runner, before, mechanism):
-    # The program needs a value, although it catches the error: it did not finish.
-    observed = run(runner, CHECKPOINT, "--cards", "h200", "--json", mechanism=mechanism, command="fit", status=4)
+    observed = run(runner, CHECKPOINT, "--cards", "h200", "--json", mechanism=mechanism, command="fit")
     assert tree(runner.folder) == before
     (found,) = json.loads(observed.out)
     assert inner(found["files"]["changed"], runner) == ["best.pt", "notes.txt"]
@@ -282,14 +276,10 @@ TRAINER = """
     model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=64, n_head=2, vocab_size=500))
     arguments = TrainingArguments(
         "out", per_device_train_batch_size=8, max_steps=3, report_to=[], save_strategy="steps", save_steps=1,
-        save_total_limit=2, logging_nan_inf_filter=False, logging_strategy="no", max_grad_norm=0.0, push_to_hub=True,
-        hub_model_id="someone/model",
+        save_total_limit=2, logging_steps=1, push_to_hub=True, hub_model_id="someone/model",
     )
     trainer = Trainer(model, arguments, train_dataset=Tokens())
-    try:
-        trainer.train()
-    except Exception as error:  # the loss at the end, which has no value
-        assert type(error).__name__ == "DataDependent", error
+    assert 0 < trainer.train().training_loss < 2
     print(trainer.push_to_hub().oid)
     print(GPT2LMHeadModel.from_pretrained("out/checkpoint-3").config.n_layer)
 """
@@ -307,7 +297,7 @@ def test_trainer_with_checkpoints_changes_nothing_but_listed_new_files(runner, m
     runner.write(TRAINER)
     before = tree(runner.folder)
     observed = run(runner, TRAINER, mechanism=mechanism)
-    assert observed.out.split() == ["0" * 40, "2"]
+    assert observed.out.split()[-2:] == ["0" * 40, "2"]
     files = files_of(observed)
     found = unchanged(runner)
     created = inner(files["created"], runner)

@@ -55,10 +55,24 @@ def test_unchanged_program_uses_the_emulated_device_and_its_peak_is_attributed(r
 
 
 @needs_torch
-def test_shapes_only_runs_without_values_and_names_the_line_that_reads_one(runner):
-    observed = run(runner, TRAINING.replace("SHOW", ""), "--shapes-only", "--quiet")
-    assert (observed.status, observed.err) == (0, "")
+def test_shapes_only_lists_the_lines_that_received_assumed_values(runner):
     observed = run(runner, TRAINING.replace("SHOW", "print(loss.item())"), "--shapes-only")
+    assert observed.status == 0
+    assert 1 < float(observed.out.split()[-1]) < 2
+    assert "Assumed values\n" in observed.err
+    assert "script.py:10: print(loss.item())" in observed.err
+    assert "a number slightly above 1 that falls with each read" in observed.err
+    (folder,) = runner.folder.glob("forebay-report")
+    (assumed,) = json.loads((folder / "summary.json").read_text())["assumptions"]
+    assert assumed["line"].endswith("script.py:10: print(loss.item())")
+    assert assumed["times"] >= 1
+
+
+@needs_torch
+def test_strict_runs_without_values_and_names_the_line_that_reads_one(runner):
+    observed = run(runner, TRAINING.replace("SHOW", ""), "--strict", "--quiet")
+    assert (observed.status, observed.err) == (0, "")
+    observed = run(runner, TRAINING.replace("SHOW", "print(loss.item())"), "--strict")
     assert observed.status == 1
     assert "script.py:10: print(loss.item())" in observed.err
     assert "PyTorch: the program did not finish on cuda:0" in observed.err

@@ -11,6 +11,9 @@ from typing import Any
 
 __all__ = ["call_interrupted", "catch_interrupts", "count_points", "reaches_caller"]
 
+# An interrupt before the first step of this function leaves the stream of the block current, also in PyTorch, where it
+# is Python code, too. The functions that it calls are interrupted.
+_AS_IN_PYTORCH = {"StreamContext.__exit__"}
 _CHECKING = {"CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME"}  # instructions after which signal handlers run
 
 
@@ -46,7 +49,7 @@ def _trace(function: Callable[[], Any], folder: str, number: int) -> int:
         return on_instruction
 
     def on_call(frame: FrameType, _event: str, _: object) -> Any:
-        if folder not in frame.f_code.co_filename:
+        if folder not in frame.f_code.co_filename or frame.f_code.co_qualname in _AS_IN_PYTORCH:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return on_instruction

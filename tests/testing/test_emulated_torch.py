@@ -56,7 +56,7 @@ def test_verdicts(emulated_torch):
     assert emulated_torch.verdict == "fits after caught out-of-memory errors"
     emulated_torch.assert_fits(tight=False)
 
-@pytest.mark.emulated_torch(mode="shapes", peak="1GiB")
+@pytest.mark.emulated_torch(mode="strict", peak="1GiB")
 def test_unread(emulated_torch):
     import torch
     try:
@@ -64,6 +64,15 @@ def test_unread(emulated_torch):
     except Exception:
         pass
     assert emulated_torch.verdict == "did not finish"
+
+@pytest.mark.emulated_torch(mode="shapes", peak="1GiB")
+def test_assumed(emulated_torch):
+    import torch
+    assert 1 < torch.randn(3, device="cuda").sum().item() < 2
+    assert [each.line.rpartition(": ")[2] for each in emulated_torch.assumptions] == [
+        'assert 1 < torch.randn(3, device="cuda").sum().item() < 2'
+    ]
+    assert emulated_torch.verdict == "fits"
 
 @pytest.mark.emulated_torch(mode="shapes", peak="1GiB")
 def test_known(emulated_torch):
@@ -87,7 +96,7 @@ def run(folder, source, *options):
 @needs_torch
 def test_marker_chooses_the_device_and_limits_the_peak(tmp_path):
     output = run(tmp_path, TESTS)
-    assert "6 passed, 2 errors" in output, output
+    assert "7 passed, 2 errors" in output, output
     assert "the peak is not known: did not finish. A value is needed that is not computed with shapes only" in output
     assert "cuda:0: the peak is 4.00 GiB, 3.00 GiB more than 1.00 GiB\n  4.00 GiB other\n" in output
     assert "  by line: 4.00 GiB" in output

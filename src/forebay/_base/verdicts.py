@@ -14,10 +14,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from forebay._base.byte_sizes import format_bytes
 
-__all__ = ["DeviceEvents", "Ending", "How", "Judgement", "ProcessEvents", "Verdict", "exit_status", "judge", "margin"]
+__all__ = [
+    "Assumption",
+    "DeviceEvents",
+    "Ending",
+    "How",
+    "Judgement",
+    "ProcessEvents",
+    "Verdict",
+    "exit_status",
+    "judge",
+    "margin",
+]
 
 _MARGIN = 768 << 20  # bytes: what a CUDA context and its libraries take outside the allocator differs by about as much
 _SMALL_CARD, _SMALL_SHARE = 8 << 30, 0.05
@@ -128,6 +140,14 @@ class DeviceEvents:
         return self.allocated > 0 or self.reserved > 0 or self.ooms > 0
 
 
+class Assumption(NamedTuple):
+    """What one line of the program received in place of values that are not computed."""
+
+    line: str  #: the file, the number and the text of the line
+    text: str  #: what was assumed, the first time
+    times: int  #: how often it received one
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessEvents:
     """Events of one process."""
@@ -138,6 +158,7 @@ class ProcessEvents:
     failures: tuple[Ending, ...] = ()  # threads and exit handlers that ended with exceptions which nothing caught
     # Lines that needed a value which is not computed, also if the program caught the error.
     unread: tuple[str, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()  # lines that received assumed values
     is_main: bool = False  # it is the program's first process
     # It has emulated devices. False for one that used PyTorch without them, whose memory is not known.
     is_emulated: bool = True

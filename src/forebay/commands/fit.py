@@ -1,8 +1,9 @@
 """Find the cards on which a PyTorch program fits.
 
 The program runs once for each card, on an emulated device with the card's memory, in a process of its own. By default
-it computes only shapes, so that a model of any size needs little memory and time; a program that reads a value ends
-with its line. What it prints is discarded, and so are its changes of files: they go to a private overlay, unless
+it computes only shapes, so that a model of any size needs little memory and time. A program that reads a value, such as
+loss.item(), gets an assumed one: each such line is listed, as the answer is as good as these. With --strict it ends
+there. What it prints is discarded, and so are its changes of files: they go to a private overlay, unless
 --compute is given. Arguments after SCRIPT are passed to it. The memory of the processes that it starts counts, too.
 
 For each card, the verdict is one of:
@@ -31,11 +32,14 @@ from typing import TYPE_CHECKING
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.verdicts import Verdict, exit_status
 from forebay.commands import CommandError, command_output, count_argument, size_argument
+from forebay.commands.assumption_list import print_assumptions
 from forebay.commands.dask_executor import dask_executor
 from forebay.commands.run_rehearsal import print_files
 from forebay.rehearsal.files_report import merge
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from forebay.interop.torch.fit import FitResult, FitTable
 
 _CARDS = "rtx_4090,a100,h100,h200"
@@ -56,6 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mode.add_argument(
         "--shapes-only", dest="mode", action="store_const", const="shapes", default="shapes",
         help="compute only shapes (default)",
+    )  # fmt: skip
+    mode.add_argument(
+        "--strict", dest="mode", action="store_const", const="strict",
+        help="compute only shapes, and assume no values: a program that reads one did not finish",
     )  # fmt: skip
     mode.add_argument(
         "--compute", dest="mode", action="store_const", const="compute", help="compute the values on the CPU"
@@ -136,10 +144,19 @@ def _print(found: FitTable) -> None:
         for line in _remarks(each):
             text = f"{each.profile}: {line}".replace(f"{Path.cwd()}/", "")
             console.print(Text(printable(text), "red" if not each.fits else ""))
+    _print_assumptions(console, found)
     reports = [each.files for each in found if each.files is not None]
     if reports:
         console.print()
         print_files(console, replace(merge(reports), services=()))  # all of them: the worker knows what is used
+
+
+def _print_assumptions(console: Console, found: FitTable) -> None:
+    """Print the lines that received assumed values, once for all cards."""
+    lines = {line.line: line for each in found for line in each.assumptions}
+    if lines:
+        console.print()
+        print_assumptions(console, lines.values())
 
 
 def _remarks(found: FitResult) -> list[str]:

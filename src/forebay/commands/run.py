@@ -68,7 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     mode.add_argument(
         "--shapes-only", dest="torch", action="store_const", const="shapes",
-        help="with --emulate cuda: PyTorch computes only the shapes; a program that reads a value ends with its line",
+        help="with --emulate cuda: PyTorch computes only the shapes; a program that reads a value gets an assumed one",
+    )  # fmt: skip
+    mode.add_argument(
+        "--strict", dest="torch", action="store_const", const="strict",
+        help="as --shapes-only, but a program that reads a value ends with its line",
     )  # fmt: skip
     parser.add_argument(
         "--dry", action="store_true",
@@ -137,10 +141,10 @@ def mark_program(arguments: list[str]) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.dry and args.torch != "shapes":
+    if args.dry and args.torch == "compute":
         raise CommandError("--dry requires --shapes-only: a program with values writes its files")
     check_output(args.trace, [], "--trace", overwrite=args.overwrite)
-    if args.torch == "shapes" and not is_inside():
+    if args.torch != "compute" and not is_inside():
         with quiet_interrupt():
             _program_of(args)
             _check_shapes(args)
@@ -170,7 +174,7 @@ def _program_of(args: argparse.Namespace) -> list[str]:
 
 
 def _check_shapes(args: argparse.Namespace) -> None:
-    if args.torch == "shapes" and not uses_cuda(args.emulate):
+    if args.torch != "compute" and not uses_cuda(args.emulate):
         raise CommandError("--shapes-only requires emulated CUDA devices, as in --emulate cuda@h100 --shapes-only")
 
 

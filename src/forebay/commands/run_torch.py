@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from forebay._base.temporary_folders import LockedFolder
 from forebay.commands import CommandError, run_rehearsal
+from forebay.commands.assumption_list import print_assumptions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from forebay._base.verdicts import Judgement
+    from forebay._base.verdicts import Assumption, Judgement
     from forebay.interop.torch.attribution.results import PeakUse
     from forebay.interop.torch.processes import ProgramDevice, ProgramUse
     from forebay.interop.torch.processes.unseen_processes import Watch
@@ -85,6 +86,7 @@ class TorchResult:
     judgement: Judgement
     devices: tuple[DeviceResult, ...]
     main: int  # number of the program's first process
+    assumptions: tuple[Assumption, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         found = self.judgement
@@ -94,6 +96,7 @@ class TorchResult:
             "verdict_reasons": found.reasons,
             "ended_by": found.message,
             "ended_at": found.line,
+            "assumptions": [each._asdict() for each in self.assumptions],
             "torch": [each.as_json() for each in self.devices],
         }
 
@@ -187,7 +190,7 @@ def results(snapshots: list[Snapshot]) -> TorchResult | None:
         peak = peak_use_of(device.details) if device.details else None
         has_sites = snapshot is not None and len(snapshot.trace) > 0
         found.append(DeviceResult(use.judge(index), device, peak, _remedies(snapshot), has_sites))
-    return TorchResult(use.judge(), tuple(found), os.getpid())
+    return TorchResult(use.judge(), tuple(found), os.getpid(), use.assumptions)
 
 
 def _program_use() -> ProgramUse | None:
@@ -242,6 +245,9 @@ def print_results(console: Console, result: TorchResult | None) -> None:
     if not result.devices:
         found = result.judgement
         print_paragraphs(console, [Paragraph(verdict_heading(found), found.reasons)], alarm=True)
+    if result.assumptions:
+        print_assumptions(console, result.assumptions, "What the program prints or writes may contain them.")
+        console.print()
 
 
 def write_pickle(snapshots: list[Snapshot], path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 import forebay
 from forebay._base.byte_sizes import format_bytes, parse_bytes
-from forebay._base.verdicts import Ending, How, Judgement, ProcessEvents, Verdict, judge
+from forebay._base.verdicts import Assumption, Ending, How, Judgement, ProcessEvents, Verdict, judge
 from forebay.errors import Unsupported
-from forebay.interop.torch.processes import unread_values
+from forebay.interop.torch.processes import assumed_values, unread_values
 from forebay.interop.torch.session import TorchSession
 
 __all__ = ["EmulatedTorch", "emulated_torch", "pytest_configure"]
@@ -59,6 +59,11 @@ class EmulatedTorch:
     def verdict(self) -> Verdict:
         """The verdict about what the test has done so far, as if it had ended without an error."""
         return self._judge().verdict
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """The lines that received assumed values, in the mode "shapes"."""
+        return assumed_values.found()
 
     def assert_fits(self, *, tight: bool = True) -> None:
         """Fail the test unless what it has done so far fits.
@@ -114,8 +119,8 @@ def emulated_torch(request: pytest.FixtureRequest) -> Iterator[EmulatedTorch]:
     Parameters
     ----------
     request : pytest.FixtureRequest
-        The request of pytest. The marker `emulated_torch` chooses the device, the mode ("compute" or "shapes") and the
-        largest peak: `@pytest.mark.emulated_torch(profile="rtx_4090", mode="shapes", peak="20GiB")`.
+        The request of pytest. The marker `emulated_torch` chooses the device, the mode ("compute", "shapes", "strict")
+        and the largest peak: `@pytest.mark.emulated_torch(profile="rtx_4090", mode="shapes", peak="20GiB")`.
 
     Yields
     ------

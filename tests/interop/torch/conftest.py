@@ -20,7 +20,16 @@ def emulated():
 
 @pytest.fixture
 def shapes_only():
-    """Two emulated H100 for PyTorch, without values."""
+    """Two emulated H100 for PyTorch, without values, whose reads raise errors."""
+    from forebay.interop.torch import patch
+
+    with forebay.emulate("cuda", count=2, profile="h100"), patch("strict"):
+        yield
+
+
+@pytest.fixture
+def with_assumptions():
+    """Two emulated H100 for PyTorch, without values, whose reads return assumed values."""
     from forebay.interop.torch import patch
 
     with forebay.emulate("cuda", count=2, profile="h100"), patch("shapes"):

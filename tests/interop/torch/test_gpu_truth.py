@@ -1,6 +1,6 @@
 """Predictions of memory beside what GPUs have allocated: one test for each workload of each record.
 
-`NEED_VALUES` and `DIFFER` list what is known not to agree, with the reason; an entry that agrees fails.
+`DIFFER` lists what is known not to agree, with the reason; an entry that agrees fails.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from support import gpu_truth, stub_cublas  # noqa: E402 -- needs torch
 from support.on_oracle import ORACLE  # noqa: E402 -- as above
 from support.oracle_programs import on_oracle  # noqa: E402 -- as above
 
-from forebay.interop.torch.devices.values import DataDependent  # noqa: E402 -- as above
-
 gpu_truth.import_workloads()
 
 from gpu.workloads import all_workloads  # noqa: E402 -- as above
@@ -33,7 +31,6 @@ DIFFER: dict[tuple[str, str], str] = {}  # by the file and the workload: the rea
 CARD = {"name": "NVIDIA H200", "total_memory": 150_110_011_392, "multi_processor_count": 132, "major": 9, "minor": 0}
 QUICK = [each.name for each in all_workloads.load(quick=True)]
 # Workloads whose Python code reads values that are not known without values: masks of more than 32 KiB.
-NEED_VALUES = {"gpt2_bf16": "transformers looks for packed sequences in the positions"}
 ON_ORACLE = ("attention_math", "attention_efficient", "attention_flash", "cuda_graph")
 ORACLE_SECONDS = 110
 
@@ -48,12 +45,7 @@ def test_prediction_agrees_with_the_gpu(file, name):
             pytest.importorskip(package)
     version = gpu_truth.public(record["versions"]["torch"])
     same = version == gpu_truth.public(torch.__version__)
-    try:
-        found = gpu_truth.predicted(workload, record["card"], version)
-    except DataDependent:
-        if name in NEED_VALUES:
-            pytest.skip(NEED_VALUES[name])
-        raise
+    found = gpu_truth.predicted(workload, record["card"], version)
     tolerance = gpu_truth.EQUAL if same else gpu_truth.OTHER_VERSION
     wrong = gpu_truth.differences(record["workloads"][name], found, tolerance)
     if reason := DIFFER.get((file, name)):
@@ -127,12 +119,7 @@ def test_emulated_card_has_the_recorded_properties():
 def test_workload_runs_without_values(name):
     for package in WORKLOADS[name].packages:
         pytest.importorskip(package)
-    try:
-        found = gpu_truth.predicted(WORKLOADS[name], CARD)
-    except DataDependent:
-        assert name in NEED_VALUES
-        return
-    assert name not in NEED_VALUES, "this needs no values: remove it from the list"
+    found = gpu_truth.predicted(WORKLOADS[name], CARD)
     assert [each["name"] for each in found["phases"]] == ["prepare", "step 1", "step 2", "step 3"]
     assert found["peak_reserved"] >= found["peak_allocated"] > 50 << 20
     assert gpu_truth.sizes_of(found, "step 2") == gpu_truth.sizes_of(found, "step 3")

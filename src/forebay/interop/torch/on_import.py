@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "VARIABLE", "install", "reach_processes", "set_environment", "silence_services", "uninstall"]
 
-VARIABLE = "FOREBAY_TORCH"  # "compute" or "shapes": PyTorch of this process and of its children uses emulated devices
+VARIABLE = "FOREBAY_TORCH"  # the mode of `patch()`: PyTorch of this process and of its children uses emulated devices
 OPTIONS = "options.json"  # in the folder of the records: what each process of the program records beside its peaks
 _ENTRIES = 4_000_000  # of the history, which has no stacks here
 _STARTUP = str(Path(__file__).with_name("startup"))

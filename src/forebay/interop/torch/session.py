@@ -19,7 +19,7 @@ _running: TorchSession | None = None
 
 
 class TorchSession:
-    """A patch of PyTorch and a ledger, from `start` to `stop`. The mode is "compute" or "shapes"."""
+    """A patch of PyTorch and a ledger, from `start` to `stop`. The mode is that of `patch()`."""
 
     def __init__(self, mode: str) -> None:
         self.mode = mode

@@ -187,7 +187,7 @@ def test_each_use_after_the_end_of_the_emulation_alone_raises():
 def test_each_use_after_a_patch_that_was_refused_raises():
     objects = after_both()
     with forebay.emulate("cuda"):
-        with pytest.raises(ValueError, match="'compute' or 'shapes'"), patch("fast"):
+        with pytest.raises(ValueError, match="'shapes' or 'strict'"), patch("fast"):
             pass
         assert accepted(OPERATORS, objects) == []
 

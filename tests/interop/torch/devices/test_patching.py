@@ -220,7 +220,11 @@ def test_interrupted_start_restores_pytorch(monkeypatch, function):
 
 
 def test_mode_is_checked():
-    with forebay.emulate("cuda"), pytest.raises(ValueError, match="'compute' or 'shapes', not 'fast'"), patch("fast"):
+    with (
+        forebay.emulate("cuda"),
+        pytest.raises(ValueError, match="'compute', 'shapes' or 'strict', not 'fast'"),
+        patch("fast"),
+    ):
         pass
     assert not is_patched()
 

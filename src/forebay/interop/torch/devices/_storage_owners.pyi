@@ -42,6 +42,7 @@ class EmulatedMemory:
     @property
     def nbytes(self) -> int: ...
     known: torch.UntypedStorage | None  # few values, if they are known although none are computed
+    assumed: Any  # about all its elements, otherwise: Note [Assumed values]
     record: Any  # of an observer
     freed: list[Any] | None  # the observer's list, which gets the record when the memory is freed
 

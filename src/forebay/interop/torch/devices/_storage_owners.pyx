@@ -18,7 +18,7 @@ cdef set _pinned = set()  # addresses of PyTorch's storage objects over pinned m
 @cython.auto_pickle(False)
 cdef class EmulatedMemory:
     cdef readonly object values, block, opened, nbytes
-    cdef public object known, record
+    cdef public object known, assumed, record
     cdef public list freed
     cdef object storage_key, values_key, address  # integers, or None
     cdef PyObject* owner  # which refers to this, and clears it

@@ -124,7 +124,7 @@ def part_of_storage(storage: torch.UntypedStorage, memory: EmulatedMemory, begin
     else:
         part = torch.UntypedStorage(end - begin, device=memory.values.device)
     part.forebay_whole = storage
-    memory.known = None  # of which writes to the part are not seen
+    memory.known = memory.assumed = None  # of which writes to the part are not seen
     taken = EmulatedMemory(part, None, memory.opened, end - begin)
     return _bytes_over(taken, storage.data_ptr() + begin).untyped_storage()
 

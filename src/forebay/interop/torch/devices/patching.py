@@ -52,6 +52,7 @@ from forebay.interop.torch.kernels.collectives import replace_process_groups
 from forebay.interop.torch.kernels.registration import Kernels
 from forebay.interop.torch.kernels.special import COMPOSITES, special_kernels
 from forebay.interop.torch.kernels.synchronized_normalization import replace_synchronization
+from forebay.interop.torch.processes import assumed_values
 from forebay.runtime.lifecycle.emulation import observe_ends
 from forebay.runtime.random.generator import default_generator
 
@@ -78,7 +79,7 @@ class Patch:
 
     Parameters
     ----------
-    mode : {"compute", "shapes"}, default "compute"
+    mode : {"compute", "shapes", "strict"}, default "compute"
         As for `patch`.
     """
 
@@ -106,6 +107,7 @@ class Patch:
             names = NameReplacements()
             kernels = Kernels(special_kernels(), values.device, COMPOSITES)
             values.set_mode(self._mode)
+            assumed_values.clear()
             undo = self._undo
             try:
                 undo.callback(_set_unpatched)
@@ -162,9 +164,9 @@ def patch(mode: values.Mode = "compute") -> AbstractContextManager[None]:
 
     Parameters
     ----------
-    mode : {"compute", "shapes"}, default "compute"
+    mode : {"compute", "shapes", "strict"}, default "compute"
         Compute the values on the CPU, or compute only shapes: then no memory is used, and a program that reads a value
-        raises DataDependent with the line.
+        gets an assumed one ("shapes"), or raises DataDependent with the line ("strict").
 
     Returns
     -------

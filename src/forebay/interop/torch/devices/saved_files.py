@@ -20,6 +20,7 @@ from typing import Any, Self
 import torch
 import torch.serialization
 
+from forebay.interop.torch.assumptions import reads
 from forebay.interop.torch.devices import host_placeholders, values
 from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.rehearsal.file_functions import has_private_places, place_of
@@ -65,8 +66,7 @@ class _Writing:
     def __enter__(self) -> Self:
         if not isinstance(self._file, (str, os.PathLike)) and not callable(getattr(self._file, "write", None)):
             self._original(self._file)  # raises PyTorch's error
-        if is_inside():
-            self._stack.enter_context(host_placeholders.saving())
+        self._stack.enter_context(host_placeholders.saving() if is_inside() else reads.refused())
         return self
 
     def write_record(self, name: str, data: Any, size: int) -> None:

@@ -24,7 +24,7 @@ def will_it_fit(
     function: Callable[[], object],
     profiles: Sequence[str] = _PROFILES,
     *,
-    mode: Literal["shapes", "compute"] = "shapes",
+    mode: Literal["shapes", "strict", "compute"] = "shapes",
     count: int = 1,
     memory: int | str | None = None,
     settings: str = "",
@@ -44,8 +44,9 @@ def will_it_fit(
         The function, which creates the model on the device "cuda" and runs, for example, two training steps.
     profiles : sequence of str, optional
         The cards, see docs/reference/profiles.md.
-    mode : {"shapes", "compute"}, default "shapes"
-        Compute only shapes, or the values, too.
+    mode : {"shapes", "strict", "compute"}, default "shapes"
+        Compute only shapes, with assumed values where the program reads one ("shapes") or an error ("strict"), or
+        compute the values, too.
     count : int, default 1
         Number of devices of each card.
     memory : int or str, optional
@@ -87,7 +88,7 @@ def sweep(
     grid: Mapping[str, Iterable[Any]],
     profiles: Sequence[str] = _PROFILES,
     *,
-    mode: Literal["shapes", "compute"] = "shapes",
+    mode: Literal["shapes", "strict", "compute"] = "shapes",
     count: int = 1,
     memory: int | str | None = None,
     settings: str = "",
@@ -104,8 +105,9 @@ def sweep(
         The values of each argument, such as `{"batch": [8, 16, 32], "length": [1024, 2048]}`.
     profiles : sequence of str, optional
         The cards, see docs/reference/profiles.md.
-    mode : {"shapes", "compute"}, default "shapes"
-        Compute only shapes, or the values, too.
+    mode : {"shapes", "strict", "compute"}, default "shapes"
+        Compute only shapes, with assumed values where the program reads one ("shapes") or an error ("strict"), or
+        compute the values, too.
     count : int, default 1
         Number of devices of each card.
     memory : int or str, optional

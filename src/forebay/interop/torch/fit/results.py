@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.html_repr import Html, box, table
-from forebay._base.verdicts import Verdict
+from forebay._base.verdicts import Assumption, Verdict
 from forebay.rehearsal.files_report import FilesReport
 
 __all__ = ["FitResult", "FitTable"]
@@ -57,6 +57,8 @@ class FitResult:
         prove; the first one reserves least.
     seconds : float
         Duration of the run.
+    assumptions : tuple of Assumption
+        The lines of the program that received assumed values, in the mode "shapes": the result is as good as these.
     files : FilesReport or None
         The files that the program wrote only in its overlay; None if it wrote its files as always, with values.
     """
@@ -78,6 +80,7 @@ class FitResult:
     needed: int | None = None
     settings: tuple[str, ...] = ()
     seconds: float = 0.0
+    assumptions: tuple[Assumption, ...] = ()
     files: FilesReport | None = None
 
     @property
@@ -136,7 +139,10 @@ class FitTable(Sequence[FitResult]):
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return the fields of each result, and `fits`, as values that `json.dumps` accepts."""
-        return [{**asdict(each), "fits": each.fits} for each in self.results]
+        return [
+            {**asdict(each), "assumptions": [line._asdict() for line in each.assumptions], "fits": each.fits}
+            for each in self.results
+        ]
 
     def columns(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the headings and the rows of the table as texts."""

@@ -90,7 +90,7 @@ def run_task(task: FitTask, cancel: Event | None = None) -> FitResult:
     use, output, files = _run(task, cancel)
     judgement = use.judge()
     found = _result(task, use, judgement, output)
-    if judgement.verdict is Verdict.DOES_NOT_FIT and found.ooms and task.mode == "shapes":
+    if judgement.verdict is Verdict.DOES_NOT_FIT and found.ooms and task.mode != "compute":
         whole, _, _ = _run(replace(task, memory=_UNLIMITED), cancel, replay_capacity=found.capacity)
         if whole.judge().verdict.fits:
             found = _with_need(found, whole)
@@ -120,7 +120,7 @@ def _start(
         "cwd": task.folder or None, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
         "start_new_session": True,  # so that `kill_program` reaches what the program has started
     }  # fmt: skip
-    if task.mode != "shapes" or is_inside():
+    if task.mode == "compute" or is_inside():
         with subprocess.Popen(command, env=environment, **options) as process:
             return (*_use(process, folder, task.timeout, cancel), None)
     services.set_environment(environment)
@@ -191,6 +191,7 @@ def _result(task: FitTask, use: ProgramUse, judgement: Judgement, output: str) -
         ooms=sum(each.ooms for each in devices),
         failed=worst.failed,
         processes=sum(each.uses_devices for each in use.processes),
+        assumptions=use.assumptions,
     )
 
 

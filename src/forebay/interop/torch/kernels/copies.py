@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from forebay.interop.torch.assumptions.elements import NOTHING, assumed, note_elements
+from forebay.interop.torch.assumptions.reads import fill_with_assumed, is_assumed_equal, read_number
 from forebay.interop.torch.devices import host_placeholders, values
 from forebay.interop.torch.devices.emulated_memory import alias, check_host, mixed_devices
 from forebay.interop.torch.kernels.known_values import keep_known, known_values
@@ -25,15 +27,20 @@ def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
     if not target.is_cuda:
         known = known_values(source) if source.numel() else torch.empty(source.shape, dtype=source.dtype)
         if known is None:
-            if not host_placeholders.is_saving():
-                raise values.needs_values("a copy to the CPU")
-            host_placeholders.copy_without_values(target)
+            if host_placeholders.is_saving():
+                host_placeholders.copy_without_values(target)
+            else:
+                fill_with_assumed(target, source)
             return target
         target.copy_(known)
         return target
     torch.broadcast_shapes(target.size(), source.size())  # parameters of lazy modules have no `shape`
     if source.is_cuda:
-        keep_known(target, known_values(source))
+        known = known_values(source)
+        before, elements = assumed(target), assumed(source)
+        keep_known(target, known)
+        if known is None:
+            note_elements(target, elements if target.dtype == source.dtype else NOTHING, before)
     else:
         has_values = source.device.type == "cpu" and not host_placeholders.has_no_values(source.untyped_storage())
         keep_known(target, source if has_values else None)
@@ -56,9 +63,7 @@ def _local_scalar(tensor: torch.Tensor) -> Any:
     if values.is_computed():
         return alias(tensor).item()
     known = known_values(tensor)
-    if known is None:
-        raise values.needs_values(".item()")
-    return known.item()
+    return read_number(tensor, ".item()") if known is None else known.item()
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -70,7 +75,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     if values.is_computed():
         return bool(alias(one).equal(alias(other)))
     if (known := known_values(one)) is None or (known_other := known_values(other)) is None:
-        raise values.needs_values("torch.equal")
+        return is_assumed_equal(one)
     return bool(known.equal(known_other))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from forebay.interop.torch.assumptions.sizes import sized_result
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import (
     adopt,
@@ -207,7 +208,10 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
                 raise
             if not returns_written:  # it returns nothing, and changes no shape
                 return None
-            raise values.needs_values(f"{name}()") from None
+            found = None if written else sized_result(name, {**dict(zip(names, args, strict=False)), **kwargs})
+            if found is None:
+                raise values.needs_values(f"{name}()") from None
+            results = found
         if written:
             reader.write_back()
             if not returns_written:

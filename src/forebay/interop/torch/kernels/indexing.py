@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from forebay.interop.torch.assumptions.sizes import assumed_count
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.known_values import known_values
@@ -117,8 +118,11 @@ def _without_known_masks(
             found += known.nonzero().unbind(1)
         elif _masks_select_all.get() and each.dim() == 1:
             found.append(torch.arange(each.shape[0]))
-        else:
+        elif values.is_strict():
             found.append(each)
+        else:
+            count = assumed_count(each, "index")
+            found += [torch.empty(count, dtype=torch.int64, device="meta") for _ in range(each.dim())]
     return found
 
 

@@ -12,11 +12,13 @@ Test: tests/interop/torch/kernels/test_known_values.py::test_unknown_values_are_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from forebay.interop.torch.assumptions.elements import NOTHING, Elements, assumed, note_elements
+from forebay.interop.torch.assumptions.rules import rule_of
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices._storage_owners import EmulatedMemory
 from forebay.interop.torch.devices.emulated_memory import (
@@ -41,9 +43,17 @@ _Kernel = Callable[..., Any]
 
 
 def known_values(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return the values of a tensor of the device, which share its known memory, or None if they are unknown."""
+    """Return the values of a tensor of the device, which share its known memory, or None if they are unknown.
+
+    All elements of a tensor of any size that was filled with one number are known, too.
+    """
     known = accessed_memory(tensor).known
-    return None if known is None else _over_known(tensor, known)
+    if known is not None:
+        return _over_known(tensor, known)
+    found = assumed(tensor)
+    if found.origin or found.value is None:
+        return None
+    return torch.tensor(found.value, dtype=tensor.dtype).expand(tensor.shape)
 
 
 def _over_known(tensor: torch.Tensor, known: torch.UntypedStorage) -> torch.Tensor:
@@ -60,11 +70,15 @@ def keep_known(tensor: torch.Tensor, source: torch.Tensor | None) -> None:
     If the tensor is a part of an unknown memory, the memory stays unknown.
     """
     memory = accessed_memory(tensor)
+    before = assumed(tensor)
     if source is None or memory.nbytes > _KNOWN_BYTES:
-        memory.known = None
+        memory.known = memory.assumed = None
+        if source is not None:
+            note_elements(tensor, assumed(source), before)
         return
     if memory.known is None:
         if not tensor.numel() or tensor.numel() * tensor.itemsize != memory.nbytes:
+            note_elements(tensor, assumed(source), before)
             return
         memory.known = torch.UntypedStorage(memory.nbytes)
     _over_known(tensor, memory.known).copy_(source)
@@ -74,7 +88,8 @@ def forget_values(argument: Any, find: Callable[[torch.Tensor], EmulatedMemory] 
     """Note that the values of tensors are unknown from now on, as something else was written to the memory."""
     if isinstance(argument, torch.Tensor):
         if argument.is_cuda:
-            find(argument).known = None
+            memory = find(argument)
+            memory.known = memory.assumed = None
     elif isinstance(argument, (list, tuple)):
         for each in argument:
             forget_values(each, find)
@@ -86,6 +101,8 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
     `kernel` is the operator's for emulated devices; the CPU computes the operator, too.
     """
     written = written_arguments(operator)
+    names = [argument.name for argument in operator._schema.arguments]
+    rule = rule_of(operator)
     only_written = {argument.name for argument in operator._schema.arguments if argument.is_out}
     call = caller_of(operator)
     name = operator._schema.name.partition("::")[2]
@@ -99,16 +116,16 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
         given = _given(args, keywords, written)
         copies: dict[int, torch.Tensor] = {}
         if not _are_known(args, keywords, only_written):
-            forget_values(given)  # first: Note [Known values]
-            return kernel(*args, **keywords)
+            if rule is None:
+                forget_values(given)  # first: Note [Known values]
+                return kernel(*args, **keywords)
+            return assume(args, keywords, given)
         known = _read_all(args, keywords, copies, only_written)
         try:
             result = kernel(*args, **keywords)
         except values.DataDependent as error:
-            if name == "repeat_interleave" and int(known[0][0].sum()) > _MOST_REPEATS:
-                raise
             try:
-                found = call(*known)
+                found = _repeated(known[0][0]) if name == "repeat_interleave" else call(*known)
             except NotImplementedError:  # the CPU has no kernel for these types
                 found = _FAILED
             if found is _FAILED or any(each.layout is not torch.strided or each.is_nested for each in _tensors(found)):
@@ -123,9 +140,44 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
             if tensor.is_cuda:
                 keep_known(tensor, None if found is _FAILED else copies.get(id(tensor)))
         _keep_results(result, found, {id(each) for each in _tensors(given)})
+        if found is _FAILED and rule is not None:
+            _note_assumed(rule(_by_name(args, keywords, names)), result)
+        return result
+
+    def assume(args: tuple[Any, ...], keywords: Mapping[str, Any], given: list[Any]) -> Any:
+        elements = rule(_by_name(args, keywords, names))  # type: ignore[misc]  # there is a rule
+        before = [(each, assumed(each)) for each in _tensors(given) if each.is_cuda]
+        forget_values(given)
+        result = kernel(*args, **keywords)
+        for tensor, held in before:
+            if tensor is not result:
+                note_elements(tensor, NOTHING, held)
+        _note_assumed(elements, result, {id(tensor): held for tensor, held in before})
         return result
 
     return run
+
+
+def _repeated(repeats: torch.Tensor) -> torch.Tensor:
+    """Return what `repeat_interleave` returns, without values if there are many, which the host has no memory for."""
+    total = int(repeats.sum())
+    if total > _MOST_REPEATS:
+        return torch.empty(total, dtype=repeats.dtype, device="meta")
+    return torch.repeat_interleave(repeats)
+
+
+def _by_name(args: tuple[Any, ...], keywords: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    return {**dict(zip(names, args, strict=False)), **keywords}
+
+
+def _note_assumed(
+    elements: Elements | Sequence[Elements], result: Any, before: Mapping[int, Elements] | None = None
+) -> None:
+    """Note what is assumed about results of the device."""
+    results = result if isinstance(result, (list, tuple)) else [result]
+    for tensor, found in zip(results, [elements] if isinstance(elements, Elements) else elements, strict=False):
+        if isinstance(tensor, torch.Tensor) and tensor.is_cuda and tensor.layout is torch.strided:
+            note_elements(tensor, found, (before or {}).get(id(tensor)))
 
 
 def _forgetting(kernel: _Kernel, written: Mapping[int, str], find: Callable[[torch.Tensor], EmulatedMemory]) -> _Kernel:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from forebay.interop.torch.assumptions.elements import Elements, note_elements
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, alias, open_torch_device
 from forebay.interop.torch.devices.generators import generator_of, host_generator
@@ -36,6 +37,9 @@ def _draw(target: torch.Tensor, generator: object, function: Callable[..., None]
     opened = open_torch_device(target.device)
     if not values.is_computed():
         forget_values(target)
+        if function is fill.integers and arguments[1] is not None:
+            low, high = arguments
+            note_elements(target, Elements("random_", None, low, high - 1))
         if current_stream_for(opened).is_capturing():
             generator_of(opened, generator).philox.advance(4, opened)  # the graph takes memory for the state
         return target

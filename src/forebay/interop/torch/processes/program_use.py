@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from forebay._base.verdicts import DeviceEvents, Judgement, ProcessEvents, judge
+from forebay._base.verdicts import Assumption, DeviceEvents, Judgement, ProcessEvents, judge
 from forebay.interop.torch.processes.reading import ProcessRecord
 
 __all__ = ["ProcessPeak", "ProgramDevice", "ProgramUse", "program_use"]
@@ -53,6 +53,16 @@ class ProgramUse:
 
     processes: tuple[ProcessEvents, ...]  # the processes; the first one is the program's
     devices: tuple[ProgramDevice, ...]  # the devices that they used, by index
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What lines of the program received in place of values, in all processes together."""
+        found: dict[str, Assumption] = {}
+        for process in self.processes:
+            for each in process.assumptions:
+                before = found.get(each.line, each._replace(times=0))
+                found[each.line] = before._replace(times=before.times + each.times)
+        return tuple(found.values())
 
     def judge(self, index: int | None = None) -> Judgement:
         """Return the verdict, about all devices or about one: Note [Verdicts are decided from events]."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay._base.verdicts import DeviceEvents, Ending, How, ProcessEvents
+from forebay._base.verdicts import Assumption, DeviceEvents, Ending, How, ProcessEvents
 from forebay.interop.torch.processes.live_record import (
     CHANGES,
     DEVICE_WORDS,
@@ -88,6 +88,7 @@ def _record(words: NDArray[np.int64], text: Mapping[str, Any]) -> ProcessRecord:
             tuple(events),
             tuple(map(_ending_of, text.get("failures", ()))),
             tuple(text.get("unread", ())),
+            tuple(Assumption(*each) for each in text.get("assumed", ())),
         ),
         int(words[Word.STARTED]),
         int(words[Word.ENDED]) or None,

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from forebay._base.verdicts import Ending, How
 from forebay.errors import warn_unraisable
-from forebay.interop.torch.processes import unread_values
+from forebay.interop.torch.processes import assumed_values, unread_values
 from forebay.interop.torch.processes.endings import ending_of, with_status
 from forebay.interop.torch.processes.live_record import LiveRecord
 from forebay.interop.torch.processes.own_devices import note_own_devices
@@ -54,6 +54,7 @@ class Recorder:
         """Begin to record. Raises OSError if the files cannot be written: verdicts without them would be wrong."""
         self._create()
         unread_values.listen(self._write)
+        assumed_values.listen(self._write)
         _replace_hooks(self)
         os.register_at_fork(after_in_child=self._start_in_child)
 
@@ -114,6 +115,7 @@ class Recorder:
             self._is_main, self._is_finished, self.ending = False, False, None
             self.failures = []
             unread_values.clear()
+            assumed_values.clear()
             if Path(self.folder).is_dir():  # else the program has ended
                 self._create()
             if self.when_forked is not None:
@@ -132,6 +134,7 @@ class Recorder:
                 "ending": asdict(self.ending) if self.ending is not None else None,
                 "failures": [asdict(each) for each in self.failures],
                 "unread": [*unread_values.lines()],
+                "assumed": assumed_values.found(),
                 "devices": self.details() if final and self.details is not None else [],
             }
             path = self.live.path.with_suffix(".json")

@@ -1,0 +1,1 @@
+"""What a program without values reads in their place."""

@@ -1,0 +1,126 @@
+"""What is assumed about the elements of a tensor whose values are not computed.
+
+# Note [Assumed values]
+A program without values reads its loss, its predicted tokens and the counts of its masks all the same. What its memory
+depends on is mostly not in these numbers, so that it is given some: the same in each run, plausible for what computed
+them, and such that loops go on to their limits and checks pass. Each memory of unknown values carries what is assumed
+about all its elements: one value, a range of integers, the share of a mask that is true. Operators whose result follows
+from that of their arguments pass it on (`rules`); a read asks for it (`reads`), as does an operator whose result has a
+size that depends on values (`sizes`). Each line that receives an assumed value is listed with the result, as the answer
+is only as good as these. Rejected: values for each element, which would cost what the real ones cost; random numbers,
+with which two runs differ; to raise an error at the first read, which is the mode "strict".
+Test: tests/interop/torch/assumptions/test_reads.py::test_every_read_of_a_training_loop_is_answered
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from forebay.interop.torch.devices.emulated_memory import memory_of
+
+__all__ = ["NOTHING", "Elements", "assumed", "is_integral", "note_elements"]
+
+_INTEGRAL = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64}
+
+
+_MOST_VALUES = 1 << 20
+
+
+class Elements(NamedTuple):
+    """What is assumed about each element of a tensor.
+
+    Parameters
+    ----------
+    origin : str, optional
+        The operator that has computed them.
+    value : complex or bool, optional
+        What each reads as. None: it is chosen where it is read, of integers the smallest.
+    low, high : int, optional
+        The smallest and the largest integer that the operator can return.
+    share : float, optional
+        The share of a mask that is true, from 0 to 1.
+    """
+
+    origin: str = ""
+    value: complex | None = None
+    low: int | None = None
+    high: int | None = None
+    share: float | None = None
+
+    def joined(self, other: Elements) -> Elements:
+        """Return what holds for the elements of two tensors together."""
+        if self == other:
+            return self
+        bounded = None not in (self.low, self.high, other.low, other.high)
+        return Elements(
+            other.origin or self.origin,
+            self.value if self.value == other.value else None,
+            min(self.low, other.low) if bounded else None,  # type: ignore[type-var]  # checked in `bounded`
+            max(self.high, other.high) if bounded else None,  # type: ignore[type-var]  # as above
+            None if self.share is None or other.share is None else max(self.share, other.share),
+        )
+
+
+NOTHING = Elements()
+
+
+def is_integral(dtype: torch.dtype) -> bool:
+    """Return True for types of integers; False for that of masks."""
+    return dtype in _INTEGRAL
+
+
+def assumed(argument: Any) -> Elements:
+    """Return what is known or assumed about the elements of an argument, which is a tensor or a number."""
+    if isinstance(argument, torch.Tensor):
+        if not argument.is_cuda:
+            return _of_values(argument)
+        memory = memory_of(argument)
+        if memory.known is not None:
+            return _of_values(torch.empty(0, dtype=argument.dtype).set_(memory.known))
+        found, dtype = memory.assumed or (NOTHING, None)
+        return found if dtype is argument.dtype or found.value == 0 else NOTHING  # else a view as another type
+    if isinstance(argument, (bool, int)):
+        return Elements("", argument, int(argument), int(argument), float(bool(argument)))
+    if isinstance(argument, (float, complex)):
+        return Elements("", argument)
+    return NOTHING
+
+
+def _of_values(tensor: torch.Tensor) -> Elements:
+    """Return the range of known values. Of many values it is not searched for."""
+    if not tensor.numel() or tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        return NOTHING
+    for dim, stride in enumerate(tensor.stride()):
+        if not stride:
+            tensor = tensor.narrow(dim, 0, 1)
+    if tensor.numel() > _MOST_VALUES:
+        return NOTHING
+    if tensor.dtype == torch.bool:
+        share = float(tensor.float().mean())
+        return Elements("", bool(share) if share in (0.0, 1.0) else None, 0, 1, share)
+    if is_integral(tensor.dtype):
+        low, high = int(tensor.min()), int(tensor.max())
+        return Elements("", low if low == high else None, low, high)
+    value = tensor.reshape(-1)[0]
+    return Elements("", value.item() if bool((tensor == value).all()) else None)
+
+
+def note_elements(tensor: torch.Tensor, found: Elements, before: Elements | None = None) -> None:
+    """Note what is assumed about what was written to a tensor of a device.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        The tensor.
+    found : Elements
+        What is assumed about its elements.
+    before : Elements, optional
+        What held for the memory before, if the tensor is a part of it.
+    """
+    memory = memory_of(tensor)
+    if memory.known is None:
+        is_whole = tensor.numel() * tensor.itemsize >= memory.nbytes
+        made = found if is_whole or before is None else before.joined(found)
+        memory.assumed = None if made == NOTHING else (made, tensor.dtype)

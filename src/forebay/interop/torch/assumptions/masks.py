@@ -1,0 +1,156 @@
+"""What is assumed about masks: comparisons, and what is chosen by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from forebay.interop.torch.assumptions.elements import NOTHING, Elements, assumed
+from forebay.interop.torch.assumptions.single_elements import Rule, pointwise_rule
+
+__all__ = [
+    "OF_MASKS",
+    "all_rule",
+    "any_rule",
+    "combined_rule",
+    "constant_rule",
+    "equality_rule",
+    "masked_fill_rule",
+    "remainder_rule",
+    "scatter_rule",
+    "true_share",
+    "where_rule",
+]
+
+_MASK_SHARE = 1.0  # of a mask about which nothing is known: all elements
+
+
+def true_share(found: Elements) -> float:
+    """Return the share of a mask that is assumed to be true."""
+    if found.share is not None:
+        return found.share
+    if found.value is not None:
+        return float(bool(found.value))
+    return _MASK_SHARE
+
+
+def equality_rule(*, is_equal: bool) -> Rule:
+    def rule(given: Mapping[str, Any]) -> Elements:
+        one, other = assumed(given["self"]), assumed(given["other"])
+        if None not in (one.value, other.value):
+            origin = (one.origin or other.origin) and "eq"
+            return _constant(origin, (one.value == other.value) is is_equal)
+        if given["self"] is given["other"]:  # x != x asks for numbers that are not finite
+            return _constant("eq", is_equal)
+        sizes = [each.high - each.low + 1 for each in (one, other) if each.low is not None and each.high is not None]
+        share = 1 / max([1, *sizes]) if sizes and max(sizes) > 1 else 0.0
+        return Elements("eq" if is_equal else "ne", not is_equal, 0, 1, share if is_equal else 1 - share)
+
+    return rule
+
+
+def _constant(origin: str, value: bool) -> Elements:
+    return Elements(origin, value, 0, 1, float(value))
+
+
+def constant_rule(origin: str, value: bool) -> Rule:
+    return lambda _: _constant(origin, value)
+
+
+def any_rule(given: Mapping[str, Any]) -> Elements:
+    found = assumed(given["self"])
+    if found.value is not None and (not found.origin or not found.share or found.share in (0.0, 1.0)):
+        return _constant(found.origin and "any", bool(found.value))
+    return _constant("any", False)
+
+
+def all_rule(given: Mapping[str, Any]) -> Elements:
+    found = assumed(given["self"])
+    if found.value is not None and (not found.origin or not found.share or found.share in (0.0, 1.0)):
+        return _constant(found.origin and "all", bool(found.value))
+    return _constant("all", True)
+
+
+def combined_rule(
+    operator: Any,
+    of_values: Callable[[bool | None, bool | None], bool | None],
+    share: Callable[[float, float], float],
+) -> Rule:
+    """Return the rule of two masks, for which one value may decide."""
+    of_elements: Callable[[Mapping[str, Any]], Elements] = pointwise_rule(operator)
+
+    def rule(given: Mapping[str, Any]) -> Elements:
+        one, other = assumed(given["self"]), assumed(given["other"])
+        is_mask = all(
+            not isinstance(each, torch.Tensor) or each.dtype == torch.bool for each in (given["self"], given["other"])
+        )
+        if not is_mask:
+            found = of_elements(given)
+            return found if found.value is not None else _of_integers(given)
+        value = of_values(*(None if each.value is None else bool(each.value) for each in (one, other)))
+        origin = "" if not one.origin and not other.origin else "mask"
+        return Elements(origin, value, 0, 1, share(true_share(one), true_share(other)))
+
+    return rule
+
+
+def _of_integers(given: Mapping[str, Any]) -> Elements:
+    one, other = assumed(given["self"]), assumed(given["other"])
+    bounded = [each.high for each in (one, other) if each.low is not None and each.low >= 0 and each.high is not None]
+    return Elements("bitwise", None, 0, min(bounded)) if bounded else NOTHING
+
+
+def remainder_rule(given: Mapping[str, Any]) -> Elements:
+    divisor = assumed(given["other"])
+    if isinstance(divisor.low, int) and divisor.low > 0 and divisor.high is not None:
+        return Elements("remainder", None, 0, divisor.high - 1)
+    return NOTHING
+
+
+def where_rule(given: Mapping[str, Any]) -> Elements:
+    condition, one, other = (assumed(given.get(key)) for key in ("condition", "self", "other"))
+    if condition.value is not None and condition.share in (None, 0.0, 1.0):
+        return one if condition.value else other
+    return one.joined(other)
+
+
+def masked_fill_rule(given: Mapping[str, Any]) -> Elements:
+    mask, one, other = (assumed(given[key]) for key in ("mask", "self", "value"))
+    if mask.value is not None and mask.share in (None, 0.0, 1.0):
+        return other if mask.value else one
+    return one.joined(other)
+
+
+def scatter_rule(given: Mapping[str, Any]) -> Elements:
+    """One-hot codes: elements at chosen indices of zeros."""
+    one, other = assumed(given["self"]), assumed(given.get("value", given.get("src")))
+    found = one.joined(other)
+    if one.value == 0 and other.value is not None:
+        index, shape = given["index"], given["self"].shape
+        chosen = index.shape[given["dim"]] if index.dim() else 1
+        return found._replace(origin="scatter", share=min(1.0, chosen / max(1, shape[given["dim"]] if shape else 1)))
+    return found
+
+
+def _and(one: bool | None, other: bool | None) -> bool | None:
+    return False if False in (one, other) else True if one and other else None
+
+
+def _or(one: bool | None, other: bool | None) -> bool | None:
+    return True if True in (one, other) else False if one is other is False else None
+
+
+def _xor(one: bool | None, other: bool | None) -> bool | None:
+    return None if one is None or other is None else one != other
+
+
+OF_MASKS: dict[str, tuple[Callable[..., bool | None], Callable[[float, float], float]]] = {
+    "bitwise_and": (_and, lambda one, other: one * other),
+    "bitwise_or": (_or, lambda one, other: min(1.0, one + other)),
+    "bitwise_xor": (_xor, max),
+    "logical_and": (_and, lambda one, other: one * other),
+    "logical_or": (_or, lambda one, other: min(1.0, one + other)),
+    "logical_xor": (_xor, max),
+}

@@ -1,0 +1,218 @@
+"""What is assumed about the results of operators, from what is assumed about their arguments: a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from forebay.interop.torch.assumptions.elements import NOTHING, Elements, assumed
+from forebay.interop.torch.assumptions.masks import (
+    OF_MASKS,
+    all_rule,
+    any_rule,
+    combined_rule,
+    constant_rule,
+    equality_rule,
+    masked_fill_rule,
+    remainder_rule,
+    scatter_rule,
+    true_share,
+    where_rule,
+)
+from forebay.interop.torch.assumptions.single_elements import Rule, moving_rule, pointwise_rule
+
+__all__ = ["rule_of"]
+
+
+def rule_of(operator: Any) -> Rule | None:
+    """Return the rule of an operator, or None if nothing is assumed about its results."""
+    name = operator._schema.name.partition("::")[2].removesuffix("_")
+    if name in OF_MASKS:
+        return combined_rule(operator, *OF_MASKS[name])
+    if name in _RULES:
+        return _RULES[name]
+    if name in _MOVING:
+        return moving_rule
+    if torch.Tag.pointwise in operator.tags and not any(each.is_out for each in operator._schema.arguments):
+        return pointwise_rule(operator)
+    return None
+
+
+def _length(given: Mapping[str, Any], default: int | None = None) -> int:
+    tensor: torch.Tensor = given["self"]
+    dim = given.get("dim", default)
+    if isinstance(dim, (list, tuple)):
+        return math.prod(tensor.shape[each] for each in dim) if dim else tensor.numel()
+    return int(tensor.numel() if dim is None or not tensor.dim() else tensor.shape[dim])
+
+
+def _index_below(count: int, origin: str) -> Elements:
+    return Elements(origin, None, 0, max(0, count - 1))
+
+
+def _index_of_extreme(given: Mapping[str, Any]) -> Elements:
+    return _index_below(_length(given), "argmax")
+
+
+def _selected(default: int | None = None) -> Rule:
+    """Return the rule of an operator that returns elements and their indices."""
+
+    def rule(given: Mapping[str, Any]) -> tuple[Elements, Elements]:
+        return assumed(given["self"]), _index_below(_length(given, default), "index")
+
+    return rule
+
+
+def _extreme(*, largest: bool) -> Rule:
+    def rule(given: Mapping[str, Any]) -> Elements | tuple[Elements, Elements]:
+        found = assumed(given["self"])
+        end = found.high if largest else found.low
+        reduced = found if end is None or found.value is not None else found._replace(value=end, share=None)
+        if isinstance(given.get("dim"), int):
+            return reduced, _index_below(_length(given), "index")
+        return reduced
+
+    return rule
+
+
+def _sum(given: Mapping[str, Any]) -> Elements:
+    tensor = given["self"]
+    found, count = assumed(tensor), _length(given)
+    if tensor.dtype == torch.bool:
+        return Elements(found.origin or "sum", round(true_share(found) * count), 0, count)
+    low, high = found.low, found.high
+    if low is None or high is None:
+        return NOTHING if found.value is None else Elements(found.origin, found.value * count)
+    value = None if found.value is None else found.value * count
+    if found.share is not None:  # one-hot codes
+        value = round(found.share * high * count)
+    return Elements(found.origin or "sum", value, min(low, low * count), max(high, high * count))
+
+
+def _count(given: Mapping[str, Any]) -> Elements:
+    found, count = assumed(given["self"]), _length(given)
+    return Elements("count_nonzero", round(true_share(found) * count), 0, count)
+
+
+def _running_sum(given: Mapping[str, Any]) -> Elements:
+    found, count = assumed(given["self"]), _length(given)
+    if found.low is None or found.high is None:
+        return NOTHING
+    low, high = min(0, found.low * count), max(found.high, found.high * count)
+    return Elements("cumsum", None if found.value is None else found.value, low, high)
+
+
+def _mean(given: Mapping[str, Any]) -> Elements:
+    found = assumed(given["self"])
+    return NOTHING if found.value is None else Elements(found.origin and "mean", found.value)
+
+
+def _softmax(given: Mapping[str, Any]) -> Elements:
+    return Elements("softmax", 1 / max(1, _length(given)))
+
+
+def _log_softmax(given: Mapping[str, Any]) -> Elements:
+    return Elements("log_softmax", -math.log(max(1, _length(given))))
+
+
+def _multinomial(given: Mapping[str, Any]) -> Elements:
+    tensor = given["self"]
+    return _index_below(tensor.shape[-1] if tensor.dim() else 1, "multinomial")
+
+
+def _buckets(given: Mapping[str, Any]) -> Elements:
+    boundaries = given.get("boundaries", given.get("sorted_sequence"))
+    count = boundaries.shape[-1] if isinstance(boundaries, torch.Tensor) and boundaries.dim() else 0
+    return Elements("bucketize", None, 0, count)
+
+
+def _nonzero(given: Mapping[str, Any]) -> Elements:
+    return _index_below(max([1, *given["self"].shape]), "nonzero")
+
+
+def _unique(given: Mapping[str, Any]) -> tuple[Elements, ...]:
+    tensor = given["self"]
+    count = max(1, tensor.numel())
+    return assumed(tensor), _index_below(count, "unique"), Elements("unique", 1, 1, count)
+
+
+def _bincount(given: Mapping[str, Any]) -> Elements:
+    count = given["self"].numel()
+    found = assumed(given["self"])
+    classes = 1 if found.high is None else found.high + 1
+    return Elements("bincount", math.ceil(count / max(1, classes)), 0, count)
+
+
+def _range(given: Mapping[str, Any]) -> Elements:
+    start, end = given.get("start", 0), given.get("end")
+    if isinstance(start, int) and isinstance(end, int) and start < end:
+        return Elements("", None, start, end - 1)
+    return NOTHING
+
+
+def _permutation(given: Mapping[str, Any]) -> Elements:
+    return _index_below(given["n"], "randperm")
+
+
+def _embedding(given: Mapping[str, Any]) -> Elements:
+    return assumed(given["weight"])
+
+
+# Operators whose results consist of elements of their arguments.
+_MOVING = {
+    "_index_put_impl", "_to_copy", "_unsafe_index", "alias_copy", "as_strided_copy", "cat", "clone", "constant_pad_nd",
+    "copy", "detach_copy", "expand_copy", "flip", "gather", "index", "index_copy", "index_put", "index_select",
+    "masked_scatter", "masked_select", "permute_copy", "put", "reflection_pad1d", "repeat", "repeat_interleave", "roll",
+    "select_scatter", "slice_scatter", "stack", "take", "tril", "triu", "unfold_copy", "view_copy",
+}  # fmt: skip
+_RULES: dict[str, Rule] = {
+    "_log_softmax": _log_softmax,
+    "_softmax": _softmax,
+    "_unique": _unique,
+    "_unique2": _unique,
+    "all": all_rule,
+    "amax": _extreme(largest=True),
+    "amin": _extreme(largest=False),
+    "any": any_rule,
+    "arange": _range,
+    "argmax": _index_of_extreme,
+    "argmin": _index_of_extreme,
+    "argsort": lambda given: _index_below(_length(given, -1), "argsort"),
+    "bincount": _bincount,
+    "bucketize": _buckets,
+    "count_nonzero": _count,
+    "cummax": _selected(),
+    "cummin": _selected(),
+    "cumsum": _running_sum,
+    "embedding": _embedding,
+    "eq": equality_rule(is_equal=True),
+    "isin": constant_rule("isin", False),
+    "isinf": constant_rule("isinf", False),
+    "isnan": constant_rule("isnan", False),
+    "isneginf": constant_rule("isneginf", False),
+    "isposinf": constant_rule("isposinf", False),
+    "kthvalue": _selected(-1),
+    "masked_fill": masked_fill_rule,
+    "max": _extreme(largest=True),
+    "mean": _mean,
+    "median": _selected(),
+    "min": _extreme(largest=False),
+    "mode": _selected(-1),
+    "multinomial": _multinomial,
+    "nanmedian": _selected(),
+    "ne": equality_rule(is_equal=False),
+    "nonzero": _nonzero,
+    "randperm": _permutation,
+    "remainder": remainder_rule,
+    "scatter": scatter_rule,
+    "searchsorted": _buckets,
+    "sort": _selected(-1),
+    "sum": _sum,
+    "topk": _selected(-1),
+    "unique_consecutive": _unique,
+    "unique_dim": _unique,
+    "where": where_rule,
+}

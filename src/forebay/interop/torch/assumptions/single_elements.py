@@ -1,0 +1,88 @@
+"""What is assumed about the results of operators of single elements, and of those that move elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import torch
+
+from forebay.interop.torch.assumptions.elements import NOTHING, Elements, assumed
+
+__all__ = ["Rule", "moving_rule", "pointwise_rule"]
+
+Rule = Callable[[Mapping[str, Any]], Elements | Sequence[Elements]]  # from the arguments by name
+_MOST_CORNERS = 3  # tensors of an operator whose smallest and largest elements are combined
+_COMPARISONS = {"lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal"}
+_INDICES = {"index", "indices", "mask"}
+
+
+def _tensors(argument: Any) -> Iterator[torch.Tensor]:
+    if isinstance(argument, torch.Tensor):
+        yield argument
+    elif isinstance(argument, (list, tuple)):
+        for each in argument:
+            yield from _tensors(each)
+
+
+def moving_rule(given: Mapping[str, Any]) -> Elements:
+    """An operator that moves elements: those of all its tensors that are not indices."""
+    found: Elements | None = None
+    for name, argument in given.items():
+        if name in _INDICES:
+            continue
+        for each in _tensors(argument):
+            elements = assumed(each)
+            found = elements if found is None else found.joined(elements)
+    return found or NOTHING
+
+
+def pointwise_rule(operator: Any) -> Callable[[Mapping[str, Any]], Elements]:
+    """Return the rule of an operator of single elements, which the CPU computes for the assumed ones."""
+    name = operator._schema.name.partition("::")[2].removesuffix("_")
+    is_comparison = name in _COMPARISONS
+
+    def rule(given: Mapping[str, Any]) -> Elements:
+        tensors = {key: each for key, each in given.items() if isinstance(each, torch.Tensor)}
+        if not tensors or any(isinstance(each, (list, tuple)) for each in given.values()):
+            return NOTHING
+        elements = {key: assumed(each) for key, each in tensors.items()}
+        is_exact = all(not each.origin for each in elements.values())
+        origin = "" if is_exact else name
+        value = None
+        if all(each.value is not None for each in elements.values()):
+            value = compute({key: each.value for key, each in elements.items()}, given)
+        low, high = bounds(elements, given)
+        if value is None and low is not None and low == high:
+            value = low
+        if is_comparison and value is None:
+            return Elements(name, None, 0, 1)
+        if value is None and low is None:
+            return NOTHING if not is_comparison else Elements(name)
+        share = None if value is None or not isinstance(value, bool) else float(value)
+        return Elements(origin, value, low, high, share)
+
+    def bounds(elements: Mapping[str, Elements], given: Mapping[str, Any]) -> tuple[int | None, int | None]:
+        ends = [(each.low, each.high) for each in elements.values()]
+        if len(ends) > _MOST_CORNERS or any(None in each for each in ends):
+            return None, None
+        corners = [compute(dict(zip(elements, each, strict=True)), given) for each in product(*ends)]
+        if not all(isinstance(each, int) for each in corners):
+            return None, None
+        return int(min(corners)), int(max(corners))
+
+    def compute(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+        arguments = dict(given)
+        for key, value in chosen.items():
+            arguments[key] = torch.tensor(value, dtype=given[key].dtype)
+        if isinstance(arguments.get("device"), torch.device):
+            arguments["device"] = torch.device("cpu")
+        try:
+            with torch.no_grad():
+                found = operator(**arguments)
+        except Exception:  # noqa: BLE001 -- the CPU has no such kernel, or a value is out of the range of its type
+            return None
+        return found.item() if isinstance(found, torch.Tensor) and found.numel() == 1 else None
+
+    return rule

@@ -1,0 +1,154 @@
+"""Results whose size depends on values: as large as what is assumed about the arguments says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+
+from forebay.interop.torch.assumptions.elements import Elements, assumed, is_integral
+from forebay.interop.torch.assumptions.masks import true_share
+from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.emulated_memory import memory_of
+from forebay.interop.torch.processes import assumed_values
+
+__all__ = ["assumed_count", "sized_result"]
+
+_Result: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
+
+
+def sized_result(name: str, given: Mapping[str, Any]) -> _Result | None:
+    """Return tensors of the meta device for the results of an operator, or None if none are assumed.
+
+    Parameters
+    ----------
+    name : str
+        The operator, without its overload.
+    given : Mapping of str to Any
+        Its arguments by name, with the tensors of the device.
+    """
+    function = _SIZES.get(name)
+    tensors = [each for each in given.values() if isinstance(each, torch.Tensor)]
+    if function is None or all(not each.is_cuda or memory_of(each).known is not None for each in tensors):
+        return None  # known values have a known size: see `with_known_values`
+    return function(given)
+
+
+def assumed_count(mask: torch.Tensor, what: str) -> int:
+    """Return how many elements of a mask are assumed to be true, and note the line. Raises DataDependent if strict."""
+    found = assumed(mask)
+    count = math.ceil(true_share(found) * int(mask.numel()))
+    _note(what, f"{count:,} of {mask.numel():,} elements are true", found)
+    return count
+
+
+def _note(what: str, text: str, found: Elements) -> None:
+    if values.is_strict():
+        raise values.needs_values(f"{what}()")
+    if found.origin or found.share is None:
+        assumed_values.note(values.calling_line()[0], f"{text} ({what})")
+
+
+def _empty(shape: Any, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _nonzero(given: Mapping[str, Any]) -> torch.Tensor:
+    tensor = given["self"]
+    count = assumed_count(tensor, "nonzero")
+    return torch.empty((tensor.dim(), count), dtype=torch.int64, device="meta").t()  # as CUDA's kernel writes it
+
+
+def _masked_select(given: Mapping[str, Any]) -> torch.Tensor:
+    tensor, mask = given["self"], given["mask"]
+    shape = torch.broadcast_shapes(tensor.shape, mask.shape)
+    selected = assumed_count(mask.expand(shape), "masked_select")
+    return _empty((selected,), tensor.dtype)
+
+
+def _most_values(tensor: torch.Tensor, what: str) -> int:
+    found, count = assumed(tensor), int(tensor.numel())
+    if tensor.dtype == torch.bool:
+        count = min(count, 2)
+    elif is_integral(tensor.dtype) and found.low is not None and found.high is not None:
+        count = min(count, found.high - found.low + 1)
+    _note(what, f"{count:,} values of {tensor.numel():,} elements", found._replace(origin=what))
+    return count
+
+
+def _unique(given: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+    tensor = given["self"]
+    count = _most_values(tensor, "unique")
+    inverse = tensor.shape if given.get("return_inverse", True) else (0,)
+    counts = (count,) if given.get("return_counts") else (0,)
+    return _empty((count,), tensor.dtype), _empty(inverse, torch.int64), _empty(counts, torch.int64)
+
+
+def _unique_consecutive(given: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+    if given.get("dim") is not None:
+        return _unique_dim(given)
+    return _unique(given)
+
+
+def _unique_dim(given: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+    tensor, dim = given["self"], given["dim"]
+    count = tensor.shape[dim]
+    _note("unique", f"{count:,} of {count:,} rows differ", Elements("unique"))
+    inverse = (count,) if given.get("return_inverse", True) else (0,)
+    counts = (count,) if given.get("return_counts") else (0,)
+    return _empty(tensor.shape, tensor.dtype), _empty(inverse, torch.int64), _empty(counts, torch.int64)
+
+
+def _repeat_interleave(given: Mapping[str, Any]) -> torch.Tensor | None:
+    repeats = given["repeats"]
+    found = assumed(repeats)
+    each = found.value if found.value is not None else found.high
+    if each is None:
+        each = 1
+    total = int(each * repeats.numel())
+    _note("repeat_interleave", f"{total:,} repetitions", found._replace(origin="repeats"))
+    return _empty((total,), repeats.dtype)
+
+
+def _bincount(given: Mapping[str, Any]) -> torch.Tensor | None:
+    tensor, least = given["self"], given.get("minlength") or 0
+    found = assumed(tensor)
+    count = max(least, found.high + 1 if found.high is not None else 1)
+    _note("bincount", f"{count:,} classes", found._replace(origin="bincount"))
+    weights = given.get("weights")
+    dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
+    return _empty((count,), dtype)
+
+
+def _ctc_loss(given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a loss for each sequence, and the sums over all alignments, which CUDA computes for the longest target."""
+    scores, targets, lengths = given["log_probs"], given["targets"], given["target_lengths"]
+    steps, count = scores.shape[:2]
+    longest = int(targets.shape[-1]) if targets.dim() > 1 else int(targets.numel())
+    if isinstance(lengths, torch.Tensor):
+        found = assumed(lengths)
+        _note(
+            "ctc_loss", f"targets have at most {longest:,} elements", found._replace(origin=found.origin or "lengths")
+        )
+    else:
+        longest = max(lengths, default=0)
+    return _empty((count,), scores.dtype), _empty((count, steps, 2 * longest + 1), scores.dtype)
+
+
+def _ctc_loss_backward(given: Mapping[str, Any]) -> torch.Tensor:
+    return torch.empty_like(given["log_probs"], device="meta", memory_format=torch.contiguous_format)
+
+
+_SIZES: dict[str, Callable[[Mapping[str, Any]], _Result | None]] = {
+    "_ctc_loss": _ctc_loss,
+    "_ctc_loss_backward": _ctc_loss_backward,
+    "_unique2": _unique,
+    "bincount": _bincount,
+    "masked_select": _masked_select,
+    "nonzero": _nonzero,
+    "repeat_interleave": _repeat_interleave,
+    "unique_consecutive": _unique_consecutive,
+    "unique_dim": _unique_dim,
+}

@@ -1,0 +1,45 @@
+"""The lines that received assumed values, what was assumed, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from forebay._base.verdicts import Assumption
+
+__all__ = ["clear", "found", "listen", "note"]
+
+_MOST = 1000  # lines that are kept
+
+
+_texts: dict[str, str] = {}  # by line
+_counts: dict[str, int] = {}
+_listener: Callable[[], None] | None = None
+
+
+def note(line: str, text: str) -> int:
+    """Note that a line has received an assumed value. Returns how often it has."""
+    is_new = line not in _counts
+    if is_new and len(_counts) >= _MOST:
+        return 1
+    _counts[line] = count = _counts.get(line, 0) + 1
+    _texts.setdefault(line, text)
+    if _listener is not None and (is_new or count & (count - 1) == 0):  # else each read would write a file
+        _listener()
+    return count
+
+
+def found() -> tuple[Assumption, ...]:
+    """Return the assumptions, in order."""
+    return tuple(Assumption(line, _texts.get(line, ""), count) for line, count in tuple(_counts.items()))
+
+
+def clear() -> None:
+    """Forget them: those of the test before, or those of the parent in a forked child."""
+    _counts.clear()
+    _texts.clear()
+
+
+def listen(function: Callable[[], None] | None) -> None:
+    """Call a function when a line is noted that was not there before, and when its count has doubled."""
+    global _listener  # noqa: PLW0603 -- the recorder of the process
+    _listener = function

@@ -1,0 +1,156 @@
+"""Reads of values that are not computed: what programs receive, and the list of their lines."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="runs PyTorch on emulated devices")
+
+import numpy as np  # noqa: E402 -- after the check
+
+from forebay.interop.torch.assumptions import reads  # noqa: E402 -- needs torch
+from forebay.interop.torch.devices.values import DataDependent  # noqa: E402 -- as above
+from forebay.interop.torch.processes import assumed_values, unread_values  # noqa: E402 -- as above
+
+pytestmark = pytest.mark.usefixtures("with_assumptions")
+
+
+@pytest.fixture(autouse=True)
+def _no_lines_of_other_tests():
+    unread_values.clear()
+
+
+def unknown(*shape):
+    return torch.randn(*shape, device="cuda")
+
+
+def train(steps=4):
+    """Return what a loop of training prints: the usual reads."""
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    best, seen = float("inf"), []
+    for _ in range(steps):
+        inputs, labels = unknown(8, 16), torch.randint(0, 10, (8,), device="cuda")
+        outputs = model(inputs)
+        loss = torch.nn.functional.cross_entropy(outputs, labels)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert torch.isfinite(loss)
+        assert not torch.isnan(outputs).any()
+        assert outputs.softmax(-1).sum(-1).allclose(torch.ones(8, device="cuda"))
+        improves = loss.item() < best
+        best = min(best, loss.item())
+        right = (outputs.argmax(1) == labels).sum().item()
+        seen.append((improves, f"{loss:.3f}", float(norm), right, outputs.argmax(1).tolist()))
+    return seen
+
+
+def test_every_read_of_a_training_loop_is_answered():
+    seen = train()
+    assert all(improves for improves, *_ in seen)
+    assert all(1 <= float(text) <= 2 and 1 <= norm <= 2 for _, text, norm, *_ in seen)
+    assert all(0 <= right <= 8 and all(0 <= each < 10 for each in classes) for *_, right, classes in seen)
+    lines = [each.line for each in assumed_values.found()]
+    assert any("loss.item() < best" in each for each in lines)
+    assert all("test_reads.py" in each for each in lines)
+    assert unread_values.lines() == ()
+
+
+def test_two_runs_are_equal():
+    first = train()
+    assumed_values.clear()
+    assert train() == first
+
+
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        (lambda: bool(torch.isnan(unknown(3)).any()), False),
+        (lambda: bool(torch.isinf(unknown(3)).any()), False),
+        (lambda: bool(torch.isfinite(unknown(3)).all()), True),
+        (lambda: bool((~torch.isfinite(unknown(3))).any()), False),
+        (lambda: bool((unknown(()) == 3).item()), False),
+        (lambda: bool((unknown(()) != 3).item()), True),
+        (lambda: bool(torch.isin(unknown(3), torch.ones(1, device="cuda")).any()), False),
+        (lambda: bool((unknown(3) > 0).any()), False),
+        (lambda: bool((unknown(3) > 0).all()), True),
+        (lambda: bool(unknown(()) < 1), True),
+        (lambda: bool(unknown(()) > 1), False),
+        (lambda: torch.equal(unknown(3), unknown(3)), True),
+        (lambda: torch.allclose(unknown(3), unknown(3)), True),
+        (lambda: torch.randint(5, 9, (4,), device="cuda").min().item(), 5),
+        (lambda: torch.randint(5, 9, (4,), device="cuda").max().item(), 8),
+        (lambda: bool((torch.randint(5, 9, (4,), device="cuda") < 9).all()), True),
+        (lambda: bool((torch.randint(5, 9, (4,), device="cuda") >= 9).any()), False),
+        (lambda: unknown(2, 7).argmax(-1).tolist(), [0, 0]),
+        (lambda: unknown(2, 8).softmax(-1).sum(-1).tolist(), [1.0, 1.0]),
+        (lambda: torch.ones(70_000, device="cuda").eq(1).all().item(), True),
+        (lambda: torch.full((70_000,), 3, device="cuda").sum().item(), 210_000),
+        (lambda: (unknown(8, 8) > 0).sum().item(), 64),
+        (lambda: torch.isnan(unknown(8, 8)).sum().item(), 0),
+        (lambda: np.isfinite(unknown(4).cpu().numpy()).all(), True),
+        (lambda: len(str(unknown(4))) > 0, True),
+    ],
+)
+def test_read_returns_what_the_table_says(read, expected):
+    assert read() == expected
+
+
+def test_constant_of_any_size_is_not_listed():
+    assert torch.zeros(1 << 20, device="cuda").any().item() is False
+    assert assumed_values.found() == ()
+
+
+def test_part_that_is_written_changes_what_is_assumed():
+    ids = torch.zeros(4, 100, dtype=torch.long, device="cuda")
+    ids[:, 3] = unknown(4, 50).argmax(-1)
+    assert ids.max().item() == 49
+    assert ids.min().item() == 0
+
+
+@pytest.mark.parametrize("limit", [reads.LOOP_READS])
+def test_loop_that_waits_for_a_value_ends(limit):
+    turns, loss = 0, unknown(())
+    while loss > 1e-3:
+        loss, turns = unknown(()), turns + 1
+    assert turns == limit
+    turns = 0
+    while unknown(()).item() > 1e-6:
+        turns += 1
+    assert 1 < turns < limit
+
+
+def test_loop_without_an_end_is_found(monkeypatch):
+    monkeypatch.setattr(reads, "ENDLESS_READS", 50)
+    turns: list[bool] = []
+
+    def wait():
+        while not any(turns):
+            turns.append(unknown(2).isnan().any().item())
+
+    with pytest.raises(DataDependent, match=r"a loop reads assumed values without an end: 100 times at .*unknown\(2\)"):
+        wait()
+    assert len(turns) == 99
+    assert len(unread_values.lines()) == 1
+    unread_values.clear()
+
+
+def test_loop_with_a_limit_is_not_taken_for_endless(monkeypatch):
+    monkeypatch.setattr(reads, "ENDLESS_READS", 50)
+    for _ in range(500):
+        unknown(2).sum().item()
+
+
+def test_end_token_never_comes():
+    """A loop of generation runs to its limit."""
+    tokens = torch.randint(5, 1000, (2, 8), device="cuda")
+    done = torch.zeros(2, dtype=torch.bool, device="cuda")
+    for _ in range(6):
+        new = unknown(2, 1000).softmax(-1).multinomial(1)
+        done = done | (new[:, 0] == 2)
+        tokens = torch.cat([tokens, new], 1)
+        if done.all():
+            break
+    assert tokens.shape == (2, 14)

@@ -1,0 +1,59 @@
+"""Results whose size depends on values that are not computed."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="runs PyTorch on emulated devices")
+
+from forebay.interop.torch.processes import assumed_values  # noqa: E402 -- needs torch
+
+pytestmark = pytest.mark.usefixtures("with_assumptions")
+
+
+def unknown(*shape):
+    return torch.randn(*shape, device="cuda")
+
+
+def routed(tokens, experts, chosen):
+    """Return the number of tokens that each expert gets, as models with a mixture of experts compute it."""
+    _, selected = unknown(tokens, experts).softmax(-1).topk(chosen, dim=-1)
+    mask = torch.nn.functional.one_hot(selected, num_classes=experts).permute(2, 1, 0)
+    return [torch.where(mask[each])[0].numel() for each in range(experts)]
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: unknown(3, 4).nonzero(), (12, 2)),
+        (lambda: torch.nonzero(unknown(3, 4) > 0), (12, 2)),
+        (lambda: torch.isnan(unknown(3, 4)).nonzero(), (0, 2)),
+        (lambda: unknown(3, 4)[unknown(3, 4) > 0], (12,)),
+        (lambda: unknown(3, 4)[unknown(3) > 0], (3, 4)),
+        (lambda: unknown(3, 4)[:, unknown(4) > 0], (3, 4)),
+        (lambda: unknown(3, 4).masked_select(unknown(4) > 0), (12,)),
+        (lambda: torch.randint(0, 5, (40,), device="cuda").unique(), (5,)),
+        (lambda: unknown(40).unique(), (40,)),
+        (lambda: unknown(4, 10).unique(dim=0), (4, 10)),
+        (lambda: torch.randint(0, 5, (40,), device="cuda").bincount(), (5,)),
+        (lambda: torch.randint(0, 5, (40,), device="cuda").bincount(minlength=9), (9,)),
+        (lambda: unknown(4).repeat_interleave(torch.randint(0, 3, (4,), device="cuda")), (8,)),
+        (lambda: torch.tensor([1, 2, 2, 1]).cuda().unique(), (2,)),
+        (lambda: torch.tensor([1, 0, 2]).cuda().nonzero(), (2, 1)),
+        (lambda: unknown(6)[torch.tensor([True, False, True] * 2, device="cuda")], (4,)),
+    ],
+)
+def test_size_is_the_upper_bound_or_what_is_known(make, shape):
+    assert make().shape == shape
+
+
+def test_tokens_are_distributed_evenly_to_experts():
+    assert routed(tokens=64, experts=8, chosen=2) == [16] * 8
+
+
+def test_each_line_is_listed_once():
+    for _ in range(3):
+        unknown(3, 4).nonzero()
+    (found,) = assumed_values.found()
+    assert (found.times, found.text) == (3, "12 of 12 elements are true (nonzero)")
+    assert "unknown(3, 4).nonzero()" in found.line
