@@ -70,7 +70,8 @@ cdef class HostSegments:
     def segments(self): return list(self._segments.items())
 
     def recount(self):
-        self.segment_bytes = sum(self._segments.values()) + sum([each[1] for each in self._leaving if each[2] is self._segments])
+        leaving = [each[1] for each in self._leaving if each[2] is self._segments]
+        self.segment_bytes = sum(self._segments.values()) + sum(leaving)
 
     def take_segments(self):
         cdef dict taken = self._segments

@@ -108,7 +108,7 @@ class Generator:
             raise RuntimeError(
                 f"Cannot construct a new {name}GeneratorImpl during {name} graph capture. {self._capture_advice()}"
             )
-        self.philox = PhiloxState(_DEFAULT_SEED)  # internal to the runtime, like `own_geometry`
+        self.philox: PhiloxState = PhiloxState(_DEFAULT_SEED)  # internal to the runtime, like `own_geometry`
         self.geometry = geometry
 
     @property
