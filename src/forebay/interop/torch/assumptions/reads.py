@@ -18,7 +18,7 @@ from forebay.interop.torch.devices.emulated_memory import memory_of
 from forebay.interop.torch.processes import assumed_values
 from forebay.runtime.allocator.metrics import ALLOCATED_BYTES
 
-__all__ = ["fill_with_assumed", "is_assumed_equal", "read_number", "refused"]
+__all__ = ["ENDLESS_READS", "LOOP_READS", "fill_with_assumed", "is_assumed_equal", "read_number", "refused"]
 
 LOOP_READS = 100  # a condition of `while` holds this often
 ENDLESS_READS = 10_000  # of a line in a `while`, during which the peak does not change: the loop waits for a value
