@@ -83,5 +83,5 @@ def test_reads_of_values_are_found_and_expected(compare):
 
     (problem,) = compare(run).problems
     assert problem.startswith(".item() needs the values of a tensor")
-    assert compare(run, reads_values="it says so") == ([], "needs values: it says so")
+    assert compare(run, reads_values="it says so") == ([], "peak 1,024 bytes with assumed values: it says so")
     assert compare(square, reads_values="it does not").problems == ["it was expected to need values"]

@@ -25,6 +25,7 @@ __all__ = [
     "accelerator_kind",
     "after_fork_in_child",
     "cache_opened",
+    "clear_caches",
     "current_device",
     "current_index",
     "device_argument",

@@ -18,6 +18,7 @@ __all__ = [
     "constant_rule",
     "equality_rule",
     "masked_fill_rule",
+    "negation_rule",
     "remainder_rule",
     "scatter_rule",
     "true_share",
@@ -57,6 +58,15 @@ def _constant(origin: str, value: bool) -> Elements:
 
 def constant_rule(origin: str, value: bool) -> Rule:
     return lambda _: _constant(origin, value)
+
+
+def negation_rule(given: Mapping[str, Any]) -> Elements:
+    """Return what is assumed about the opposite of a mask."""
+    found = assumed(given["self"])
+    if found.low is None and found.value is None:
+        return NOTHING
+    value = None if found.value is None else not found.value
+    return Elements(found.origin and "not", value, 0, 1, None if found.share is None else 1 - found.share)
 
 
 def any_rule(given: Mapping[str, Any]) -> Elements:

@@ -52,10 +52,14 @@ def fill_with_assumed(target: torch.Tensor, source: torch.Tensor) -> None:
     target.fill_(_number(source.dtype, found, count, loops=loops))
 
 
-def is_assumed_equal(one: torch.Tensor) -> bool:
-    """Return what `torch.equal` is assumed to return for a tensor and another one of its shape: True."""
-    _note(Elements("equal", True), one, "torch.equal")
-    return True
+def is_assumed_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return what `torch.equal` is assumed to return for two tensors of one shape: True, if nothing says otherwise."""
+    found = [assumed(one), assumed(other)]
+    if one.dtype == torch.bool and one.numel() == 1:
+        found = [each if each.value is not None else each._replace(value=_decided(each)) for each in found]
+    is_equal = None in (found[0].value, found[1].value) or found[0].value == found[1].value
+    _note(Elements("equal", is_equal), one, "torch.equal")
+    return is_equal
 
 
 def _note(found: Elements, tensor: torch.Tensor, what: str) -> tuple[bool, int]:
@@ -83,7 +87,7 @@ def _number(dtype: torch.dtype, found: Elements, count: int, *, loops: bool) -> 
     if dtype == torch.bool:
         if found.value is not None:
             return bool(found.value)
-        return count <= LOOP_READS if loops else found.origin in _TRUE
+        return count <= LOOP_READS if loops else _decided(found)
     if is_integral(dtype):
         return int(found.value) if isinstance(found.value, (bool, int, float)) else found.low or 0
     if found.value is not None:
@@ -92,13 +96,18 @@ def _number(dtype: torch.dtype, found: Elements, count: int, *, loops: bool) -> 
     return halved if loops else 1.0 + halved
 
 
+def _decided(found: Elements) -> bool:
+    """Return what a comparison reads as: as that of a number near 1, or by its operator."""
+    return bool(found.share) if found.share is not None else found.origin in _TRUE
+
+
 def _in_words(found: Elements, dtype: torch.dtype, *, loops: bool) -> str:
     """Return what is assumed, for the list of assumptions."""
     of = f" of {found.origin}" if found.origin else ""
     if dtype == torch.bool:
         if found.value is not None:
             return f"{bool(found.value)}{of}"
-        return f"True {LOOP_READS} times{of}" if loops else f"{found.origin in _TRUE}{of}"
+        return f"True {LOOP_READS} times{of}" if loops else f"{_decided(found)}{of}"
     if is_integral(dtype):
         value = _number(dtype, found, 1, loops=loops)
         is_bounded = found.low is not None and found.high is not None

@@ -57,11 +57,19 @@ def pointwise_rule(operator: Any) -> Callable[[Mapping[str, Any]], Elements]:
         if value is None and low is not None and low == high:
             value = low
         if is_comparison and value is None:
-            return Elements(name, None, 0, 1)
+            return Elements(name, None, 0, 1, likely(elements, given))
         if value is None and low is None:
             return NOTHING if not is_comparison else Elements(name)
         share = None if value is None or not isinstance(value, bool) else float(value)
         return Elements(origin, value, low, high, share)
+
+    def likely(elements: Mapping[str, Elements], given: Mapping[str, Any]) -> float | None:
+        """Return what a comparison of one unknown number with a known one says about a number near 1: 1 is True."""
+        unknown = [key for key, each in elements.items() if each.value is None]
+        if any(given[key].numel() > 1 for key in elements) or len(unknown) == len(elements) > 1:
+            return None
+        found = compute({key: 1.0 if key in unknown else each.value for key, each in elements.items()}, given)
+        return None if found is None else float(found)
 
     def bounds(elements: Mapping[str, Elements], given: Mapping[str, Any]) -> tuple[int | None, int | None]:
         ends = [(each.low, each.high) for each in elements.values()]

@@ -75,7 +75,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     if values.is_computed():
         return bool(alias(one).equal(alias(other)))
     if (known := known_values(one)) is None or (known_other := known_values(other)) is None:
-        return is_assumed_equal(one)
+        return is_assumed_equal(one, other)
     return bool(known.equal(known_other))
 
 
