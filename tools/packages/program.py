@@ -21,7 +21,7 @@ class Program(NamedTuple):
     run : callable
         Runs it on the device of the argument, "cpu" or "cuda", and returns the last loss.
     reads_values : str, optional
-        Why it cannot run without values; "" if it can.
+        Why it reads values that are not computed; "" if it reads none.
     on_gpu_only : bool, optional
         Whether the package chooses the device itself, so that nothing is compared with the CPU.
     """

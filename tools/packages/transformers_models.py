@@ -119,7 +119,6 @@ add_model(
         "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2,
     },
     {"input_values": torch.linspace(-1, 1, 2000).reshape(2, 1000), "labels": tokens() % 30 + 1},
-    reads_values="the backward pass of CTC reads lengths",
 )  # fmt: skip
 
 
