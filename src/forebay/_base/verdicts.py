@@ -141,7 +141,7 @@ class DeviceEvents:
 
 
 class Assumption(NamedTuple):
-    """What one line of the program received in place of values that are not computed."""
+    """An assumption about values that are not computed, at one line of the program."""
 
     line: str  #: the file, the number and the text of the line
     text: str  #: what was assumed, the first time

@@ -238,7 +238,7 @@ def _last_integer(dtype: np.dtype[Any]) -> int:
 
 
 def _integers(low: int, high: int | None) -> tuple[int, int | None]:
-    """Return the bounds of random integers as ints. Raises TypeError or ValueError for a bound that is none."""
+    """Return the bounds of random integers as ints. Raises TypeError or ValueError."""
     bounds = []
     for bound in (low,) if high is None else (low, high):
         if isinstance(bound, (bool, np.bool_)):

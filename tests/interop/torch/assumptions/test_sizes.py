@@ -55,5 +55,5 @@ def test_each_line_is_listed_once():
     for _ in range(3):
         unknown(3, 4).nonzero()
     (found,) = assumed_values.found()
-    assert (found.times, found.text) == (3, "12 of 12 elements are true (nonzero)")
+    assert (found.times, found.text) == (3, "12 of 12 elements are true (nonzero), which decides a size")
     assert "unknown(3, 4).nonzero()" in found.line

@@ -1,1 +1,1 @@
-"""What a program without values reads in their place."""
+"""Assumed values, for programs whose values are not computed."""

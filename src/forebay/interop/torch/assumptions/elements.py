@@ -1,4 +1,4 @@
-"""What is assumed about the elements of a tensor whose values are not computed.
+"""Assumptions about the elements of a tensor whose values are not computed.
 
 # Note [Assumed values]
 A program without values reads its loss, its predicted tokens and the counts of its masks all the same. What its memory
@@ -29,12 +29,12 @@ _MOST_VALUES = 1 << 20
 
 
 class Elements(NamedTuple):
-    """What is assumed about each element of a tensor.
+    """Assumptions about each element of a tensor.
 
     Parameters
     ----------
     origin : str, optional
-        The operator that has computed them.
+        The operator that has computed them; "" if no assumption decides them.
     value : complex or bool, optional
         What each reads as. None: it is chosen where it is read, of integers the smallest.
     low, high : int, optional
@@ -61,6 +61,21 @@ class Elements(NamedTuple):
             max(self.high, other.high) if bounded else None,  # type: ignore[type-var]  # as above
             None if self.share is None or other.share is None else max(self.share, other.share),
         )
+
+    @property
+    def is_exact(self) -> bool:
+        """True if all elements are one number, which no assumption decides."""
+        return not self.origin and self.value is not None
+
+    def as_type(self, dtype: torch.dtype) -> Elements:
+        """Return what holds for the elements after a conversion."""
+        if self.value is None:
+            if self.low is None or self.high is None or not is_integral(dtype):
+                return NOTHING
+            ends = torch.iinfo(dtype)
+            return self if ends.min <= self.low and self.high <= ends.max else NOTHING
+        converted = _of_values(torch.tensor(self.value, dtype=dtype))
+        return converted._replace(origin=self.origin)
 
 
 NOTHING = Elements()
@@ -89,7 +104,7 @@ def assumed(argument: Any) -> Elements:
 
 
 def _of_values(tensor: torch.Tensor) -> Elements:
-    """Return the range of known values. Of many values it is not searched for."""
+    """Return what holds for known values; nothing for many, which take time to search."""
     if not tensor.numel() or tensor.layout is not torch.strided or tensor.device.type != "cpu":
         return NOTHING
     for dim, stride in enumerate(tensor.stride()):
@@ -117,10 +132,12 @@ def note_elements(tensor: torch.Tensor, found: Elements, before: Elements | None
     found : Elements
         What is assumed about its elements.
     before : Elements, optional
-        What held for the memory before, if the tensor is a part of it.
+        What held for the memory before, of which the tensor may be a part; nothing by default.
     """
     memory = memory_of(tensor)
     if memory.known is None:
+        if not is_integral(tensor.dtype) and tensor.dtype != torch.bool:
+            found = found._replace(low=None, high=None)
         is_whole = tensor.numel() * tensor.itemsize >= memory.nbytes
-        made = found if is_whole or before is None else before.joined(found)
+        made = found if is_whole else (before or NOTHING).joined(found)
         memory.assumed = None if made == NOTHING else (made, tensor.dtype)

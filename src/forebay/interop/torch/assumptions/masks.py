@@ -1,4 +1,4 @@
-"""What is assumed about masks: comparisons, and what is chosen by them."""
+"""Rules of assumptions about masks: comparisons, and elements chosen by them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def combined_rule(
         )
         if not is_mask:
             found = of_elements(given)
-            return found if found.value is not None else _of_integers(given)
+            return _of_integers(given) if found.value is None and of_values is _and else found
         value = of_values(*(None if each.value is None else bool(each.value) for each in (one, other)))
         origin = "" if not one.origin and not other.origin else "mask"
         return Elements(origin, value, 0, 1, share(true_share(one), true_share(other)))
@@ -128,6 +128,7 @@ def where_rule(given: Mapping[str, Any]) -> Elements:
 
 def masked_fill_rule(given: Mapping[str, Any]) -> Elements:
     mask, one, other = (assumed(given[key]) for key in ("mask", "self", "value"))
+    other = other.as_type(given["self"].dtype)
     if mask.value is not None and mask.share in (None, 0.0, 1.0):
         return other if mask.value else one
     return one.joined(other)
@@ -135,7 +136,10 @@ def masked_fill_rule(given: Mapping[str, Any]) -> Elements:
 
 def scatter_rule(given: Mapping[str, Any]) -> Elements:
     """One-hot codes: elements at chosen indices of zeros."""
-    one, other = assumed(given["self"]), assumed(given.get("value", given.get("src")))
+    if given.get("reduce"):
+        return NOTHING
+    one = assumed(given["self"])
+    other = assumed(given.get("value", given.get("src"))).as_type(given["self"].dtype)
     found = one.joined(other)
     if one.value == 0 and other.value is not None:
         index, shape = given["index"], given["self"].shape

@@ -1,9 +1,9 @@
-"""What is assumed about the results of operators, from what is assumed about their arguments: a table."""
+"""The table of rules: assumptions about the results of operators, from those about their arguments."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,19 @@ __all__ = ["rule_of"]
 
 
 def rule_of(operator: Any) -> Rule | None:
-    """Return the rule of an operator, or None if nothing is assumed about its results."""
+    """Return the rule of an operator, or None if nothing is assumed about its results. It raises no error."""
+    rule = _find(operator)
+
+    def safe(given: Mapping[str, Any]) -> Elements | Sequence[Elements]:
+        try:
+            return rule(given)  # type: ignore[misc]  # there is one, see below
+        except Exception:  # noqa: BLE001 -- arguments that the operator's kernel refuses, with PyTorch's error
+            return NOTHING
+
+    return None if rule is None else safe
+
+
+def _find(operator: Any) -> Rule | None:
     name = operator._schema.name.partition("::")[2].removesuffix("_")
     if name in OF_MASKS:
         return combined_rule(operator, *OF_MASKS[name])
@@ -71,7 +83,10 @@ def _extreme(*, largest: bool) -> Rule:
     def rule(given: Mapping[str, Any]) -> Elements | tuple[Elements, Elements]:
         found = assumed(given["self"])
         end = found.high if largest else found.low
-        reduced = found if end is None or found.value is not None else found._replace(value=end, share=None)
+        if end is None or found.value is not None:
+            reduced = found
+        else:  # a bound: the elements may be smaller
+            reduced = found._replace(origin=found.origin or "max", value=end, share=None)
         if isinstance(given.get("dim"), int):
             return reduced, _index_below(_length(given), "index")
         return reduced
@@ -103,7 +118,7 @@ def _running_sum(given: Mapping[str, Any]) -> Elements:
     if found.low is None or found.high is None:
         return NOTHING
     low, high = min(0, found.low * count), max(found.high, found.high * count)
-    return Elements("cumsum", None if found.value is None else found.value, low, high)
+    return Elements("cumsum", None, low, high)
 
 
 def _mean(given: Mapping[str, Any]) -> Elements:
@@ -158,20 +173,39 @@ def _permutation(given: Mapping[str, Any]) -> Elements:
     return _index_below(given["n"], "randperm")
 
 
+def _repetitions(given: Mapping[str, Any]) -> Elements:
+    return _index_below(given["repeats"].numel(), "repeat_interleave")
+
+
+def _with_zeros(given: Mapping[str, Any]) -> Elements:
+    """The elements, and zeros in place of some."""
+    return assumed(given["self"]).joined(assumed(0).as_type(given["self"].dtype))
+
+
+def _padded(given: Mapping[str, Any]) -> Elements:
+    return assumed(given["self"]).joined(assumed(given.get("value", 0)).as_type(given["self"].dtype))
+
+
+def _converted(given: Mapping[str, Any]) -> Elements:
+    tensor = given["self"]
+    return assumed(tensor).as_type(given.get("dtype") or tensor.dtype)
+
+
 def _embedding(given: Mapping[str, Any]) -> Elements:
     return assumed(given["weight"])
 
 
 # Operators whose results consist of elements of their arguments.
 _MOVING = {
-    "_index_put_impl", "_to_copy", "_unsafe_index", "alias_copy", "as_strided_copy", "cat", "clone", "constant_pad_nd",
-    "copy", "detach_copy", "expand_copy", "flip", "gather", "index", "index_copy", "index_put", "index_select",
-    "masked_scatter", "masked_select", "permute_copy", "put", "reflection_pad1d", "repeat", "repeat_interleave", "roll",
-    "select_scatter", "slice_scatter", "stack", "take", "tril", "triu", "unfold_copy", "view_copy",
+    "_index_put_impl", "_unsafe_index", "alias_copy", "as_strided_copy", "cat", "clone", "detach_copy", "expand_copy",
+    "flip", "gather", "index", "index_copy", "index_put", "index_select", "masked_scatter", "masked_select",
+    "permute_copy", "put", "reflection_pad1d", "repeat", "roll", "select_scatter", "slice_scatter", "stack", "take",
+    "unfold_copy", "view_copy",
 }  # fmt: skip
 _RULES: dict[str, Rule] = {
     "_log_softmax": _log_softmax,
     "_softmax": _softmax,
+    "_to_copy": _converted,
     "_unique": _unique,
     "_unique2": _unique,
     "all": all_rule,
@@ -184,6 +218,7 @@ _RULES: dict[str, Rule] = {
     "argsort": lambda given: _index_below(_length(given, -1), "argsort"),
     "bincount": _bincount,
     "bucketize": _buckets,
+    "constant_pad_nd": _padded,
     "count_nonzero": _count,
     "cummax": _selected(),
     "cummin": _selected(),
@@ -209,11 +244,14 @@ _RULES: dict[str, Rule] = {
     "nonzero": _nonzero,
     "randperm": _permutation,
     "remainder": remainder_rule,
+    "repeat_interleave": _repetitions,
     "scatter": scatter_rule,
     "searchsorted": _buckets,
     "sort": _selected(-1),
     "sum": _sum,
     "topk": _selected(-1),
+    "tril": _with_zeros,
+    "triu": _with_zeros,
     "unique_consecutive": _unique,
     "unique_dim": _unique,
     "where": where_rule,

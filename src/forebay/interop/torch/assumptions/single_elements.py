@@ -1,4 +1,4 @@
-"""What is assumed about the results of operators of single elements, and of those that move elements."""
+"""Rules of assumptions about operators of single elements, and about those that move elements."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ __all__ = ["Rule", "moving_rule", "pointwise_rule"]
 Rule = Callable[[Mapping[str, Any]], Elements | Sequence[Elements]]  # from the arguments by name
 _MOST_CORNERS = 3  # tensors of an operator whose smallest and largest elements are combined
 _COMPARISONS = {"lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal"}
+# Operators of integers that have their smallest and largest result at ends of the ranges of their arguments.
+_DIVISIONS = {"div", "floor_divide"}
+_EXTREME_AT_ENDS = _COMPARISONS | _DIVISIONS | {
+    "add", "bitwise_not", "clamp", "clamp_max", "clamp_min", "logical_not", "maximum", "minimum", "mul",
+    "neg", "relu", "rsub", "sign", "sub",
+}  # fmt: skip
 _INDICES = {"index", "indices", "mask"}
 
 
@@ -29,6 +35,8 @@ def _tensors(argument: Any) -> Iterator[torch.Tensor]:
 def moving_rule(given: Mapping[str, Any]) -> Elements:
     """An operator that moves elements: those of all its tensors that are not indices."""
     found: Elements | None = None
+    if given.get("accumulate"):
+        return NOTHING
     for name, argument in given.items():
         if name in _INDICES:
             continue
@@ -68,12 +76,15 @@ def pointwise_rule(operator: Any) -> Callable[[Mapping[str, Any]], Elements]:
         unknown = [key for key, each in elements.items() if each.value is None]
         if any(given[key].numel() > 1 for key in elements) or len(unknown) == len(elements) > 1:
             return None
-        found = compute({key: 1.0 if key in unknown else each.value for key, each in elements.items()}, given)
+        chosen = {key: 1 if each.low is None else each.low for key, each in elements.items() if key in unknown}
+        found = compute({key: chosen.get(key, each.value) for key, each in elements.items()}, given)
         return None if found is None else float(found)
 
     def bounds(elements: Mapping[str, Elements], given: Mapping[str, Any]) -> tuple[int | None, int | None]:
         ends = [(each.low, each.high) for each in elements.values()]
-        if len(ends) > _MOST_CORNERS or any(None in each for each in ends):
+        if name not in _EXTREME_AT_ENDS or len(ends) > _MOST_CORNERS or any(None in each for each in ends):
+            return None, None
+        if name in _DIVISIONS and not (assumed(given["other"]).low or 0) > 0:
             return None, None
         corners = [compute(dict(zip(elements, each, strict=True)), given) for each in product(*ends)]
         if not all(isinstance(each, int) for each in corners):

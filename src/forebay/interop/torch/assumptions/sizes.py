@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from forebay.interop.torch.assumptions.elements import Elements, assumed, is_integral
+from forebay.interop.torch.assumptions.elements import assumed, is_integral
 from forebay.interop.torch.assumptions.masks import true_share
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import memory_of
@@ -40,15 +40,16 @@ def assumed_count(mask: torch.Tensor, what: str) -> int:
     """Return how many elements of a mask are assumed to be true, and note the line. Raises DataDependent if strict."""
     found = assumed(mask)
     count = math.ceil(true_share(found) * int(mask.numel()))
-    _note(what, f"{count:,} of {mask.numel():,} elements are true", found)
+    if found.is_exact:
+        return count
+    _note(what, f"{count:,} of {mask.numel():,} elements are true")
     return count
 
 
-def _note(what: str, text: str, found: Elements) -> None:
+def _note(what: str, text: str) -> None:
     if values.is_strict():
         raise values.needs_values(f"{what}()")
-    if found.origin or found.share is None:
-        assumed_values.note(values.calling_line()[0], f"{text} ({what})")
+    assumed_values.note(values.calling_line()[0], f"{text} ({what}), which decides a size")
 
 
 def _empty(shape: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -74,7 +75,7 @@ def _most_values(tensor: torch.Tensor, what: str) -> int:
         count = min(count, 2)
     elif is_integral(tensor.dtype) and found.low is not None and found.high is not None:
         count = min(count, found.high - found.low + 1)
-    _note(what, f"{count:,} values of {tensor.numel():,} elements", found._replace(origin=what))
+    _note(what, f"{count:,} values of {tensor.numel():,} elements")
     return count
 
 
@@ -93,9 +94,9 @@ def _unique_consecutive(given: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
 
 
 def _unique_dim(given: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
-    tensor, dim = given["self"], given["dim"]
-    count = tensor.shape[dim]
-    _note("unique", f"{count:,} of {count:,} rows differ", Elements("unique"))
+    tensor = given["self"]
+    count = int(tensor.size(given["dim"]))
+    _note("unique", f"{count:,} of {count:,} rows differ")
     inverse = (count,) if given.get("return_inverse", True) else (0,)
     counts = (count,) if given.get("return_counts") else (0,)
     return _empty(tensor.shape, tensor.dtype), _empty(inverse, torch.int64), _empty(counts, torch.int64)
@@ -108,15 +109,17 @@ def _repeat_interleave(given: Mapping[str, Any]) -> torch.Tensor | None:
     if each is None:
         each = 1
     total = int(each * repeats.numel())
-    _note("repeat_interleave", f"{total:,} repetitions", found._replace(origin="repeats"))
+    _note("repeat_interleave", f"{total:,} repetitions")
     return _empty((total,), repeats.dtype)
 
 
 def _bincount(given: Mapping[str, Any]) -> torch.Tensor | None:
     tensor, least = given["self"], given.get("minlength") or 0
+    if tensor.dim() != 1 or tensor.is_floating_point():
+        return None
     found = assumed(tensor)
     count = max(least, found.high + 1 if found.high is not None else 1)
-    _note("bincount", f"{count:,} classes", found._replace(origin="bincount"))
+    _note("bincount", f"{count:,} classes")
     weights = given.get("weights")
     dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
     return _empty((count,), dtype)
@@ -128,10 +131,7 @@ def _ctc_loss(given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     steps, count = scores.shape[:2]
     longest = int(targets.shape[-1]) if targets.dim() > 1 else int(targets.numel())
     if isinstance(lengths, torch.Tensor):
-        found = assumed(lengths)
-        _note(
-            "ctc_loss", f"targets have at most {longest:,} elements", found._replace(origin=found.origin or "lengths")
-        )
+        _note("ctc_loss", f"targets have at most {longest:,} elements")
     else:
         longest = max(lengths, default=0)
     return _empty((count,), scores.dtype), _empty((count, steps, 2 * longest + 1), scores.dtype)

@@ -41,7 +41,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class PeakUse:
-    """What held the peak of one device. Sizes are in bytes."""
+    """The holders of the peak of one device. Sizes are in bytes."""
 
     index: int
     name: str

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from forebay.interop.torch.assumptions.elements import assumed
 from forebay.interop.torch.assumptions.sizes import assumed_count
 from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.emulated_memory import memory_of
 from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.known_values import known_values
 from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of
@@ -113,14 +115,15 @@ def _without_known_masks(
                 f"The shape of the mask {list(each.shape)} at index {at} does not match the shape of the indexed "
                 f"tensor {list(given.shape)} at index {at}"
             )
-        known = known_values(each) if each.is_cuda else each
-        if known is not None:
+        is_known = not each.is_cuda or memory_of(each).known is not None
+        known = known_values(each) if each.is_cuda and is_known else each
+        if known is not None and is_known:
             found += known.nonzero().unbind(1)
         elif _masks_select_all.get() and each.dim() == 1:
             found.append(torch.arange(each.shape[0]))
-        elif values.is_strict():
+        elif values.is_strict() and not assumed(each).is_exact:
             found.append(each)
-        else:
+        else:  # without the indices themselves, for which the host may have no memory
             count = assumed_count(each, "index")
             found += [torch.empty(count, dtype=torch.int64, device="meta") for _ in range(each.dim())]
     return found

@@ -51,7 +51,7 @@ def known_values(tensor: torch.Tensor) -> torch.Tensor | None:
     if known is not None:
         return _over_known(tensor, known)
     found = assumed(tensor)
-    if found.origin or found.value is None:
+    if not found.is_exact:
         return None
     return torch.tensor(found.value, dtype=tensor.dtype).expand(tensor.shape)
 
@@ -74,11 +74,11 @@ def keep_known(tensor: torch.Tensor, source: torch.Tensor | None) -> None:
     if source is None or memory.nbytes > _KNOWN_BYTES:
         memory.known = memory.assumed = None
         if source is not None:
-            note_elements(tensor, assumed(source), before)
+            note_elements(tensor, assumed(source).as_type(tensor.dtype), before)
         return
     if memory.known is None:
         if not tensor.numel() or tensor.numel() * tensor.itemsize != memory.nbytes:
-            note_elements(tensor, assumed(source), before)
+            note_elements(tensor, assumed(source).as_type(tensor.dtype), before)
             return
         memory.known = torch.UntypedStorage(memory.nbytes)
     _over_known(tensor, memory.known).copy_(source)

@@ -25,7 +25,7 @@ def _sort(operator: Any, at: int) -> Callable[..., Any]:
         result = compute(given, *args, **kwargs)
         if given.dim() and given.numel():
             dim = args[at - 1] if len(args) >= at else kwargs.get("dim", -1)
-            length = given.shape[dim]
+            length = given.size(dim)  # raises PyTorch's error, which the meta device does not
             with Scratch(given.device) as scratch:
                 if length <= _SHORT:
                     scratch.take(length * 8)  # the indices of a row

@@ -56,7 +56,7 @@ class ProgramUse:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What lines of the program received in place of values, in all processes together."""
+        """The assumptions of all processes, by line of the program."""
         found: dict[str, Assumption] = {}
         for process in self.processes:
             for each in process.assumptions:
