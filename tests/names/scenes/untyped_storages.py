@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 
 import numpy as np
@@ -205,7 +206,9 @@ def resized_bytes(cuda, torch_like):
     tensor = torch_like.tensor([1, 2, 3, 4], dtype=torch_like.uint8)
     storage = tensor.untyped_storage()
     results = [storage.resize_(6).tolist()[:4], tensor.tolist(), storage.resize_(2).tolist(), len(storage)]
-    typed = torch_like.tensor([1, 2, 3]).storage()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that typed storages are deprecated, once per process
+        typed = torch_like.tensor([1, 2, 3]).storage()
     return [*results, typed.resize_(2), typed.tolist(), typed.resize_(4), len(typed), typed.tolist()[:2]]
 
 

@@ -226,7 +226,19 @@ class PageLedger:
         return space, start, size
 
     def write(self, space: AddressSpace, address: int, nbytes: int, *, held: bool) -> None:
-        """Record that a range of pages is committed or not."""
+        """Record that a range of pages is committed or not.
+
+        Parameters
+        ----------
+        space : AddressSpace
+            The space that contains the range.
+        address : int
+            Address of the first page.
+        nbytes : int
+            Size in bytes.
+        held : bool
+            Whether the pages are committed from now on.
+        """
         first, last = space.pages(address, nbytes)
         marks = bytes([held]) * (last - first)
         change = nbytes * held - space.committed_in(address, nbytes)
@@ -235,7 +247,17 @@ class PageLedger:
         self.held += change
 
     def begin_commit(self, space: AddressSpace, address: int, nbytes: int) -> None:
-        """Count a range of pages that the system commits now: `memory` has them only from `admit` on."""
+        """Count a range of pages that the system commits now: `memory` has them only from `admit` on.
+
+        Parameters
+        ----------
+        space : AddressSpace
+            The space that contains the range.
+        address : int
+            Address of the first page.
+        nbytes : int
+            Size in bytes. Pages that are committed already stay so.
+        """
         first, last = space.pages(address, nbytes)
         marks = space.marks[first:last].replace(_NONE, _WITHDRAWN)
         change = nbytes - space.committed_in(address, nbytes)
@@ -244,13 +266,35 @@ class PageLedger:
         self.held += change
 
     def withdraw(self, space: AddressSpace, address: int, nbytes: int, releases: ReleaseLog) -> None:
-        """Record that a range of pages is decommitted next: `memory` lacks them from now on."""
+        """Record that a range of pages is decommitted next: `memory` lacks them from now on.
+
+        Parameters
+        ----------
+        space : AddressSpace
+            The space that contains the range.
+        address : int
+            Address of the first page.
+        nbytes : int
+            Size in bytes.
+        releases : ReleaseLog
+            The releases of the port's memory.
+        """
         releases.note(address, nbytes)  # a capture that ends between the next two lines knows the release
         self._exchange(space, address, nbytes, _COMMITTED, _WITHDRAWN)
         releases.note(address, nbytes)
 
     def admit(self, space: AddressSpace, address: int, nbytes: int) -> None:
-        """Record that graphs can use a range of pages: it was committed, or is not decommitted after all."""
+        """Record that graphs can use a range of pages: it was committed, or is not decommitted after all.
+
+        Parameters
+        ----------
+        space : AddressSpace
+            The space that contains the range.
+        address : int
+            Address of the first page.
+        nbytes : int
+            Size in bytes.
+        """
         self._exchange(space, address, nbytes, _WITHDRAWN, _COMMITTED)
 
     def _exchange(self, space: AddressSpace, address: int, nbytes: int, old: bytes, new: bytes) -> None:
