@@ -59,7 +59,7 @@ SANITIZERS = {
             "libtsan.so",
             {"TSAN_OPTIONS": "exitcode=66:die_after_fork=0:detect_deadlocks=0"},
             {},
-            "not child and not fork and not parquet and not 300_mib and not columns_is_bounded",
+            "not child and not fork and not parquet and not 300_mib and not is_bounded",
             16,
         ),
         Sanitizer(

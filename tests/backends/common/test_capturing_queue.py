@@ -102,6 +102,37 @@ def test_queue_waits_for_ticks_from_before_the_capture():
     queue.abandon_capture()
 
 
+CALLS = {"copy": (1, 2, 3), "fill": (1, 2, 3), "signal": (), "idle": (), "wait": (0,), "wait_for": (None, 0)}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_call_that_began_in_a_capture_is_executed_after_its_end(name):
+    queue = Queue()
+    graph = queue.begin_capture()
+    call = getattr(queue, name)  # as another thread has looked it up
+    queue.end_capture()
+    arguments = tuple(queue if argument is None else argument for argument in CALLS[name])
+    assert call(*arguments) == getattr(queue, name)(*arguments)
+    assert queue.done == [name] * (0 if name in ("signal", "idle", "wait_for") else 2)
+    assert (graph.work, queue.capture) == ([], None)
+
+
+@pytest.mark.parametrize("ends", ["end_capture", "abandon_capture"])
+def test_graph_gets_no_work_after_the_end_of_its_capture(ends):
+    class Address:
+        def __index__(self):  # is read while the call is under way
+            getattr(queue, ends)()
+            return 1
+
+    queue = Queue()
+    graph = queue.begin_capture()
+    with pytest.raises(DeviceError, match="code 901"):
+        queue.copy(Address(), 2, 3)
+    assert (graph.work, queue.done, type(queue)) == ([], [], Queue)
+    with pytest.raises(DeviceError, match="code 901"):
+        graph.signal(queue)
+
+
 def test_closed_queue_leaves_its_capture():
     queue = Queue()
     graph = queue.begin_capture()

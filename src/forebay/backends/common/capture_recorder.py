@@ -184,14 +184,14 @@ class CaptureRecorder(ABC, Generic[_Q]):
         Raises
         ------
         DeviceError
-            If the capture is invalid: code 901.
+            If the capture is invalid, or was ended by another thread: code 901.
         Forked
             If the queue belongs to the parent process.
         WrongState
             If the queue was closed.
         """
         queue.check_usable()
-        if self._broken:
+        if self._broken or self._ended:  # Note [Calls when a capture ends]
             raise queue.driver_error(CAPTURE_BROKEN, call)
 
     def add(self, queue: _Q, what: str, **details: Any) -> int:
@@ -206,8 +206,8 @@ class CaptureRecorder(ABC, Generic[_Q]):
         **details : object
             Arguments of the work.
         """
-        self.check(queue, what)
         with self.lock:
+            self.check(queue, what)
             number = len(self.work)
             self.work.append(CapturedNode(what, tuple(sorted(self._frontiers[queue.handle])), details))
             self._frontiers[queue.handle] = frozenset((number,))
@@ -221,9 +221,10 @@ class CaptureRecorder(ABC, Generic[_Q]):
         queue : Queue
             A member of the capture.
         """
-        self.check(queue, "signal")
-        tick = next(_ticks)
-        self._signalled[tick] = self._frontiers[queue.handle]
+        with self.lock:
+            self.check(queue, "signal")
+            tick = next(_ticks)
+            self._signalled[tick] = self._frontiers[queue.handle]
         return tick
 
     def has_tick(self, tick: int) -> bool:
@@ -291,8 +292,8 @@ class CaptureRecorder(ABC, Generic[_Q]):
         tick : int
             A tick of this capture.
         """
-        self.check(queue, "wait_for")
         with self.lock:
+            self.check(queue, "wait_for")
             nodes = self._signalled[tick]
             if not nodes <= self._with_ancestors(self._frontiers[queue.handle]):
                 self._frontiers[queue.handle] |= nodes

@@ -1,9 +1,18 @@
-"""Queues that can be captured: the methods of the ability `Captures`, and the class of a queue during a capture."""
+"""Queues that can be captured: the methods of the ability `Captures`, and the class of a queue during a capture.
+
+# Note [Calls when a capture ends]
+Threads may share a stream. One has looked up a method of the class of captures when another ends the capture: the queue
+is of its own class again, `recording` is deleted, and `super()` refuses it. The capture is therefore read once, and
+without one the queue's own method is called by its class. A recorder refuses work after its end, under the lock under
+which it ends, as a complete graph must not get more nodes. Rejected: a lock for each call of a queue, which all calls
+outside captures would pay for.
+Test: tests/backends/common/test_capturing_queue.py::test_call_that_began_in_a_capture_is_executed_after_its_end
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
-from functools import cache
+from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from forebay.backends.common import recorded_work
@@ -135,6 +144,18 @@ class CaptureMixin(Generic[_R]):
             recording.detach_all()
 
 
+def _captured(queue_class: type[Any], method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that gives the capture to `method`, or executes the call if another thread ended the capture."""
+
+    @wraps(method)
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        if (recording := self.capture) is None:
+            return getattr(queue_class, method.__name__)(self, *arguments, **options)
+        return method(self, recording, *arguments, **options)
+
+    return call
+
+
 @cache
 def capturing_class(queue_class: type[Any]) -> type[Any]:
     """Return the class that queues of a class have during a capture, so that others need not test for one.
@@ -142,6 +163,7 @@ def capturing_class(queue_class: type[Any]) -> type[Any]:
     Its base is the class itself and not a mixin beside it: Python permits the assignment of `__class__` only between
     classes of one layout. Ticks from before the capture can still be queried and waited for.
     """
+    captured = partial(_captured, queue_class)
 
     class CapturingQueue(queue_class):  # type: ignore[misc]  # the class is a parameter
         __slots__ = ()
@@ -149,42 +171,54 @@ def capturing_class(queue_class: type[Any]) -> type[Any]:
         recording: CaptureRecorder[Any]
 
         @property
-        def capture(self) -> CaptureRecorder[Any]:
-            return self.recording
+        def capture(self) -> CaptureRecorder[Any] | None:
+            return getattr(self, "recording", None)  # Note [Calls when a capture ends]
 
-        def copy(self, dst: int, src: int, nbytes: int) -> None:
-            self.recording.record(self, "copy", recorded_work.copy(dst, src, nbytes))
+        @captured
+        def copy(self, recording: CaptureRecorder[Any], dst: int, src: int, nbytes: int) -> None:
+            recording.record(self, "copy", recorded_work.copy(dst, src, nbytes))
 
-        def fill(self, dst: int, byte: int, nbytes: int) -> None:
-            self.recording.record(self, "fill", recorded_work.fill(dst, byte, nbytes))
+        @captured
+        def fill(self, recording: CaptureRecorder[Any], dst: int, byte: int, nbytes: int) -> None:
+            recording.record(self, "fill", recorded_work.fill(dst, byte, nbytes))
 
-        def draw(self, draw: Draw) -> None:
-            self.recording.record(self, "draw", recorded_work.draw(draw))
+        @captured
+        def draw(self, recording: CaptureRecorder[Any], draw: Draw) -> None:
+            recording.record(self, "draw", recorded_work.draw(draw))
 
-        def copy_strided(self, copy: StridedCopy) -> None:
-            self.recording.record(self, "strided", recorded_work.copy_strided(copy))
+        @captured
+        def copy_strided(self, recording: CaptureRecorder[Any], copy: StridedCopy) -> None:
+            recording.record(self, "strided", recorded_work.copy_strided(copy))
 
-        def call(self, function: Callable[[], object]) -> None:
-            self.recording.record(self, "call", recorded_work.call(function))
+        @captured
+        def call(self, recording: CaptureRecorder[Any], function: Callable[[], object]) -> None:
+            recording.record(self, "call", recorded_work.call(function))
 
-        def call_native(self, function: int, argument: int) -> None:
-            self.recording.record(self, "native", recorded_work.native(function, argument))
+        @captured
+        def call_native(self, recording: CaptureRecorder[Any], function: int, argument: int) -> None:
+            recording.record(self, "native", recorded_work.native(function, argument))
 
-        def signal(self) -> int:
-            return self.recording.signal(self)
+        @captured
+        def signal(self, recording: CaptureRecorder[Any]) -> int:
+            return recording.signal(self)
 
-        def mark(self) -> CapturedMark:
-            return CapturedMark(self.recording.signal(self))
+        @captured
+        def mark(self, recording: CaptureRecorder[Any]) -> CapturedMark:
+            return CapturedMark(recording.signal(self))
 
-        def idle(self) -> bool:
-            raise self.recording.forbidden(self, "idle")
+        @captured
+        def idle(self, recording: CaptureRecorder[Any]) -> bool:
+            raise recording.forbidden(self, "idle")
 
-        def wait(self, tick: int) -> None:
+        @captured
+        def wait(self, _: CaptureRecorder[Any], tick: int) -> None:
             self.check_not_captured(integer_of(tick, "tick"))
-            super().wait(tick)
+            queue_class.wait(self, tick)
 
-        def wait_for(self, other: object, tick: int) -> None:
-            wait_in_capture(self, self.same_kind(other), integer_of(tick, "tick"))
+        @captured
+        def wait_for(self, _: CaptureRecorder[Any], other: object, tick: int) -> None:
+            if not wait_in_capture(self, self.same_kind(other), integer_of(tick, "tick")):
+                queue_class.wait_for(self, other, tick)
 
         def close(self, timeout: float | None = None) -> bool:
             self.abandon_capture()

@@ -58,9 +58,10 @@ class CudaCapturedGraph(CaptureRecorder[CudaQueue]):
     def record(self, queue: CudaQueue, op: str, details: Mapping[str, Any]) -> None:
         if op in {"call", "native"} and self._bodies.get(queue.handle):
             raise Unsupported("the body of a condition cannot call functions of the host", ability="Captures")
-        super().record(queue, op, details)
-        with self.operation(queue):
-            self._capture(queue, op, details)
+        with self.lock:  # another thread may end the capture
+            super().record(queue, op, details)
+            with self.operation(queue):
+                self._capture(queue, op, details)
 
     def _capture(self, queue: CudaQueue, op: str, details: Mapping[str, Any]) -> None:
         """Let the driver capture the work of a node."""

@@ -153,7 +153,7 @@ class _InaccessibleStorage(Storage):
     def __getattribute__(self, name: str) -> Any:
         if name == "address":
             raise ForebayError(_messages[self])
-        return super().__getattribute__(name)
+        return object.__getattribute__(self, name)  # super() fails if another thread permits the access meanwhile
 
 
 _messages: WeakKeyDictionary[Storage, str] = WeakKeyDictionary()  # of inaccessible storages
