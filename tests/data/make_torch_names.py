@@ -1,4 +1,4 @@
-"""Write torch_names.json: the names and signatures of PyTorch 2.15's runtime modules, for tests/faces.
+"""Write torch_names.json: the names and signatures of PyTorch 2.15's runtime modules, for tests/names.
 
 Run it under the oracle, which is not part of this repository (see its README):
 

@@ -1,4 +1,4 @@
-"""Signatures as text, for comparing PyTorch (make_torch_names.py) with forebay (tests/faces)."""
+"""Signatures as text, for comparing PyTorch (make_torch_names.py) with forebay (tests/names)."""
 
 from __future__ import annotations
 

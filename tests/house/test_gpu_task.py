@@ -48,7 +48,7 @@ def tracked_results(root):
 
 def test_rehearsal_runs_to_its_end_and_verifies_nothing(root, tmp_path):
     before = tracked_results(root)
-    parts = ["smoke", "conformance", "faces", "graphs", "benchmarks"]
+    parts = ["smoke", "conformance", "scenes", "graphs", "benchmarks"]
     done = run(root, "--minutes", "2", "--output", tmp_path, *parts)
     assert done.returncode == 0, done.stdout + done.stderr
     titles = ("Smoke test", "Conformance suite", "Recorded scenes of torch.cuda", "Graphs", "Benchmarks")

@@ -66,7 +66,7 @@ def test_run_on_hardware_is_accepted(mac, run, root, tmp_path, monkeypatch, caps
     *others, added = tomllib.loads(verified.read_text())["run"]
     assert others == before
     assert (added["kind"], added["on"], added["when"]) == ("mps", 'Apple "M9", macOS 27.1', DAY)
-    assert added["how"].startswith("python3 dev.py mac: conformance: 3 of conformance; faces: ")
+    assert added["how"].startswith("python3 dev.py mac: conformance: 3 of conformance; names: ")
     assert capsys.readouterr().out.count("written: verified.toml") == 2
 
 

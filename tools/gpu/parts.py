@@ -31,7 +31,7 @@ PARTS = (
     Part("workspaces", "Temporary memory of PyTorch's operators", 75, required=False, compiled=False, alone=True),
     Part("smoke", "Smoke test", 20, alone=True),
     Part("conformance", "Conformance suite", 90, alone=True),
-    Part("faces", "Recorded scenes of torch.cuda", 90),
+    Part("scenes", "Recorded scenes of torch.cuda", 90),
     Part("random_numbers", "Random numbers beside PyTorch's", 90, required=False),
     Part("allocator_statistics", "Allocator statistics beside PyTorch's", 90, required=False),
     Part("graphs", "Graphs", 90),

@@ -1,6 +1,6 @@
 """Plugin of pytest: `forebay.emulate("cuda")` uses the GPUs of this machine instead of emulated ones.
 
-The tests then run with the capacity and the properties of these GPUs: `gpu.faces` selects those that depend on neither.
+The tests then run with the capacity and the properties of these GPUs: `gpu.scenes` selects those that need neither.
 """
 
 from __future__ import annotations

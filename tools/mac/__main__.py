@@ -30,7 +30,7 @@ from mac.machine import find_machine
 
 PARTS = (
     Part("conformance", "Conformance suite", 1800, package="mac"),
-    Part("faces", "Names of torch.mps", 1800, package="mac"),
+    Part("names", "Names of torch.mps", 1800, package="mac"),
     Part("random_numbers", "Random numbers beside the CPU device's", 900, package="mac"),
     Part("benchmarks", "Benchmarks", 900, package="mac"),
 )

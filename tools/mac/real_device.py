@@ -1,6 +1,6 @@
 """Plugin of pytest: `forebay.emulate("mps")` uses the GPU of this machine instead of an emulated one.
 
-The tests then run with the capacity and the properties of this GPU: faces.toml lists those that depend on them.
+The tests then run with the capacity and the properties of this GPU: names.toml lists those that depend on them.
 Outside an emulation there is no MPS device, as on the machines for which the tests were written.
 """
 

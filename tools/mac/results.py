@@ -15,7 +15,7 @@ from mac.machine import Machine
 __all__ = ["PartResult", "Run", "read", "with_entry"]
 
 _BEGIN, _END = "```json\n", "\n```\n"
-_REQUIRED = ("conformance", "faces", "random_numbers", "benchmarks")
+_REQUIRED = ("conformance", "names", "random_numbers", "benchmarks")
 
 
 @dataclass(frozen=True)

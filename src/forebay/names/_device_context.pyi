@@ -1,4 +1,4 @@
-"""Device arguments and the context manager of the faces, compiled because programs use them in each call."""
+"""Device arguments and the context manager of the names, compiled because programs use them in each call."""
 
 from types import TracebackType
 from typing import Any, ClassVar, Literal

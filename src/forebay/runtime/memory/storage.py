@@ -153,7 +153,7 @@ class _InaccessibleStorage(Storage):
     def __getattribute__(self, name: str) -> Any:
         if name == "address":
             raise ForebayError(_messages[self])
-        return object.__getattribute__(self, name)  # super() fails if another thread permits the access meanwhile
+        return object.__getattribute__(self, name)  # super() fails when another thread has permitted the access
 
 
 _messages: WeakKeyDictionary[Storage, str] = WeakKeyDictionary()  # of inaccessible storages

@@ -53,7 +53,7 @@ def scenes() -> dict[str, list[str]]:
 
 def left_out() -> dict[str, set[str]]:
     """Return the scenes that are left out on this machine, by the reason."""
-    table = tomllib.loads((Path(__file__).parent / "faces.toml").read_text())
+    table = tomllib.loads((Path(__file__).parent / "scenes.toml").read_text())
     reasons = {reason: {*names} for part in ("scenes", "scenes_of_gpus") for reason, names in table[part].items()}
     if forebay.device_count("cuda") < 2:
         reasons["they need two GPUs"] = {*table["two_devices"]}

@@ -1,6 +1,6 @@
 """Tests of CUDA's names, written for emulated devices, with the CUDA backend on the software driver.
 
-tools/gpu/faces.toml lists those that cannot pass, and why.
+tools/gpu/scenes.toml lists those that cannot pass, and why.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SCENE = "tests/names/test_scenes.py::test_forebay_does_as_recorded"
 
 
 def listed(root) -> list[str]:
-    table = tomllib.loads((root / "tools/gpu/faces.toml").read_text())
+    table = tomllib.loads((root / "tools/gpu/scenes.toml").read_text())
     scenes = [f"{SCENE}[{name}]" for names in table["scenes"].values() for name in names]
     return [*scenes, *(name for names in table["tests"].values() for name in names)]
 

@@ -16,7 +16,7 @@ LAST = 10.0  # seconds that are left to report
 
 def left_out() -> dict[str, list[str]]:
     """Return the tests that are left out, by the reason."""
-    table: dict[str, list[str]] = tomllib.loads((Path(__file__).parent / "faces.toml").read_text())["tests"]
+    table: dict[str, list[str]] = tomllib.loads((Path(__file__).parent / "names.toml").read_text())["tests"]
     return table
 
 
