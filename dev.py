@@ -16,7 +16,7 @@
     gpu      run everything that needs an NVIDIA GPU: gpu [--here] [--minutes N] [--output FOLDER] [PART ...], and take
              the results into the repository: gpu --keep FOLDER
     mac      run everything that needs Apple's GPU, and write a file for an issue: mac [--quick] [--output FILE]
-    packages run programs over packages of PyPI on emulated GPUs, and compare with the CPU: packages [NAME ...]
+    packages run programs over packages of PyPI on emulated GPUs: packages [--public FOLDER] [NAME ...]
     message  check the commit message in a file: message FILE
 
 A task creates .venv (or $FOREBAY_VENV) if it is missing, installs what the task needs, and rebuilds the compiled core

@@ -1,0 +1,97 @@
+"""Public programs: a repository of the cache is checked out, given data, and run in both modes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed; test_with_torch.py runs this file")
+
+PROGRAM = """
+import pathlib, torch
+words = len(pathlib.Path("data/train.txt").read_text().split())
+given = torch.randn(words, device="cuda")
+print(given.sum().item(), len(pathlib.Path("absent.txt").read_text()))
+"""
+
+
+@pytest.fixture
+def public(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
+    from packages import public_programs
+
+    yield public_programs
+    for name in [name for name in sys.modules if name.partition(".")[0] == "packages"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """Return a cache with one repository, and its commit."""
+    folder = tmp_path / "owner+name/repo"
+    (folder / "examples").mkdir(parents=True)
+    (folder / "examples/train.py").write_text(PROGRAM.replace("absent.txt", "here.txt"))
+    (folder / "examples/here.txt").write_text("here")
+    git = ["git", "-C", str(folder), "-c", "user.name=name", "-c", "user.email=name@example.org"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "Add programs"]):
+        subprocess.run([*git, *command], check=True, timeout=60)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, timeout=60, capture_output=True, text=True)
+    return tmp_path, commit.stdout.strip()
+
+
+def program(public, commit, script="train.py", **options):
+    given = {"data": {"data": "wikitext"}, **options}
+    return public.PublicProgram("a program", "owner/name", commit, ["examples"], "examples", [script], **given)
+
+
+def test_program_runs_unedited_in_both_modes(public, cache):
+    folder, commit = cache
+    outcome, text = public.compare_public(program(public, commit), folder)
+    assert (outcome, text) == ("ok", "peak 24,576 bytes, 1 assumed lines")
+
+
+@pytest.mark.parametrize(
+    ("with_values", "without", "problem"),
+    [
+        (("fits", 10, 0, ""), ("tight", 10, 0, ""), ""),
+        (("fits", 10, 0, ""), ("does not fit", 20, 1, ""), ""),  # an assumed value made it larger
+        (("fits", 10, 0, ""), ("fits", 20, 0, ""), "the peak is 10 bytes, and without values 20"),
+        (("fits", 20, 0, ""), ("fits", 10, 1, ""), "the peak is 20 bytes, and without values 10"),
+        (("fits", 10, 0, ""), ("did not finish", 5, 0, "at line 3"), "without: did not finish: at line 3"),
+    ],
+)
+def test_difference_of_the_modes_is_found(public, cache, monkeypatch, with_values, without, problem):
+    folder, commit = cache
+    answers = {"--compute": public.Answer(*with_values), "--shapes-only": public.Answer(*without)}
+    monkeypatch.setattr(public, "_fit", lambda program, start, mode: answers[mode])
+    outcome, text = public.compare_public(program(public, commit), folder)
+    assert outcome == ("FAILED" if problem else "ok")
+    assert problem in text
+    outcome, text = public.compare_public(program(public, commit, misses="a reason"), folder)
+    assert outcome == ("ok" if problem else "FAILED")
+    assert ("misses: a reason" if problem else "expected to miss") in text
+
+
+def test_what_cannot_run_is_reported(public, cache):
+    folder, commit = cache
+    assert public.compare_public(program(public, commit)._replace(repository="owner/other"), folder) == (
+        "not run",
+        "owner/other is not in the cache",
+    )
+    assert public.compare_public(program(public, commit, needs=["sys", "no_such_package"]), folder) == (
+        "not run",
+        "it needs no_such_package",
+    )
+
+
+def test_each_program_has_data_and_a_name_of_its_own(public):
+    from packages import synthetic_data
+
+    programs = public.public_programs()
+    assert len({each.name for each in programs}) == len(programs)
+    for each in programs:
+        assert len(each.commit) == 40
+        assert {*each.data.values()} <= {*synthetic_data.__all__}

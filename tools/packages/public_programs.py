@@ -1,0 +1,163 @@
+"""Public programs, run unedited: python3 dev.py packages --public FOLDER [NAME ...]
+
+FOLDER is a cache outside this repository: FOLDER/OWNER/NAME, or FOLDER/OWNER+NAME/repo, is a git repository with the
+commit that public_programs.toml names. Each program runs over synthetic data of the right shape as `forebay fit` runs
+it, with values and without. Both must finish; the peaks must be equal, or the one with assumed values not smaller.
+A program without its repository or without a package that it needs is not run, and reported as that.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packages import synthetic_data
+
+__all__ = ["Answer", "PublicProgram", "compare_public", "public_programs"]
+
+CARD = "rtx_4090"
+FINISHED = {"fits", "tight", "does not fit"}
+LIMIT = 600  # seconds for one run
+
+
+class PublicProgram(NamedTuple):
+    """A program of a public repository.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    repository : str
+        OWNER/NAME.
+    commit : str
+        The commit, 40 hexadecimal digits.
+    paths : list of str
+        The files and folders of the repository that it needs.
+    folder : str
+        The folder in which it starts.
+    arguments : list of str
+        The script and its arguments.
+    data : dict of str to str, optional
+        By path, relative to `folder`: the function of `synthetic_data` that makes it.
+    before : list of list of str, optional
+        Programs that run first, on the CPU, such as those that prepare data.
+    needs : list of str, optional
+        Packages that it imports.
+    environment : dict of str to str, optional
+        Variables that it needs.
+    misses : str, optional
+        Why it does not finish, or why its peaks differ; "" if it is expected to pass.
+    """
+
+    name: str
+    repository: str
+    commit: str
+    paths: list[str]
+    folder: str
+    arguments: list[str]
+    data: dict[str, str] = {}  # noqa: RUF012 -- never changed
+    before: list[list[str]] = []  # noqa: RUF012 -- as above
+    needs: list[str] = []  # noqa: RUF012 -- as above
+    environment: dict[str, str] = {}  # noqa: RUF012 -- as above
+    misses: str = ""
+
+
+class Answer(NamedTuple):
+    """What `fit` said: the verdict, the peak of allocated bytes, the number of assumed lines and the error."""
+
+    verdict: str
+    peak: int
+    assumed: int
+    error: str
+
+
+def public_programs() -> list[PublicProgram]:
+    """Return the programs of public_programs.toml."""
+    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+    return [
+        PublicProgram(repository=repository, commit=entry["commit"], **{"paths": [each["folder"]], **each})
+        for repository, entry in table.items()
+        for each in entry["programs"]
+    ]
+
+
+def compare_public(program: PublicProgram, cache: Path) -> tuple[str, str]:
+    """Run a program in both modes. Return "ok", "FAILED" or "not run", and the figures or the reason."""
+    places = (cache / program.repository, cache / program.repository.replace("/", "+") / "repo")
+    repository = next((each for each in places if each.is_dir()), None)
+    if repository is None:
+        return "not run", f"{program.repository} is not in the cache"
+    if absent := [each for each in program.needs if importlib.util.find_spec(each) is None]:
+        return "not run", f"it needs {', '.join(absent)}"
+    with tempfile.TemporaryDirectory() as made:
+        tree = Path(made)
+        _check_out(repository, program, tree)
+        start = tree / program.folder
+        for path, function in program.data.items():
+            (start / path).parent.mkdir(parents=True, exist_ok=True)
+            getattr(synthetic_data, function)(start / path)
+        for command in program.before:
+            subprocess.run([sys.executable, *command], cwd=start, check=True, timeout=LIMIT, capture_output=True)
+        answers = [_fit(program, start, mode) for mode in ("--compute", "--shapes-only")]
+    problems = _problems(*answers)
+    with_values, without = answers
+    figures = f"peak {with_values.peak:,} bytes" + ("" if with_values.peak == without.peak else f", {without.peak:,}")
+    assumed = f", {without.assumed} assumed lines" if without.assumed else ""
+    if program.misses:
+        return ("ok", f"{figures}{assumed}; misses: {program.misses}") if problems else ("FAILED", "expected to miss")
+    return ("FAILED", "; ".join(problems)) if problems else ("ok", figures + assumed)
+
+
+def _problems(with_values: Answer, without: Answer) -> list[str]:
+    found = [
+        f"{how}: {answer.verdict}: {answer.error}"
+        for how, answer in (("with values", with_values), ("without", without))
+        if answer.verdict not in FINISHED
+    ]
+    if not found and without.peak != with_values.peak and (without.peak < with_values.peak or not without.assumed):
+        found.append(f"the peak is {with_values.peak:,} bytes, and without values {without.peak:,}")
+    return found
+
+
+def _check_out(repository: Path, program: PublicProgram, tree: Path) -> None:
+    """Write the program's files. A file that the cache lacks, such as a large one of data, is left out."""
+    git = ["git", "-C", str(repository)]
+    listed = subprocess.run(
+        [*git, "ls-tree", "-rz", "--name-only", program.commit, *program.paths], capture_output=True, check=True
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        content = subprocess.run([*git, "show", f"{program.commit}:{name}"], capture_output=True, check=False)
+        if content.returncode == 0:
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).write_bytes(content.stdout)
+
+
+def _fit(program: PublicProgram, start: Path, mode: str) -> Answer:
+    command = [sys.executable, "-m", "forebay", "fit", "--json", "--cards", CARD, mode, *program.arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **program.environment}
+    try:
+        done = subprocess.run(
+            command, cwd=start, capture_output=True, text=True, timeout=LIMIT, env=environment, check=False
+        )
+        (row,) = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        return Answer("did not finish", 0, 0, f"it took more than {LIMIT} s")
+    except (ValueError, KeyError):
+        return Answer("no answer", 0, 0, (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1])
+    return _answer_of(row)
+
+
+def _answer_of(row: dict[str, Any]) -> Answer:
+    return Answer(
+        row["verdict"],
+        row["peak_allocated"] or 0,
+        len(row["assumptions"]),
+        f"{row['text']} {row['line']} {row['message']}",
+    )
