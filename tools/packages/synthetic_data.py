@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import string
 import struct
 from pathlib import Path
 
@@ -89,9 +90,8 @@ def wikitext(folder: Path) -> None:
 
 
 def characters(path: Path) -> None:
-    """Write a text of 60,000 characters."""
-    numbers = random.Random(0)  # noqa: S311 -- no secrets
-    path.write_text("\n".join(" ".join(numbers.choices(_WORDS, k=12)) for _ in range(1000)))
+    """Write a text of about 45,000 characters, which has each printable character of ASCII."""
+    path.write_text("\n".join([string.printable, *_texts(1000)]))
 
 
 def citations(folder: Path) -> None:
