@@ -19,7 +19,6 @@ __all__ = [
     "equality_rule",
     "masked_fill_rule",
     "negation_rule",
-    "remainder_rule",
     "scatter_rule",
     "true_share",
     "where_rule",
@@ -110,13 +109,6 @@ def _of_integers(given: Mapping[str, Any]) -> Elements:
     one, other = assumed(given["self"]), assumed(given["other"])
     bounded = [each.high for each in (one, other) if each.low is not None and each.low >= 0 and each.high is not None]
     return Elements("bitwise", None, 0, min(bounded)) if bounded else NOTHING
-
-
-def remainder_rule(given: Mapping[str, Any]) -> Elements:
-    divisor = assumed(given["other"])
-    if isinstance(divisor.low, int) and divisor.low > 0 and divisor.high is not None:
-        return Elements("remainder", None, 0, divisor.high - 1)
-    return NOTHING
 
 
 def where_rule(given: Mapping[str, Any]) -> Elements:

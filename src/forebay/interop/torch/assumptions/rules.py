@@ -18,7 +18,6 @@ from forebay.interop.torch.assumptions.masks import (
     equality_rule,
     masked_fill_rule,
     negation_rule,
-    remainder_rule,
     scatter_rule,
     true_share,
     where_rule,
@@ -162,6 +161,13 @@ def _bincount(given: Mapping[str, Any]) -> Elements:
     return Elements("bincount", math.ceil(count / max(1, classes)), 0, count)
 
 
+def _remainder(given: Mapping[str, Any]) -> Elements:
+    divisor = assumed(given["other"])
+    if isinstance(divisor.low, int) and divisor.low > 0 and divisor.high is not None:
+        return Elements("remainder", None, 0, divisor.high - 1)
+    return NOTHING
+
+
 def _range(given: Mapping[str, Any]) -> Elements:
     start, end = given.get("start", 0), given.get("end")
     if isinstance(start, int) and isinstance(end, int) and start < end:
@@ -243,7 +249,7 @@ _RULES: dict[str, Rule] = {
     "ne": equality_rule(is_equal=False),
     "nonzero": _nonzero,
     "randperm": _permutation,
-    "remainder": remainder_rule,
+    "remainder": _remainder,
     "repeat_interleave": _repetitions,
     "scatter": scatter_rule,
     "searchsorted": _buckets,

@@ -1,12 +1,13 @@
-"""The lines that received assumed values, what was assumed, and how often."""
+"""The choices among assumed values, the lines that received some, what was assumed, and how often."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from forebay._base.assumption_choices import AssumptionChoices
 from forebay._base.verdicts import Assumption
 
-__all__ = ["clear", "found", "listen", "note"]
+__all__ = ["choices", "choose", "clear", "found", "listen", "note"]
 
 _MOST = 1000  # lines that are kept
 
@@ -14,6 +15,18 @@ _MOST = 1000  # lines that are kept
 _texts: dict[str, str] = {}  # by line
 _counts: dict[str, int] = {}
 _listener: Callable[[], None] | None = None
+_choices = AssumptionChoices()
+
+
+def choices() -> AssumptionChoices:
+    """Return the choices of this process."""
+    return _choices
+
+
+def choose(chosen: AssumptionChoices) -> None:
+    """Set the choices of this process and of the children that it forks."""
+    global _choices  # noqa: PLW0603 -- of the process
+    _choices = chosen
 
 
 def note(line: str, text: str) -> int:
