@@ -19,6 +19,7 @@ from typing import NamedTuple
 from forebay._base.byte_sizes import format_bytes
 
 __all__ = [
+    "DECIDES_SIZE",
     "Assumption",
     "DeviceEvents",
     "Ending",
@@ -31,6 +32,7 @@ __all__ = [
     "margin",
 ]
 
+DECIDES_SIZE = ", which decides a size"  # the end of the text of such assumptions
 _MARGIN = 768 << 20  # bytes: what a CUDA context and its libraries take outside the allocator differs by about as much
 _SMALL_CARD, _SMALL_SHARE = 8 << 30, 0.05
 
@@ -146,6 +148,11 @@ class Assumption(NamedTuple):
     line: str  #: the file, the number and the text of the line
     text: str  #: what was assumed, the first time
     times: int  #: how often it received one
+
+    @property
+    def decides_size(self) -> bool:
+        """True if it decides how large a tensor is."""
+        return self.text.endswith(DECIDES_SIZE)
 
 
 @dataclass(frozen=True, slots=True)

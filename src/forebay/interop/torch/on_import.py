@@ -15,9 +15,19 @@ from forebay.rehearsal import services
 from forebay.rehearsal.inside import is_inside
 
 if TYPE_CHECKING:
+    from forebay.interop.torch.processes.recorder import Recorder
     from forebay.interop.torch.session import TorchSession
 
-__all__ = ["OPTIONS", "VARIABLE", "install", "reach_processes", "set_environment", "silence_services", "uninstall"]
+__all__ = [
+    "OPTIONS",
+    "VARIABLE",
+    "install",
+    "reach_processes",
+    "set_environment",
+    "silence_services",
+    "uninstall",
+    "write_options",
+]
 
 VARIABLE = "FOREBAY_TORCH"  # the mode of `patch()`: PyTorch of this process and of its children uses emulated devices
 OPTIONS = "options.json"  # in the folder of the records: what each process of the program records beside its peaks
@@ -87,13 +97,18 @@ def _replace_save_file(module: ModuleType) -> None:
 
 
 def _patch() -> None:
-    from forebay.interop.torch.processes import recorder
+    from forebay._base.assumption_choices import AssumptionChoices
+    from forebay.interop.torch.processes import assumed_values, recorder
     from forebay.interop.torch.session import TorchSession, running
 
     if running() is not None:  # a program under `forebay run` that starts `forebay run` has the hooks of both
         return
     found = recorder.start()
-    capacity = None if found is None else _options(found.folder).get("replay_capacity")
+    options = {} if found is None else _options(found.folder)
+    capacity = options.get("replay_capacity")
+    assumed_values.choose(AssumptionChoices.from_options(options.get("assumptions", {})))
+    if found is not None and options.get("deadline"):
+        _watch_time(found, options["deadline"], options["max_seconds"])
     if capacity is not None:
         _record_history()
     session = TorchSession(os.environ.get(VARIABLE, "compute"))
@@ -101,6 +116,20 @@ def _patch() -> None:
     if found is not None:
         found.details = lambda: _details(session, capacity)
         found.when_forked = session.restart_in_child
+
+
+def write_options(folder: Path, **options: Any) -> None:
+    """Write what each process of a program reads from the folder of the records: see `OPTIONS`."""
+    (folder / OPTIONS).write_text(json.dumps(options))
+
+
+def _watch_time(found: Recorder, deadline: float, seconds: float) -> None:
+    """Record the line at which the time of the program is over: Note [Time limit]."""
+    from forebay.interop.torch.processes import time_limit
+
+    if not found.is_main:  # else `forebay run` does so
+        note = found.end_by_limit
+        time_limit.watch(deadline - time_limit.EARLIER, lambda line: note(time_limit.ending_at(seconds, line)))
 
 
 def _options(folder: str) -> Mapping[str, Any]:

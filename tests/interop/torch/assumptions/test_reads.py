@@ -8,9 +8,7 @@ torch = pytest.importorskip("torch", reason="runs PyTorch on emulated devices")
 
 import numpy as np  # noqa: E402 -- after the check
 
-from forebay.interop.torch.assumptions import reads  # noqa: E402 -- needs torch
-from forebay.interop.torch.devices.values import DataDependent  # noqa: E402 -- as above
-from forebay.interop.torch.processes import assumed_values, unread_values  # noqa: E402 -- as above
+from forebay.interop.torch.processes import assumed_values, unread_values  # noqa: E402 -- needs torch
 
 pytestmark = pytest.mark.usefixtures("with_assumptions")
 
@@ -116,39 +114,6 @@ def test_part_that_is_written_changes_what_is_assumed():
     ids[:, 3] = unknown(4, 50).argmax(-1)
     assert ids.max().item() == 49
     assert ids.min().item() == 0
-
-
-@pytest.mark.parametrize("limit", [reads.LOOP_READS])
-def test_loop_that_waits_for_a_value_ends(limit):
-    turns, loss = 0, unknown(())
-    while loss > 1e-3:
-        loss, turns = unknown(()), turns + 1
-    assert turns == limit
-    turns = 0
-    while unknown(()).item() > 1e-6:
-        turns += 1
-    assert 1 < turns < limit
-
-
-def test_loop_without_an_end_is_found(monkeypatch):
-    monkeypatch.setattr(reads, "ENDLESS_READS", 50)
-    turns: list[bool] = []
-
-    def wait():
-        while not any(turns):
-            turns.append(unknown(2).isnan().any().item())
-
-    with pytest.raises(DataDependent, match=r"a loop reads assumed values without an end: 100 times at .*unknown\(2\)"):
-        wait()
-    assert len(turns) == 99
-    assert len(unread_values.lines()) == 1
-    unread_values.clear()
-
-
-def test_loop_with_a_limit_is_not_taken_for_endless(monkeypatch):
-    monkeypatch.setattr(reads, "ENDLESS_READS", 50)
-    for _ in range(500):
-        unknown(2).sum().item()
 
 
 def test_end_token_never_comes():

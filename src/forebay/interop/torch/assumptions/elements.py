@@ -41,6 +41,10 @@ class Elements(NamedTuple):
         The smallest and the largest integer that the operator can return.
     share : float, optional
         The share of a mask that is true, from 0 to 1.
+    total : int, optional
+        The sum of all elements, which are counts of the parts of something, such as the tokens of each expert.
+    classes : int, optional
+        The length of the last dimension of one-hot codes in memory, whose elements are chosen by a class.
     """
 
     origin: str = ""
@@ -48,6 +52,8 @@ class Elements(NamedTuple):
     low: int | None = None
     high: int | None = None
     share: float | None = None
+    total: int | None = None
+    classes: int | None = None
 
     def joined(self, other: Elements) -> Elements:
         """Return what holds for the elements of two tensors together."""
@@ -70,6 +76,8 @@ class Elements(NamedTuple):
     def as_type(self, dtype: torch.dtype) -> Elements:
         """Return what holds for the elements after a conversion."""
         if self.value is None:
+            if self.share is not None and dtype == torch.bool and (self.low, self.high) == (0, 1):
+                return self  # a mask
             if self.low is None or self.high is None or not is_integral(dtype):
                 return NOTHING
             ends = torch.iinfo(dtype)

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.assumptions.elements import NOTHING, Elements, assumed
-from forebay.interop.torch.assumptions.single_elements import Rule, pointwise_rule
+from forebay.interop.torch.assumptions.routing import is_worst_routing, routes
+from forebay.interop.torch.assumptions.single_elements import Rule, length, pointwise_rule
+from forebay.interop.torch.processes import assumed_values
 
 __all__ = [
     "OF_MASKS",
@@ -24,8 +26,6 @@ __all__ = [
     "where_rule",
 ]
 
-_MASK_SHARE = 1.0  # of a mask about which nothing is known: all elements
-
 
 def true_share(found: Elements) -> float:
     """Return the share of a mask that is assumed to be true."""
@@ -33,7 +33,7 @@ def true_share(found: Elements) -> float:
         return found.share
     if found.value is not None:
         return float(bool(found.value))
-    return _MASK_SHARE
+    return assumed_values.choices().mask  # nothing is known
 
 
 def equality_rule(*, is_equal: bool) -> Rule:
@@ -44,11 +44,25 @@ def equality_rule(*, is_equal: bool) -> Rule:
             return _constant(origin, (one.value == other.value) is is_equal)
         if given["self"] is given["other"]:  # x != x asks for numbers that are not finite
             return _constant("eq", is_equal)
-        sizes = [each.high - each.low + 1 for each in (one, other) if each.low is not None and each.high is not None]
-        share = 1 / max([1, *sizes]) if sizes and max(sizes) > 1 else 0.0
-        return Elements("eq" if is_equal else "ne", not is_equal, 0, 1, share if is_equal else 1 - share)
+        equal = _equal_share(given["self"], one, other)
+        share = equal if is_equal else 1 - equal
+        value = bool(share) if equal == 1 else not is_equal
+        classes = one.classes if one.share is not None else None
+        return Elements("eq" if is_equal else "ne", value, 0, 1, share, None, classes)
 
     return rule
+
+
+def _equal_share(tensor: torch.Tensor, one: Elements, other: Elements) -> float:
+    """Return the share of elements that are equal: of an integer with n possible values, one in n."""
+    if one.share is not None and (one.low, one.high) == (0, 1) and other.value in (0, 1):  # one-hot codes
+        return one.share if other.value else 1 - one.share
+    sizes = [each.high - each.low + 1 for each in (one, other) if each.low is not None and each.high is not None]
+    if not sizes or max(sizes) <= 1:
+        return 0.0
+    if is_worst_routing() and other.value is not None and one.low is not None and routes(tensor, max(sizes)):
+        return float(other.value == one.low)
+    return 1 / max(sizes)
 
 
 def _constant(origin: str, value: bool) -> Elements:
@@ -69,7 +83,10 @@ def negation_rule(given: Mapping[str, Any]) -> Elements:
 
 
 def any_rule(given: Mapping[str, Any]) -> Elements:
+    """Return what is assumed about `any`: True if at least one element is expected to be, as an expert gets tokens."""
     found = assumed(given["self"])
+    if found.origin == "eq" and found.share is not None and found.share * length(given) >= 1:
+        return _constant("any", True)
     if found.value is not None and (not found.origin or not found.share or found.share in (0.0, 1.0)):
         return _constant(found.origin and "any", bool(found.value))
     return _constant("any", False)
@@ -136,7 +153,10 @@ def scatter_rule(given: Mapping[str, Any]) -> Elements:
     if one.value == 0 and other.value is not None:
         index, shape = given["index"], given["self"].shape
         chosen = index.shape[given["dim"]] if index.dim() else 1
-        return found._replace(origin="scatter", share=min(1.0, chosen / max(1, shape[given["dim"]] if shape else 1)))
+        length = shape[given["dim"]] if shape else 1
+        is_last = given["dim"] in (-1, len(shape) - 1)
+        classes = length if is_last and given["self"].is_contiguous() else None
+        return found._replace(origin="scatter", share=min(1.0, chosen / max(1, length)), classes=classes)
     return found
 
 

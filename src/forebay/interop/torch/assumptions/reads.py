@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import ast
-import linecache
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
 from typing import Any
 
 import torch
 
 from forebay.interop.torch.assumptions.elements import Elements, assumed, is_integral
+from forebay.interop.torch.assumptions.endless_loops import LOOP_READS, Turn, turn_of
+from forebay.interop.torch.assumptions.routing import shares_of
 from forebay.interop.torch.devices import values
-from forebay.interop.torch.devices.emulated_memory import memory_of
 from forebay.interop.torch.processes import assumed_values
-from forebay.runtime.allocator.metrics import ALLOCATED_BYTES
 
-__all__ = ["ENDLESS_READS", "LOOP_READS", "fill_with_assumed", "is_assumed_equal", "read_number", "refused"]
+__all__ = ["fill_with_assumed", "is_assumed_equal", "read_number", "refused"]
 
-LOOP_READS = 100  # a condition of `while` holds this often
-ENDLESS_READS = 10_000  # of a line in a `while`, during which the peak does not change: the loop waits for a value
 _MOST_HALVINGS = 60
+_LARGE = 1000.0
+_LOOP_NUMBERS = (0.0, 32768.0, -32768.0)  # that end loops: one of them is beyond most limits, and none is below itself
 _refused: ContextVar[bool] = ContextVar("_refused", default=False)
-_peaks: dict[str, int] = {}  # in bytes, by line
 _TRUE = {"lt", "le", "less", "less_equal", "all"}  # where nothing else decides
 
 
@@ -41,15 +37,20 @@ def refused() -> Iterator[None]:
 def read_number(tensor: torch.Tensor, what: str) -> Any:
     """Return what is read in place of the one element of a tensor. Raises DataDependent in the mode "strict"."""
     found = assumed(tensor)
-    loops, count = _note(found, tensor, what)
-    return _number(tensor.dtype, found, count, loops=loops)
+    turn = _note(found, tensor, what)
+    if (shares := shares_of(tensor, found, turn.is_opposite)) is not None:
+        return shares.item()
+    return _number(tensor.dtype, found, turn)
 
 
 def fill_with_assumed(target: torch.Tensor, source: torch.Tensor) -> None:
     """Write assumed values to a tensor of the CPU. Raises DataDependent in the mode "strict"."""
     found = assumed(source)
-    loops, count = _note(found, source, "a copy to the CPU")
-    target.fill_(_number(source.dtype, found, count, loops=loops))
+    turn = _note(found, source, "a copy to the CPU")
+    if (shares := shares_of(source, found, turn.is_opposite)) is not None:
+        target.copy_(shares)
+    else:
+        target.fill_(_number(source.dtype, found, turn))
 
 
 def is_assumed_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -58,42 +59,56 @@ def is_assumed_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.dtype == torch.bool and one.numel() == 1:
         found = [each if each.value is not None else each._replace(value=_decided(each)) for each in found]
     is_equal = None in (found[0].value, found[1].value) or found[0].value == found[1].value
-    _note(Elements("equal", is_equal), one, "torch.equal")
-    return is_equal
+    decided = Elements("equal", is_equal)
+    turn = _note(decided, one, "torch.equal", torch.bool)
+    return bool(_number(torch.bool, decided, turn))
 
 
-def _note(found: Elements, tensor: torch.Tensor, what: str) -> tuple[bool, int]:
-    """Note the line of the program. Returns whether it is the condition of a loop, and how often it has read."""
+def _note(found: Elements, tensor: torch.Tensor, what: str, dtype: torch.dtype | None = None) -> Turn:
+    """Note the line of the program, and return its turn."""
     if values.is_strict() or _refused.get():
         raise values.needs_values(what)
     line, place = values.calling_line()
-    loops = place is not None and _is_loop_condition(*place)
-    count = assumed_values.note(line, _in_words(found, tensor.dtype, loops=loops))
-    if count % ENDLESS_READS == 0:
-        _check_loop(line, count, tensor)
-    return loops, count
+    turn = turn_of(line, place, tensor)
+    assumed_values.note(line, _in_words(found, dtype or tensor.dtype, turn))
+    return turn
 
 
-def _check_loop(line: str, count: int, tensor: torch.Tensor) -> None:
-    """Raise DataDependent if a line is read in a `while` loop without a change of the peak."""
-    peak = memory_of(tensor).opened.allocator.peak(ALLOCATED_BYTES)
-    if _peaks.get(line) == peak and any(_is_in_loop(*each) for each in values.calling_places()):
-        text = f"a loop reads assumed values without an end: {count:,} times at {line}"
-        raise values.not_computed(f"{text}. Limit the loop, or run with --compute (mode='compute')", line)
-    _peaks[line] = peak
-
-
-def _number(dtype: torch.dtype, found: Elements, count: int, *, loops: bool) -> Any:
+def _number(dtype: torch.dtype, found: Elements, turn: Turn) -> Any:
+    """Return an assumed value: Note [Opposite choices], Note [Loops that only assumed values end]."""
     if dtype == torch.bool:
-        if found.value is not None:
-            return bool(found.value)
-        return count <= LOOP_READS if loops else _decided(found)
+        value = _decided(found) if found.value is None else bool(found.value)
+        if found.value is None and turn.is_condition:
+            value = True
+        ends = turn.ends_loop if turn.decides_loop or (turn.is_condition and found.value is None) else False
+        return value is (turn.is_opposite is ends)
     if is_integral(dtype):
-        return int(found.value) if isinstance(found.value, (bool, int, float)) else found.low or 0
+        return _integer(dtype, found, turn)
+    if turn.decides_loop and turn.phase:
+        return _LOOP_NUMBERS[(turn.phase - 1) % len(_LOOP_NUMBERS)]
     if found.value is not None:
-        return found.value
-    halved = 0.5 ** min(count, _MOST_HALVINGS)
-    return halved if loops else 1.0 + halved
+        return _complement(found.value) if turn.is_opposite else found.value
+    halved = 0.5 ** min(turn.reads, _MOST_HALVINGS)
+    if turn.is_opposite:
+        return 0.0 if turn.is_condition else _LARGE * (1 - halved)
+    return halved if turn.is_condition else 1.0 + halved
+
+
+def _integer(dtype: torch.dtype, found: Elements, turn: Turn) -> int:
+    value = int(found.value) if isinstance(found.value, (bool, int, float)) else found.low or 0
+    low = value if found.low is None else found.low
+    high = low + 1 if found.high is None else found.high
+    if turn.decides_loop and turn.phase:  # the largest, then each: one of them may end it
+        after = turn.reads - LOOP_READS - 1
+        span = high - low + 1 if found.high is not None else torch.iinfo(dtype).max
+        return low + (after - 1) % span if after else high
+    return (low if value == high else high) if turn.is_opposite else value
+
+
+def _complement(value: complex) -> complex:
+    if isinstance(value, bool):
+        return not value
+    return 1 - value if isinstance(value, (int, float)) and 0 <= value <= 1 else 0.0
 
 
 def _decided(found: Elements) -> bool:
@@ -101,39 +116,24 @@ def _decided(found: Elements) -> bool:
     return bool(found.share) if found.share is not None else found.origin in _TRUE
 
 
-def _in_words(found: Elements, dtype: torch.dtype, *, loops: bool) -> str:
+def _in_words(found: Elements, dtype: torch.dtype, turn: Turn) -> str:
     """Return what is assumed, for the list of assumptions."""
     of = f" of {found.origin}" if found.origin else ""
     if dtype == torch.bool:
         if found.value is not None:
             return f"{bool(found.value)}{of}"
-        return f"True {LOOP_READS} times{of}" if loops else f"{_decided(found)}{of}"
+        return f"True {LOOP_READS} times{of}" if turn.is_condition else f"{_decided(found)}{of}"
+    if found.total is not None:
+        routing = assumed_values.choices().routing
+        return f"parts of {found.total:,}{of}, " + ("all in the first" if routing == "worst" else "equal ones")
     if is_integral(dtype):
-        value = _number(dtype, found, 1, loops=loops)
+        value = _integer(dtype, found, turn)
         is_bounded = found.low is not None and found.high is not None
         return f"{value:,}{of}" + (f", between {found.low:,} and {found.high:,}" if is_bounded else "")
     if found.value is not None:
         return f"{found.value:.4g}{of}" if isinstance(found.value, (int, float)) else f"{found.value}{of}"
-    return "a number that is halved with each read" if loops else "a number slightly above 1 that falls with each read"
-
-
-@lru_cache(maxsize=1024)
-def _is_loop_condition(file: str, number: int) -> bool:
-    """Return True if a line belongs to the condition of a `while`."""
-    return any(first <= number <= last for first, last, _ in _loops(file))
-
-
-def _is_in_loop(file: str, number: int) -> bool:
-    """Return True if a line is in a `while`."""
-    return any(first <= number <= last for first, _, last in _loops(file))
-
-
-@lru_cache(maxsize=64)
-def _loops(file: str) -> tuple[tuple[int, int, int], ...]:
-    """Return the first lines of each `while`, and the last ones of its condition and of the loop."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ()
-    loops = [each for each in ast.walk(tree) if isinstance(each, ast.While)]
-    return tuple((each.lineno, each.test.end_lineno or each.lineno, each.end_lineno or each.lineno) for each in loops)
+    return (
+        "a number that is halved with each read"
+        if turn.is_condition
+        else "a number slightly above 1 that falls with each read"
+    )

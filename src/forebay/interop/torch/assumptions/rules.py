@@ -22,7 +22,7 @@ from forebay.interop.torch.assumptions.masks import (
     true_share,
     where_rule,
 )
-from forebay.interop.torch.assumptions.single_elements import Rule, moving_rule, pointwise_rule
+from forebay.interop.torch.assumptions.single_elements import Rule, length, moving_rule, pointwise_rule
 
 __all__ = ["rule_of"]
 
@@ -53,27 +53,19 @@ def _find(operator: Any) -> Rule | None:
     return None
 
 
-def _length(given: Mapping[str, Any], default: int | None = None) -> int:
-    tensor: torch.Tensor = given["self"]
-    dim = given.get("dim", default)
-    if isinstance(dim, (list, tuple)):
-        return math.prod(tensor.shape[each] for each in dim) if dim else tensor.numel()
-    return int(tensor.numel() if dim is None or not tensor.dim() else tensor.shape[dim])
-
-
 def _index_below(count: int, origin: str) -> Elements:
     return Elements(origin, None, 0, max(0, count - 1))
 
 
 def _index_of_extreme(given: Mapping[str, Any]) -> Elements:
-    return _index_below(_length(given), "argmax")
+    return _index_below(length(given), "argmax")
 
 
 def _selected(default: int | None = None) -> Rule:
     """Return the rule of an operator that returns elements and their indices."""
 
     def rule(given: Mapping[str, Any]) -> tuple[Elements, Elements]:
-        return assumed(given["self"]), _index_below(_length(given, default), "index")
+        return assumed(given["self"]), _index_below(length(given, default), "index")
 
     return rule
 
@@ -87,7 +79,7 @@ def _extreme(*, largest: bool) -> Rule:
         else:  # a bound: the elements may be smaller
             reduced = found._replace(origin=found.origin or "max", value=end, share=None)
         if isinstance(given.get("dim"), int):
-            return reduced, _index_below(_length(given), "index")
+            return reduced, _index_below(length(given), "index")
         return reduced
 
     return rule
@@ -95,7 +87,7 @@ def _extreme(*, largest: bool) -> Rule:
 
 def _sum(given: Mapping[str, Any]) -> Elements:
     tensor = given["self"]
-    found, count = assumed(tensor), _length(given)
+    found, count = assumed(tensor), length(given)
     if tensor.dtype == torch.bool:
         return Elements(found.origin or "sum", round(true_share(found) * count), 0, count)
     low, high = found.low, found.high
@@ -104,16 +96,19 @@ def _sum(given: Mapping[str, Any]) -> Elements:
     value = None if found.value is None else found.value * count
     if found.share is not None:  # one-hot codes
         value = round(found.share * high * count)
-    return Elements(found.origin or "sum", value, min(low, low * count), max(high, high * count))
+    total = None
+    if found.share is not None and found.classes and tensor.numel() == count * found.classes:  # counts of each class
+        total = round(found.share * tensor.numel())
+    return Elements(found.origin or "sum", value, min(low, low * count), max(high, high * count), None, total)
 
 
 def _count(given: Mapping[str, Any]) -> Elements:
-    found, count = assumed(given["self"]), _length(given)
+    found, count = assumed(given["self"]), length(given)
     return Elements("count_nonzero", round(true_share(found) * count), 0, count)
 
 
 def _running_sum(given: Mapping[str, Any]) -> Elements:
-    found, count = assumed(given["self"]), _length(given)
+    found, count = assumed(given["self"]), length(given)
     if found.low is None or found.high is None:
         return NOTHING
     low, high = min(0, found.low * count), max(found.high, found.high * count)
@@ -126,11 +121,11 @@ def _mean(given: Mapping[str, Any]) -> Elements:
 
 
 def _softmax(given: Mapping[str, Any]) -> Elements:
-    return Elements("softmax", 1 / max(1, _length(given)))
+    return Elements("softmax", 1 / max(1, length(given)))
 
 
 def _log_softmax(given: Mapping[str, Any]) -> Elements:
-    return Elements("log_softmax", -math.log(max(1, _length(given))))
+    return Elements("log_softmax", -math.log(max(1, length(given))))
 
 
 def _multinomial(given: Mapping[str, Any]) -> Elements:
@@ -158,7 +153,8 @@ def _bincount(given: Mapping[str, Any]) -> Elements:
     count = given["self"].numel()
     found = assumed(given["self"])
     classes = 1 if found.high is None else found.high + 1
-    return Elements("bincount", math.ceil(count / max(1, classes)), 0, count)
+    total = count if given.get("weights") is None else None
+    return Elements("bincount", math.ceil(count / max(1, classes)), 0, count, None, total)
 
 
 def _remainder(given: Mapping[str, Any]) -> Elements:
@@ -221,7 +217,7 @@ _RULES: dict[str, Rule] = {
     "arange": _range,
     "argmax": _index_of_extreme,
     "argmin": _index_of_extreme,
-    "argsort": lambda given: _index_below(_length(given, -1), "argsort"),
+    "argsort": lambda given: _index_below(length(given, -1), "argsort"),
     "bincount": _bincount,
     "bucketize": _buckets,
     "constant_pad_nd": _padded,

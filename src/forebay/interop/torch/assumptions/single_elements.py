@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 
 from forebay.interop.torch.assumptions.elements import NOTHING, Elements, assumed
 
-__all__ = ["Rule", "moving_rule", "pointwise_rule"]
+__all__ = ["Rule", "length", "moving_rule", "pointwise_rule"]
 
 Rule = Callable[[Mapping[str, Any]], Elements | Sequence[Elements]]  # from the arguments by name
 _MOST_CORNERS = 3  # tensors of an operator whose smallest and largest elements are combined
@@ -30,6 +31,15 @@ def _tensors(argument: Any) -> Iterator[torch.Tensor]:
     elif isinstance(argument, (list, tuple)):
         for each in argument:
             yield from _tensors(each)
+
+
+def length(given: Mapping[str, Any], default: int | None = None) -> int:
+    """Return how many elements of its tensor each element of the result of an operator is made from."""
+    tensor: torch.Tensor = given["self"]
+    dim = given.get("dim", default)
+    if isinstance(dim, (list, tuple)):
+        return math.prod(tensor.shape[each] for each in dim) if dim else tensor.numel()
+    return int(tensor.numel() if dim is None or not tensor.dim() else tensor.shape[dim])
 
 
 def moving_rule(given: Mapping[str, Any]) -> Elements:

@@ -8,8 +8,10 @@ from typing import Any, TypeAlias
 
 import torch
 
+from forebay._base.verdicts import DECIDES_SIZE
 from forebay.interop.torch.assumptions.elements import assumed, is_integral
 from forebay.interop.torch.assumptions.masks import true_share
+from forebay.interop.torch.assumptions.routing import expert_share, is_worst_routing
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import memory_of
 from forebay.interop.torch.processes import assumed_values
@@ -42,14 +44,27 @@ def assumed_count(mask: torch.Tensor, what: str) -> int:
     count = math.ceil(true_share(found) * int(mask.numel()))
     if found.is_exact:
         return count
-    _note(what, f"{count:,} of {mask.numel():,} elements are true")
-    return count
+
+    def chosen(is_opposite: bool) -> int:
+        is_worst = is_worst_routing() is not is_opposite
+        if (share := expert_share(mask, found, is_worst=is_worst)) is not None:
+            return math.ceil(share * int(mask.numel()))
+        if not is_opposite:
+            return count
+        is_all = found.share in (None, 1.0) and (found.value is None or bool(found.value))
+        return 0 if is_all else int(mask.numel())
+
+    count = chosen(False)
+    return count if not _is_opposite(what, f"{count:,} of {mask.numel():,} elements are true") else chosen(True)
 
 
-def _note(what: str, text: str) -> None:
+def _is_opposite(what: str, text: str) -> bool:
+    """Note the line. Returns True if it gets the opposite of what is assumed: Note [Opposite choices]."""
     if values.is_strict():
         raise values.needs_values(f"{what}()")
-    assumed_values.note(values.calling_line()[0], f"{text} ({what}), which decides a size")
+    line = values.calling_line()[0]
+    assumed_values.note(line, f"{text} ({what}){DECIDES_SIZE}")
+    return assumed_values.choices().is_opposite_at(line)
 
 
 def _empty(shape: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -75,8 +90,9 @@ def _most_values(tensor: torch.Tensor, what: str) -> int:
         count = min(count, 2)
     elif is_integral(tensor.dtype) and found.low is not None and found.high is not None:
         count = min(count, found.high - found.low + 1)
-    _note(what, f"{count:,} values of {tensor.numel():,} elements")
-    return count
+    count = math.ceil(assumed_values.choices().mask * count)
+    is_opposite = _is_opposite(what, f"{count:,} values of {tensor.numel():,} elements")
+    return min(1, count) if is_opposite else count
 
 
 def _unique(given: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
@@ -95,11 +111,15 @@ def _unique_consecutive(given: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
 
 def _unique_dim(given: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
     tensor = given["self"]
-    count = int(tensor.size(given["dim"]))
-    _note("unique", f"{count:,} of {count:,} rows differ")
-    inverse = (count,) if given.get("return_inverse", True) else (0,)
+    rows = int(tensor.size(given["dim"]))
+    count = math.ceil(assumed_values.choices().mask * rows)
+    if _is_opposite("unique", f"{count:,} of {rows:,} rows differ"):
+        count = min(1, count)
+    inverse = (rows,) if given.get("return_inverse", True) else (0,)
     counts = (count,) if given.get("return_counts") else (0,)
-    return _empty(tensor.shape, tensor.dtype), _empty(inverse, torch.int64), _empty(counts, torch.int64)
+    shape = [*tensor.shape]
+    shape[given["dim"]] = count
+    return _empty(shape, tensor.dtype), _empty(inverse, torch.int64), _empty(counts, torch.int64)
 
 
 def _repeat_interleave(given: Mapping[str, Any]) -> torch.Tensor | None:
@@ -109,7 +129,11 @@ def _repeat_interleave(given: Mapping[str, Any]) -> torch.Tensor | None:
     if each is None:
         each = 1
     total = int(each * repeats.numel())
-    _note("repeat_interleave", f"{total:,} repetitions")
+    if found.total is not None:
+        total = found.total  # counts of parts, which repeat each its number
+    if _is_opposite("repeat_interleave", f"{total:,} repetitions"):
+        is_range = None not in (found.low, found.high) and found.low != found.high
+        total = int(found.low or 0) * repeats.numel() if is_range else 2 * total
     return _empty((total,), repeats.dtype)
 
 
@@ -119,7 +143,8 @@ def _bincount(given: Mapping[str, Any]) -> torch.Tensor | None:
         return None
     found = assumed(tensor)
     count = max(least, found.high + 1 if found.high is not None else 1)
-    _note("bincount", f"{count:,} classes")
+    if _is_opposite("bincount", f"{count:,} classes"):
+        count = max(least, 1 if found.low is None else found.low + 1)
     weights = given.get("weights")
     dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
     return _empty((count,), dtype)
@@ -131,7 +156,8 @@ def _ctc_loss(given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     steps, count = scores.shape[:2]
     longest = int(targets.shape[-1]) if targets.dim() > 1 else int(targets.numel())
     if isinstance(lengths, torch.Tensor):
-        _note("ctc_loss", f"targets have at most {longest:,} elements")
+        if _is_opposite("ctc_loss", f"targets have at most {longest:,} elements"):
+            longest = min(1, longest)
     else:
         longest = max(lengths, default=0)
     return _empty((count,), scores.dtype), _empty((count, steps, 2 * longest + 1), scores.dtype)

@@ -29,6 +29,7 @@ import forebay.cuda.streams
 import forebay.cuda.tunable
 from forebay._base.device_spec import Device
 from forebay.errors import WrongState
+from forebay.interop.torch.assumptions import endless_loops
 from forebay.interop.torch.devices import compilation, values
 from forebay.interop.torch.devices.cudnn import replace_cudnn
 from forebay.interop.torch.devices.device_communication import replace_communication
@@ -108,6 +109,7 @@ class Patch:
             kernels = Kernels(special_kernels(), values.device, COMPOSITES)
             values.set_mode(self._mode)
             assumed_values.clear()
+            endless_loops.clear()
             undo = self._undo
             try:
                 undo.callback(_set_unpatched)

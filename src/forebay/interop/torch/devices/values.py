@@ -12,14 +12,15 @@ from typing import Literal, get_args
 
 import torch
 
+from forebay._base.untrusted import shortened
 from forebay.errors import ForebayError
 from forebay.interop.torch.processes import unread_values
 
 __all__ = [
     "DataDependent",
     "Mode",
+    "calling_frames",
     "calling_line",
-    "calling_places",
     "device",
     "is_computed",
     "is_strict",
@@ -33,6 +34,7 @@ _device = "cpu"
 _strict = False
 _HIDDEN = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[3]}/", "<frozen")
 _LIBRARIES = (f"{sysconfig.get_path('stdlib')}/", "<string>", "<eval_with_key>")  # and code that they generate
+_MOST_CHARACTERS = 200  # of the text of a line, which generated code may make as long as it likes
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
@@ -89,11 +91,12 @@ def calling_line() -> tuple[str, tuple[str, int] | None]:
     return lines[-1], place
 
 
-def calling_places() -> Iterator[tuple[str, int]]:
-    """Yield the files and numbers of all lines that call, innermost first."""
+def calling_frames() -> Iterator[FrameType]:
+    """Yield the frames outside PyTorch and forebay that call, innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        yield frame.f_code.co_filename, frame.f_lineno
+        if not frame.f_code.co_filename.startswith(_HIDDEN):
+            yield frame
         frame = frame.f_back
 
 
@@ -109,7 +112,7 @@ def _lines() -> tuple[list[str], tuple[str, int] | None]:
         name = frame.f_code.co_filename
         is_of_library = name.startswith(_LIBRARIES) or any(folder in name for folder in _PACKAGES)
         if not name.startswith(_HIDDEN) and not (is_of_library and lines):
-            line = linecache.getline(name, frame.f_lineno).strip()
+            line = shortened(linecache.getline(name, frame.f_lineno).strip(), _MOST_CHARACTERS)
             place = place or (name, frame.f_lineno)
             lines.append(f"{name}:{frame.f_lineno}" + (f": {line}" if line else ""))
             if not is_of_library:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import subprocess
@@ -15,9 +14,10 @@ from threading import Event
 from typing import Any
 
 from forebay import profiles
+from forebay._base.assumption_choices import AssumptionChoices
 from forebay._base.config import ALLOCATOR_SETTINGS, EMULATE, Emulated
 from forebay._base.temporary_folders import temporary_folder
-from forebay._base.verdicts import DeviceEvents, Ending, How, Judgement, Verdict
+from forebay._base.verdicts import DeviceEvents, How, Judgement, Verdict
 from forebay.errors import ForebayError
 from forebay.interop.torch import on_import
 from forebay.interop.torch.fit.guard import guarded, kill_program
@@ -25,6 +25,7 @@ from forebay.interop.torch.fit.results import FitResult
 from forebay.interop.torch.fit.waiting import TooLong, wait
 from forebay.interop.torch.processes import ProgramUse, program_use, read_records, recorder
 from forebay.interop.torch.processes.reading import ending_by_status, with_main, without_record
+from forebay.interop.torch.processes.time_limit import ending_at
 from forebay.interop.torch.processes.unseen_processes import INTERVAL, UnseenProcesses
 from forebay.rehearsal import services
 from forebay.rehearsal.caches import download_caches
@@ -55,6 +56,8 @@ class FitTask:
     main: str = ""  # the file of the module __main__ that the pickle needs
     path: tuple[str, ...] = ()  # sys.path
     folder: str = ""  # the working directory
+    assumptions: AssumptionChoices = field(default_factory=AssumptionChoices)
+    check_assumptions: bool = False  # run again with the opposite ones
 
 
 def pack(function: Callable[..., Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +107,12 @@ def _run(
     environment = _environment(task)
     with temporary_folder("forebay-fit-") as folder:
         environment[recorder.FOLDER] = str(folder)
-        (folder / on_import.OPTIONS).write_text(json.dumps({"replay_capacity": replay_capacity}))
+        limit = (
+            {} if task.timeout is None else {"deadline": time.monotonic() + task.timeout, "max_seconds": task.timeout}
+        )
+        on_import.write_options(
+            folder, replay_capacity=replay_capacity, assumptions=task.assumptions.as_options(), **limit
+        )
         command = [sys.executable, *task.script]
         if not task.script:
             (folder / "task").write_bytes(pickle.dumps(task))
@@ -149,7 +157,7 @@ def _use(
             ending = ending_by_status(process.returncode)
     except TooLong:
         kill_program(process.pid, marker)
-        ending = Ending(How.TIME_LIMIT, f"the run took longer than {timeout} s")
+        ending = ending_at(timeout or 0.0)
     except BaseException:
         kill_program(process.pid, marker)
         raise

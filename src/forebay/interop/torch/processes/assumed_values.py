@@ -7,7 +7,7 @@ from collections.abc import Callable
 from forebay._base.assumption_choices import AssumptionChoices
 from forebay._base.verdicts import Assumption
 
-__all__ = ["choices", "choose", "clear", "found", "listen", "note"]
+__all__ = ["choices", "choose", "clear", "count", "found", "listen", "note"]
 
 _MOST = 1000  # lines that are kept
 
@@ -29,16 +29,20 @@ def choose(chosen: AssumptionChoices) -> None:
     _choices = chosen
 
 
-def note(line: str, text: str) -> int:
-    """Note that a line has received an assumed value. Returns how often it has."""
+def note(line: str, text: str) -> None:
+    """Note that a line has received an assumed value."""
     is_new = line not in _counts
     if is_new and len(_counts) >= _MOST:
-        return 1
-    _counts[line] = count = _counts.get(line, 0) + 1
+        return
+    _counts[line] = times = _counts.get(line, 0) + 1
     _texts.setdefault(line, text)
-    if _listener is not None and (is_new or count & (count - 1) == 0):  # else each read would write a file
+    if _listener is not None and (is_new or times & (times - 1) == 0):  # else each read would write a file
         _listener()
-    return count
+
+
+def count(line: str) -> int:
+    """Return how often a line has received an assumed value."""
+    return _counts.get(line, 0)
 
 
 def found() -> tuple[Assumption, ...]:

@@ -58,7 +58,10 @@ def with_main(records: list[ProcessRecord], pid: int, ending: Ending | None) -> 
         return [without_record(events), *records]
     events = records[last].events
     known = events.ending
-    if ending is not None and not (known.how is How.EXCEPTION and ending.how is not How.FINISHED):
+    # What ended the process, as it has recorded itself, says more than its status; and a limit that it has survived
+    # by finishing in the last moment does not count.
+    says_more = known.how in (How.EXCEPTION, How.TIME_LIMIT)
+    if ending is not None and not (says_more and ending.how is not How.FINISHED):
         known = ending
     main = replace(records[last], events=replace(events, ending=known, is_main=True))
     return [main, *records[:last], *records[last + 1 :]]

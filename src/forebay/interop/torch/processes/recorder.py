@@ -38,7 +38,7 @@ class Recorder:
     """
 
     def __init__(self, folder: str, *, is_main: bool) -> None:
-        self.folder, self._is_main = folder, is_main
+        self.folder, self.is_main = folder, is_main
         self.live: LiveRecord | None = None
         self.details: Callable[[], list[dict[str, Any]]] | None = None  # what held the peaks, at the end
         self.when_forked: Callable[[], None] | None = None
@@ -75,7 +75,7 @@ class Recorder:
             return
         self._is_finished, self._status = True, status or 0
         with suppress(Exception):
-            error = None if self._is_main else getattr(sys, "last_value", None)
+            error = None if self.is_main else getattr(sys, "last_value", None)
             if self.ending is None and isinstance(error, BaseException):
                 self.ending = ending_of(error)
             if self.live is not None:
@@ -90,6 +90,12 @@ class Recorder:
             return Ending(How.REPLACED)
         return self.ending or with_status(self._status)
 
+    def end_by_limit(self, ending: Ending) -> None:
+        """Record that the time of the program is over, before another process kills it."""
+        if self.ending is None and not self._is_finished:
+            self.ending = ending
+            self._write(final=True)
+
     def replaced(self, replaced: bool) -> None:
         """Record that another program replaces this one, or that it could not."""
         self._is_replaced = replaced
@@ -103,7 +109,7 @@ class Recorder:
         from forebay.interop.torch.processes import _process_end
 
         self.live = LiveRecord(self.folder)
-        self._tells_status = _process_end.watch(self.live.end_address, not self._is_main)
+        self._tells_status = _process_end.watch(self.live.end_address, not self.is_main)
 
     def _start_in_child(self) -> None:
         """Begin anew in a forked child, as a fork handler."""
@@ -112,7 +118,7 @@ class Recorder:
             from forebay.interop.torch.processes import _process_end
 
             _process_end.ignore()
-            self._is_main, self._is_finished, self.ending = False, False, None
+            self.is_main, self._is_finished, self.ending = False, False, None
             self.failures = []
             unread_values.clear()
             assumed_values.clear()
