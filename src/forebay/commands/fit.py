@@ -32,7 +32,8 @@ from typing import TYPE_CHECKING
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.verdicts import Verdict, exit_status
 from forebay.commands import CommandError, command_output, count_argument, size_argument
-from forebay.commands.assumption_list import print_assumptions
+from forebay.commands.assumption_list import print_assumptions, print_check
+from forebay.commands.assumption_options import add_assumption_options, chosen_assumptions
 from forebay.commands.dask_executor import dask_executor
 from forebay.commands.run_rehearsal import print_files
 from forebay.rehearsal.files_report import merge
@@ -68,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mode.add_argument(
         "--compute", dest="mode", action="store_const", const="compute", help="compute the values on the CPU"
     )
+    add_assumption_options(parser)
     parser.add_argument("--jobs", type=count_argument, metavar="N", help="runs at a time (default: one per processor)")
     parser.add_argument(
         "--scheduler", metavar="ADDRESS", help="run on the workers of a Dask scheduler, such as tcp://host:8786"
@@ -98,9 +100,21 @@ def _answer(args: argparse.Namespace) -> FitTable:
         raise CommandError("no script to run: forebay fit train.py (see forebay fit --help)")
     if not Path(argv[0]).is_file():
         raise CommandError(f"cannot read the script {argv[0]!r}: there is no such file")
+    chosen = chosen_assumptions(args, args.mode)
     script, folder = (str(Path(argv[0]).absolute()), *argv[1:]), str(Path.cwd())
     tasks = [
-        FitTask(each, args.mode, args.count, args.memory, args.settings, script=script, folder=folder)
+        FitTask(
+            each,
+            args.mode,
+            args.count,
+            args.memory,
+            args.settings,
+            args.max_seconds,
+            script=script,
+            folder=folder,
+            assumptions=chosen,
+            check_assumptions=args.check_assumptions,
+        )
         for each in args.cards
     ]
     try:
@@ -156,7 +170,10 @@ def _print_assumptions(console: Console, found: FitTable) -> None:
     lines = {line.line: line for each in found for line in each.assumptions}
     if lines:
         console.print()
-        print_assumptions(console, lines.values())
+        print_assumptions(console, lines.values(), choices=found[0].choices)
+    for each in found:
+        if each.assumption_check is not None:
+            print_check(console, each.assumption_check, f"{each.profile}: ")
 
 
 def _remarks(found: FitResult) -> list[str]:

@@ -37,6 +37,7 @@ from forebay.commands import (
     run_torch,
     size_argument,
 )
+from forebay.commands.assumption_options import add_assumption_options, chosen_assumptions
 from forebay.commands.output_files import check_output
 from forebay.commands.run_session import RunSession
 from forebay.commands.script_runner import Program
@@ -74,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--strict", dest="torch", action="store_const", const="strict",
         help="as --shapes-only, but a program that reads a value ends with its line",
     )  # fmt: skip
+    add_assumption_options(parser)
     parser.add_argument(
         "--dry", action="store_true",
         help="with --shapes-only: create no new files either, apart from the report",
@@ -144,6 +146,9 @@ def run(args: argparse.Namespace) -> int:
     if args.dry and args.torch == "compute":
         raise CommandError("--dry requires --shapes-only: a program with values writes its files")
     check_output(args.trace, [], "--trace", overwrite=args.overwrite)
+    chosen_assumptions(args, args.torch)
+    if args.max_seconds is not None and not uses_cuda(args.emulate):
+        raise CommandError("--max-seconds requires emulated CUDA devices, as in --emulate cuda@h100")
     if args.torch != "compute" and not is_inside():
         with quiet_interrupt():
             _program_of(args)
@@ -190,7 +195,7 @@ def _prepare(args: argparse.Namespace) -> tuple[Program, RunSession]:
         args.entries if args.history else None,
         show_page=args.open,
         overwrite=args.overwrite,
-        quiet=args.quiet,
+        quiet=args.quiet or (args.json and args.check_assumptions),  # the process outside prints the summary
         as_json=args.json,
         children=args.children,
         progress=args.progress,
@@ -203,7 +208,7 @@ def _prepare(args: argparse.Namespace) -> tuple[Program, RunSession]:
     try:
         session.start()
         if uses_cuda(args.emulate):
-            run_torch.install(args.torch)
+            run_torch.install(args.torch, chosen_assumptions(args, args.torch), args.max_seconds)
         if trace is not None:
             session.start_trace(trace)
     except KeyboardInterrupt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 from forebay._base.temporary_folders import LockedFolder
 from forebay.commands import CommandError, run_rehearsal
 from forebay.commands.assumption_list import print_assumptions
+from forebay.commands.terminal import Terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from forebay._base.assumption_choices import AssumptionChoices
     from forebay._base.verdicts import Assumption, Judgement
     from forebay.interop.torch.attribution.results import PeakUse
     from forebay.interop.torch.processes import ProgramDevice, ProgramUse
@@ -87,6 +90,7 @@ class TorchResult:
     devices: tuple[DeviceResult, ...]
     main: int  # number of the program's first process
     assumptions: tuple[Assumption, ...] = ()
+    choices: AssumptionChoices | None = None  # None: nothing is assumed in this mode
 
     def as_json(self) -> dict[str, Any]:
         found = self.judgement
@@ -97,6 +101,7 @@ class TorchResult:
             "ended_by": found.message,
             "ended_at": found.line,
             "assumptions": [each._asdict() for each in self.assumptions],
+            "choices": None if self.choices is None else self.choices.as_json(),
             "torch": [each.as_json() for each in self.devices],
         }
 
@@ -132,14 +137,20 @@ class Note:
         return {"verdict": str(self.judgement.verdict), "heading": self.heading, "text": text}
 
 
-def install(mode: str) -> None:
+def install(mode: str, choices: AssumptionChoices, max_seconds: float | None) -> None:
     """Let PyTorch use the emulated devices once the program or a process that it starts imports it."""
     from forebay.interop.torch import on_import
     from forebay.interop.torch.processes import recorder, unseen_processes
 
     try:
         os.environ[recorder.FOLDER] = run_rehearsal.real_records() or str(LockedFolder("forebay-run-").path)
+        limit = {}
+        if max_seconds is not None:
+            limit = {"deadline": time.monotonic() + max_seconds, "max_seconds": max_seconds}
+        on_import.write_options(Path(os.environ[recorder.FOLDER]), assumptions=choices.as_options(), **limit)
         recorder.start(is_main=True)
+        if max_seconds is not None:
+            _limit_time(max_seconds)
     except OSError as error:
         discard()
         raise CommandError(f"cannot write the records of the program's processes: {error}") from error
@@ -150,6 +161,24 @@ def install(mode: str) -> None:
     watch = None if found is None else unseen_processes.Watch(Path(found.folder))
     _Program.watch = watch
     on_import.reach_processes(None if watch is None else watch.begin)
+
+
+def _limit_time(seconds: float) -> None:
+    """End the program after some seconds, as an exception that it does not catch: the report is written."""
+    from forebay.interop.torch.fit.guard import kill_others
+    from forebay.interop.torch.processes import recorder, time_limit
+
+    found = recorder.running()
+    if found is None:
+        return
+
+    def note(line: str) -> None:
+        found.end_by_limit(time_limit.ending_at(seconds, line))
+        kill_others(f"{recorder.FOLDER}={found.folder}")
+        at = f", at {line}" if line else ""
+        Terminal().print_line(f"forebay: the program has run for {seconds:g} s, and is ended{at}")
+
+    time_limit.watch(time.monotonic() + seconds, note, ends_program=True)
 
 
 def discard() -> None:
@@ -166,7 +195,8 @@ def note_end(error: BaseException) -> None:
     if recorder is not None and (found := recorder.running()) is not None:
         from forebay.interop.torch.processes.endings import ending_of
 
-        found.ending = ending_of(error)
+        if found.ending is None:  # else the time of the program is over
+            found.ending = ending_of(error)
 
 
 def is_running() -> bool:
@@ -190,7 +220,14 @@ def results(snapshots: list[Snapshot]) -> TorchResult | None:
         peak = peak_use_of(device.details) if device.details else None
         has_sites = snapshot is not None and len(snapshot.trace) > 0
         found.append(DeviceResult(use.judge(index), device, peak, _remedies(snapshot), has_sites))
-    return TorchResult(use.judge(), tuple(found), os.getpid(), use.assumptions)
+    return TorchResult(use.judge(), tuple(found), os.getpid(), use.assumptions, _choices())
+
+
+def _choices() -> AssumptionChoices | None:
+    from forebay.interop.torch import on_import
+    from forebay.interop.torch.processes import assumed_values
+
+    return assumed_values.choices() if os.environ.get(on_import.VARIABLE) == "shapes" else None
 
 
 def _program_use() -> ProgramUse | None:
@@ -246,7 +283,9 @@ def print_results(console: Console, result: TorchResult | None) -> None:
         found = result.judgement
         print_paragraphs(console, [Paragraph(verdict_heading(found), found.reasons)], alarm=True)
     if result.assumptions:
-        print_assumptions(console, result.assumptions, "What the program prints or writes may contain them.")
+        print_assumptions(
+            console, result.assumptions, "What the program prints or writes may contain them.", choices=result.choices
+        )
         console.print()
 
 

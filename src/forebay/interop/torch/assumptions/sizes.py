@@ -49,7 +49,7 @@ def assumed_count(mask: torch.Tensor, what: str) -> int:
         is_worst = is_worst_routing() is not is_opposite
         if (share := expert_share(mask, found, is_worst=is_worst)) is not None:
             return math.ceil(share * int(mask.numel()))
-        if not is_opposite:
+        if not is_opposite or found.classes is not None:
             return count
         is_all = found.share in (None, 1.0) and (found.value is None or bool(found.value))
         return 0 if is_all else int(mask.numel())

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["guarded", "kill_program", "main"]
+__all__ = ["guarded", "kill_others", "kill_program", "main"]
 
 _DONE = b"done\n"
 _MOST = 100  # rounds, as a process may start others while it is looked for
@@ -48,12 +48,24 @@ def kill_program(group: int, marker: str) -> None:
     for _ in range(_MOST):
         with suppress(ProcessLookupError, PermissionError):  # PermissionError: macOS, of a group of zombies
             os.killpg(group, signal.SIGKILL)
-        found = [pid for pid in _with_marker(os.fsencode(marker)) if pid != os.getpid()]
-        for pid in found:
-            with suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        if not found:
+        if not _kill_marked(marker):
             return
+
+
+def kill_others(marker: str) -> None:
+    """Kill the processes of a program, which has a marker, except this one, on Linux."""
+    for _ in range(_MOST):
+        if not _kill_marked(marker):
+            return
+
+
+def _kill_marked(marker: str) -> bool:
+    """Kill the other processes that have a marker. Returns True if there were any."""
+    found = [pid for pid in _with_marker(os.fsencode(marker)) if pid != os.getpid()]
+    for pid in found:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(found)
 
 
 def _with_marker(marker: bytes) -> Iterator[int]:

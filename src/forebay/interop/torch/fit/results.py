@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, overload
 
+from forebay._base.assumption_checks import AssumptionCheck
+from forebay._base.assumption_choices import AssumptionChoices
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.html_repr import Html, box, table
 from forebay._base.verdicts import Assumption, Verdict
@@ -59,6 +61,10 @@ class FitResult:
         Duration of the run.
     assumptions : tuple of Assumption
         The lines of the program that received assumed values, in the mode "shapes": the result is as good as these.
+    choices : AssumptionChoices or None
+        The choices among assumed values; None in the other modes.
+    assumption_check : AssumptionCheck or None
+        Whether the peak depends on the assumed values; None if that was not asked for.
     files : FilesReport or None
         The files that the program wrote only in its overlay; None if it wrote its files as always, with values.
     """
@@ -81,6 +87,8 @@ class FitResult:
     settings: tuple[str, ...] = ()
     seconds: float = 0.0
     assumptions: tuple[Assumption, ...] = ()
+    choices: AssumptionChoices | None = None
+    assumption_check: AssumptionCheck | None = None
     files: FilesReport | None = None
 
     @property
@@ -140,7 +148,12 @@ class FitTable(Sequence[FitResult]):
     def as_json(self) -> list[dict[str, Any]]:
         """Return the fields of each result, and `fits`, as values that `json.dumps` accepts."""
         return [
-            {**asdict(each), "assumptions": [line._asdict() for line in each.assumptions], "fits": each.fits}
+            {
+                **asdict(each),
+                "assumptions": [line._asdict() for line in each.assumptions],
+                "choices": None if each.choices is None else each.choices.as_json(),
+                "fits": each.fits,
+            }
             for each in self.results
         ]
 

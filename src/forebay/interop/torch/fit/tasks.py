@@ -7,17 +7,18 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 from forebay import profiles
+from forebay._base.assumption_checks import AssumptionCheck, Peaks, check_assumptions
 from forebay._base.assumption_choices import AssumptionChoices
 from forebay._base.config import ALLOCATOR_SETTINGS, EMULATE, Emulated
 from forebay._base.temporary_folders import temporary_folder
-from forebay._base.verdicts import DeviceEvents, How, Judgement, Verdict
+from forebay._base.verdicts import Assumption, DeviceEvents, How, Judgement, Verdict
 from forebay.errors import ForebayError
 from forebay.interop.torch import on_import
 from forebay.interop.torch.fit.guard import guarded, kill_program
@@ -33,9 +34,10 @@ from forebay.rehearsal.files_report import FilesReport
 from forebay.rehearsal.inside import is_inside
 from forebay.rehearsal.supervise import Rehearsal
 
-__all__ = ["IN_WORKER", "Cancelled", "FitTask", "pack", "run_task"]
+__all__ = ["IN_WORKER", "Cancelled", "FitTask", "check_task", "pack", "peaks_of", "run_task"]
 
 IN_WORKER = "FOREBAY_FIT_WORKER"  # set in the processes that run a task
+_OPPOSITE_SECONDS, _OPPOSITE_TIMES = 60.0, 10.0  # at least, and times the duration of the run before
 _UNLIMITED = 1 << 42  # bytes of the card of the second run
 _START = "from forebay.interop.torch.fit.worker import main; main()"
 
@@ -93,11 +95,44 @@ def run_task(task: FitTask, cancel: Event | None = None) -> FitResult:
     use, output, files = _run(task, cancel)
     judgement = use.judge()
     found = _result(task, use, judgement, output)
+    base, seconds = task, time.monotonic() - started
     if judgement.verdict is Verdict.DOES_NOT_FIT and found.ooms and task.mode != "compute":
-        whole, _, _ = _run(replace(task, memory=_UNLIMITED), cancel, replay_capacity=found.capacity)
-        if whole.judge().verdict.fits:
-            found = _with_need(found, whole)
+        base = replace(task, memory=_UNLIMITED)
+        use, _, _ = _run(base, cancel, replay_capacity=found.capacity)
+        if use.judge().verdict.fits:
+            found = _with_need(found, use)
+    if task.check_assumptions:
+        found = replace(found, assumption_check=_check(base, use, seconds, cancel))
     return replace(found, parameters=task.parameters, files=files, seconds=time.monotonic() - started)
+
+
+def _check(task: FitTask, use: ProgramUse, seconds: float, cancel: Event | None) -> AssumptionCheck:
+    """Find whether the peak of a program depends on assumed values."""
+    judgement = use.judge()
+    if judgement.verdict is Verdict.DID_NOT_FINISH:
+        return AssumptionCheck(None, reason="the program did not finish")
+    if judgement.verdict is Verdict.DOES_NOT_FIT:
+        return AssumptionCheck(None, reason="the peak of the whole program is not known")
+    return check_task(task, peaks_of(use), use.assumptions, seconds, cancel)
+
+
+def check_task(
+    task: FitTask, peaks: Peaks, assumptions: Sequence[Assumption], seconds: float, cancel: Event | None = None
+) -> AssumptionCheck:
+    """Find whether peaks of a program depend on assumed values, by runs of a task, which took some seconds once."""
+    limit = task.timeout or max(_OPPOSITE_SECONDS, _OPPOSITE_TIMES * seconds)  # opposite choices may never end
+
+    def run(choices: AssumptionChoices) -> tuple[Judgement, Peaks]:
+        use, output, _ = _run(replace(task, assumptions=choices, timeout=limit), cancel)
+        judgement = use.judge()
+        return replace(judgement, message=_message(use, judgement, output)), peaks_of(use)
+
+    return check_assumptions(peaks, assumptions, task.assumptions, run)
+
+
+def peaks_of(use: ProgramUse) -> Peaks:
+    """Return the peaks of the devices of a program."""
+    return {each.events.index: (each.events.allocated, each.events.reserved) for each in use.devices}
 
 
 def _run(
@@ -107,9 +142,8 @@ def _run(
     environment = _environment(task)
     with temporary_folder("forebay-fit-") as folder:
         environment[recorder.FOLDER] = str(folder)
-        limit = (
-            {} if task.timeout is None else {"deadline": time.monotonic() + task.timeout, "max_seconds": task.timeout}
-        )
+        seconds = task.timeout
+        limit = {} if seconds is None else {"deadline": time.monotonic() + seconds, "max_seconds": seconds}
         on_import.write_options(
             folder, replay_capacity=replay_capacity, assumptions=task.assumptions.as_options(), **limit
         )
@@ -200,6 +234,7 @@ def _result(task: FitTask, use: ProgramUse, judgement: Judgement, output: str) -
         failed=worst.failed,
         processes=sum(each.uses_devices for each in use.processes),
         assumptions=use.assumptions,
+        choices=task.assumptions if task.mode == "shapes" else None,
     )
 
 

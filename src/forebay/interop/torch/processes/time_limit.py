@@ -25,7 +25,7 @@ from types import FrameType
 from forebay._base.untrusted import shortened
 from forebay._base.verdicts import Ending, How
 
-__all__ = ["EARLIER", "TimeLimit", "current_line", "ending_at", "watch"]
+__all__ = ["EARLIER", "STATUS", "TimeLimit", "current_line", "ending_at", "watch"]
 
 EARLIER = 0.5  # seconds before the time of the process that kills the program, when the line is recorded
 STATUS = 124  # as timeout(1)
@@ -36,8 +36,11 @@ _PACKAGES = ("/site-packages/", "/dist-packages/")
 _MOST_CHARACTERS = 200
 
 
-class TimeLimit(BaseException):
+class TimeLimit(SystemExit):
     """The program has taken as long as it may. It is no Exception, which the program may take for one of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(STATUS)
 
 
 def ending_at(seconds: float, line: str = "") -> Ending:
