@@ -149,6 +149,8 @@ def run(args: argparse.Namespace) -> int:
     chosen_assumptions(args, args.torch)
     if args.max_seconds is not None and not uses_cuda(args.emulate):
         raise CommandError("--max-seconds requires emulated CUDA devices, as in --emulate cuda@h100")
+    if args.check_assumptions and (args.form, args.program[:1]) == (None, ["-"]):
+        raise CommandError("--check-assumptions runs the program again: pass a file instead of standard input")
     if args.torch != "compute" and not is_inside():
         with quiet_interrupt():
             _program_of(args)

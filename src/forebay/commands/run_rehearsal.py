@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from forebay._base.temporary_folders import temporary_folder
 from forebay.commands import CommandError, run_output
+from forebay.commands.run_checks import check_run
 from forebay.errors import ForebayError
 from forebay.observe.monitor import sockets
 from forebay.rehearsal.caches import download_caches
@@ -66,6 +67,8 @@ def rehearse(args: argparse.Namespace, output: Path, written: list[Path]) -> int
         )
     for path, reason in failed.items():
         _print(f"forebay: error: cannot create {path!r}: {reason}")
+    if args.check_assumptions:
+        check_run(args, folder)
     return end_as(status)
 
 

@@ -108,12 +108,13 @@ class TorchResult:
     def with_notes(self, snapshots: list[Snapshot]) -> list[Snapshot]:
         """Return the snapshots with the verdict about their device as a note, which the page shows."""
         from forebay.interop.torch.attribution.text import verdict_heading
-        from forebay.snapshot.formats.known_notes import VERDICT
+        from forebay.snapshot.formats.known_notes import ASSUMPTIONS, VERDICT
 
         by_device = {f"cuda:{each.device.events.index}": self._verdict(each) for each in self.devices}
         whole = Note(verdict_heading(self.judgement), self.judgement)
+        noted = {ASSUMPTIONS: [each._asdict() for each in self.assumptions]} if self.assumptions else {}
         return [
-            replace(each, notes={**each.notes, VERDICT: by_device.get(each.device, whole).as_json()})
+            replace(each, notes={**each.notes, **noted, VERDICT: by_device.get(each.device, whole).as_json()})
             if each.device.startswith("cuda")
             else each
             for each in snapshots

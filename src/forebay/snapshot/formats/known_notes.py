@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from forebay._base.verdicts import Verdict
+from forebay._base.untrusted import shortened
+from forebay._base.verdicts import Assumption, Verdict
 from forebay.records.model import HEAP_NOTES
 
 __all__ = [
+    "ASSUMPTIONS",
     "VERDICT",
     "all_settings",
+    "assumptions_of",
     "known_settings",
     "pool_ids",
     "program_of",
@@ -23,6 +26,7 @@ __all__ = [
     "verdict_of",
 ]
 
+ASSUMPTIONS = "assumptions"  # the note of `forebay run`: the lines that received assumed values
 VERDICT = "verdict"  # the note of `forebay run`: whether the program fits the device
 
 _SETTINGS = {
@@ -31,6 +35,7 @@ _SETTINGS = {
 }  # fmt: skip
 _MAX_TEXT = 10_000  # characters of settings
 _MAX_SECONDS = 1e12
+_MAX_ASSUMPTIONS, _MAX_LINE = 1000, 400  # lines, and characters of each
 
 
 def known_settings(value: Any) -> dict[str, Any]:
@@ -95,6 +100,18 @@ def verdict_of(notes: Mapping[str, Any]) -> tuple[Verdict, str, str] | None:
     if not all(isinstance(each, str) and len(each) <= _MAX_TEXT for each in texts) or texts[0] not in [*Verdict]:
         return None
     return Verdict(str(texts[0])), str(texts[1]), str(texts[2])
+
+
+def assumptions_of(notes: Mapping[str, Any]) -> tuple[Assumption, ...]:
+    """Return the lines of the program that received assumed values, the first ones of many, with shortened texts."""
+    noted = notes.get(ASSUMPTIONS)
+    found = []
+    for each in noted[:_MAX_ASSUMPTIONS] if isinstance(noted, list | tuple) else ():
+        fields: list[Any] = [each.get(name) for name in Assumption._fields] if isinstance(each, Mapping) else []
+        if list(map(type, fields)) == [str, str, int]:
+            line, text, times = fields
+            found.append(Assumption(shortened(line, _MAX_LINE), shortened(text, _MAX_LINE), times))
+    return tuple(found)
 
 
 def _is_of(value: Any, wanted: type) -> bool:

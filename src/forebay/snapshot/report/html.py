@@ -21,8 +21,8 @@ from forebay._base.byte_sizes import format_bytes
 from forebay._base.html_repr import escape_text
 from forebay.records.model import Snapshot
 from forebay.records.sites import LIBRARY_PACKAGES
-from forebay.snapshot.formats.known_notes import VERDICT, program_of
-from forebay.snapshot.report.page import alarms, explorer, settings
+from forebay.snapshot.formats.known_notes import ASSUMPTIONS, VERDICT, program_of
+from forebay.snapshot.report.page import alarms, assumptions, explorer, settings
 from forebay.snapshot.report.page.view import View, make_view, percentage
 from forebay.snapshot.report.text import format_duration, format_rate
 
@@ -62,7 +62,7 @@ def _article(view: View, *, hidden: bool) -> str:
         f'<article{" hidden" * hidden}>\n<h1>{heading}</h1>\n<p class="program">{program}</p>\n'
         f'<dl class="facts">{_facts(view)}</dl>\n{alarms.section(view)}\n'
         f'<section class="tiles" aria-label="Summary">{_tiles(view)}</section>\n'
-        f"{explorer.section(view)}{settings.section(view)}{_metadata(view)}</article>\n"
+        f"{explorer.section(view)}{assumptions.section(view)}{settings.section(view)}{_metadata(view)}</article>\n"
     )
 
 
@@ -116,7 +116,7 @@ def _unit(value: str) -> str:
 
 def _metadata(view: View) -> str:
     """Return the notes of a snapshot that no other part of the page shows, and that are no internals of its format."""
-    elsewhere = {"program", "order", "pools", "truncated", VERDICT, *settings.NOTES}
+    elsewhere = {"program", "order", "pools", "truncated", ASSUMPTIONS, VERDICT, *settings.NOTES}
     notes = {name: value for name, value in view.snapshot.notes.items() if name not in elsewhere}
     text = " · ".join(f"{name} {value}" for name, value in sorted(notes.items()))
     return f'<p class="metadata">{escape_text(text)}</p>\n' if text else ""
