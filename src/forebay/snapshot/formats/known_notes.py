@@ -35,7 +35,7 @@ _SETTINGS = {
 }  # fmt: skip
 _MAX_TEXT = 10_000  # characters of settings
 _MAX_SECONDS = 1e12
-_MAX_ASSUMPTIONS, _MAX_LINE = 1000, 400  # lines, and characters of each
+_MAX_ASSUMPTIONS, _MAX_LINE = 1000, 250  # lines, and characters of each
 
 
 def known_settings(value: Any) -> dict[str, Any]:
