@@ -19,6 +19,7 @@ MOST = 5 * LOOP_READS
 
 @pytest.fixture(autouse=True)
 def _no_lines_of_other_tests():
+    unread_values.clear()
     yield
     unread_values.clear()
 

@@ -68,6 +68,10 @@ class Elements(NamedTuple):
             None if self.share is None or other.share is None else max(self.share, other.share),
         )
 
+    def without_places(self) -> Elements:
+        """Return what holds for the elements at other places of a memory."""
+        return self._replace(total=None, classes=None)
+
     @property
     def is_exact(self) -> bool:
         """True if all elements are one number, which no assumption decides."""

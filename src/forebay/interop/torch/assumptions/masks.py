@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,9 +23,14 @@ __all__ = [
     "masked_fill_rule",
     "negation_rule",
     "scatter_rule",
+    "share_of",
+    "true_count",
     "true_share",
     "where_rule",
 ]
+
+
+_ROUNDING = 1e-6  # of shares such as a third, whose products are not exact
 
 
 def true_share(found: Elements) -> float:
@@ -34,6 +40,16 @@ def true_share(found: Elements) -> float:
     if found.value is not None:
         return float(bool(found.value))
     return assumed_values.choices().mask  # nothing is known
+
+
+def true_count(found: Elements, count: int) -> int:
+    """Return how many of `count` elements of a mask are assumed to be true: the same wherever they are counted."""
+    return share_of(true_share(found), count)
+
+
+def share_of(share: float, count: int) -> int:
+    """Return the number of elements of a share, which is rounded up."""
+    return math.ceil(share * count - _ROUNDING)
 
 
 def equality_rule(*, is_equal: bool) -> Rule:
@@ -57,6 +73,8 @@ def _equal_share(tensor: torch.Tensor, one: Elements, other: Elements) -> float:
     """Return the share of elements that are equal: of an integer with n possible values, one in n."""
     if one.share is not None and (one.low, one.high) == (0, 1) and other.value in (0, 1):  # one-hot codes
         return one.share if other.value else 1 - one.share
+    if None not in (one.low, one.high, other.low, other.high) and (one.high < other.low or other.high < one.low):  # type: ignore[operator]  # checked before
+        return 0.0
     sizes = [each.high - each.low + 1 for each in (one, other) if each.low is not None and each.high is not None]
     if not sizes or max(sizes) <= 1:
         return 0.0

@@ -52,6 +52,7 @@ class _Assignment:
     targets: set[str]
     used: set[str]
     lines: set[int]
+    counts: bool  # it adds a constant
 
 
 @dataclass(slots=True)
@@ -115,9 +116,7 @@ def _loop(node: ast.AST) -> Loop:
     if isinstance(node, ast.While):
         condition = frozenset(_lines_of(node.test))
         if not (isinstance(node.test, ast.Constant) and node.test.value):
-            is_and = isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
-            parts = node.test.values if isinstance(node.test, ast.BoolOp) and is_and else [node.test]
-            body.tests += [[each] for each in parts]
+            body.tests += [[each] for each in _parts(node.test, ast.And)]
         _read_expression(node.test, body, [])
     else:
         _assign(body, node.target, node.iter, node.iter, [])
@@ -132,7 +131,7 @@ def _read_statement(node: ast.stmt, body: _Body, tests: list[ast.expr], *, is_in
     if isinstance(node, _SCOPES):
         return
     if isinstance(node, ast.Return) or (isinstance(node, ast.Break) and not is_inner) or _ends_program(node):
-        body.tests.append(tests)
+        body.tests += [[*tests[:-1], each] for each in _parts(tests[-1], ast.Or)] if tests else []
         body.ends_otherwise |= not tests
     if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and node.value is not None:
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
@@ -159,6 +158,15 @@ def _read_statement(node: ast.stmt, body: _Body, tests: list[ast.expr], *, is_in
             _read_expression(child, body, tests)
 
 
+def _parts(test: ast.expr, operator: type[ast.boolop]) -> list[ast.expr]:
+    """Return the parts of `a and b`, each of which can end a loop alone, also of `not (a or b)`; with `Or`, of `a or b`."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _parts(test.operand, ast.Or if operator is ast.And else ast.And)
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, operator):
+        return [part for each in test.values for part in _parts(each, operator)]
+    return [test]
+
+
 def _subjects(node: ast.stmt) -> list[ast.expr]:
     return [node.subject] if isinstance(node, ast.Match) else []
 
@@ -179,16 +187,19 @@ def _assign(
         used |= _names(test)
         lines |= _lines_of(test)
     targets = set(_targets(target))
-    body.assignments.append(_Assignment(targets, used | targets if keeps else used, lines))
+    counts = isinstance(whole, ast.AugAssign) and isinstance(whole.value, ast.Constant)
+    body.assignments.append(_Assignment(targets, used | targets if keeps else used, lines, counts))
 
 
 def _lines_behind(tests: list[ast.expr], assignments: list[_Assignment]) -> _Lines:
     """Return the lines that the tests of an exit depend on."""
     names: set[str] = set()
     lines: set[int] = set()
+    counters = {name for each in assignments if each.counts for name in each.targets}
     for test in tests:
-        names |= _names(test)
-        lines |= _lines_of(test)
+        names |= (used := _names(test))
+        if counters.isdisjoint(used):  # else it reads nothing, whatever another part of its line does
+            lines |= _lines_of(test)
     is_new = True
     while is_new:
         is_new = False

@@ -19,7 +19,7 @@ from forebay.interop.torch.assumptions.masks import (
     masked_fill_rule,
     negation_rule,
     scatter_rule,
-    true_share,
+    true_count,
     where_rule,
 )
 from forebay.interop.torch.assumptions.single_elements import Rule, length, moving_rule, pointwise_rule
@@ -48,7 +48,7 @@ def _find(operator: Any) -> Rule | None:
         return _RULES[name]
     if name in _MOVING:
         return moving_rule
-    if torch.Tag.pointwise in operator.tags and not any(each.is_out for each in operator._schema.arguments):
+    if torch.Tag.pointwise in operator.tags:
         return pointwise_rule(operator)
     return None
 
@@ -89,7 +89,7 @@ def _sum(given: Mapping[str, Any]) -> Elements:
     tensor = given["self"]
     found, count = assumed(tensor), length(given)
     if tensor.dtype == torch.bool:
-        return Elements(found.origin or "sum", round(true_share(found) * count), 0, count)
+        return Elements(found.origin or "sum", true_count(found, count), 0, count)
     low, high = found.low, found.high
     if low is None or high is None:
         return NOTHING if found.value is None else Elements(found.origin, found.value * count)
@@ -104,7 +104,7 @@ def _sum(given: Mapping[str, Any]) -> Elements:
 
 def _count(given: Mapping[str, Any]) -> Elements:
     found, count = assumed(given["self"]), length(given)
-    return Elements("count_nonzero", round(true_share(found) * count), 0, count)
+    return Elements("count_nonzero", true_count(found, count), 0, count)
 
 
 def _running_sum(given: Mapping[str, Any]) -> Elements:
@@ -160,7 +160,7 @@ def _bincount(given: Mapping[str, Any]) -> Elements:
 def _remainder(given: Mapping[str, Any]) -> Elements:
     divisor = assumed(given["other"])
     if isinstance(divisor.low, int) and divisor.low > 0 and divisor.high is not None:
-        return Elements("remainder", None, 0, divisor.high - 1)
+        return Elements("remainder", 0 if divisor.high == 1 else None, 0, divisor.high - 1)
     return NOTHING
 
 

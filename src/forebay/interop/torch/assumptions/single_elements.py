@@ -53,16 +53,19 @@ def moving_rule(given: Mapping[str, Any]) -> Elements:
         for each in _tensors(argument):
             elements = assumed(each)
             found = elements if found is None else found.joined(elements)
-    return found or NOTHING
+    return (found or NOTHING).without_places()
 
 
 def pointwise_rule(operator: Any) -> Callable[[Mapping[str, Any]], Elements]:
     """Return the rule of an operator of single elements, which the CPU computes for the assumed ones."""
     name = operator._schema.name.partition("::")[2].removesuffix("_")
     is_comparison = name in _COMPARISONS
+    only_written = {each.name for each in operator._schema.arguments if each.is_out}
 
     def rule(given: Mapping[str, Any]) -> Elements:
-        tensors = {key: each for key, each in given.items() if isinstance(each, torch.Tensor)}
+        tensors = {
+            key: each for key, each in given.items() if isinstance(each, torch.Tensor) and key not in only_written
+        }
         if not tensors or any(isinstance(each, (list, tuple)) for each in given.values()):
             return NOTHING
         elements = {key: assumed(each) for key, each in tensors.items()}
@@ -105,6 +108,8 @@ def pointwise_rule(operator: Any) -> Callable[[Mapping[str, Any]], Elements]:
         arguments = dict(given)
         for key, value in chosen.items():
             arguments[key] = torch.tensor(value, dtype=given[key].dtype)
+        for key in only_written & given.keys():
+            arguments[key] = torch.empty(0, dtype=given[key].dtype)
         if isinstance(arguments.get("device"), torch.device):
             arguments["device"] = torch.device("cpu")
         try:

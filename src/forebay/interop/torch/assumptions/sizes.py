@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -10,7 +9,7 @@ import torch
 
 from forebay._base.verdicts import DECIDES_SIZE
 from forebay.interop.torch.assumptions.elements import assumed, is_integral
-from forebay.interop.torch.assumptions.masks import true_share
+from forebay.interop.torch.assumptions.masks import share_of, true_count
 from forebay.interop.torch.assumptions.routing import expert_share, is_worst_routing
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import memory_of
@@ -41,14 +40,14 @@ def sized_result(name: str, given: Mapping[str, Any]) -> _Result | None:
 def assumed_count(mask: torch.Tensor, what: str) -> int:
     """Return how many elements of a mask are assumed to be true, and note the line. Raises DataDependent if strict."""
     found = assumed(mask)
-    count = math.ceil(true_share(found) * int(mask.numel()))
+    count = true_count(found, int(mask.numel()))
     if found.is_exact:
         return count
 
     def chosen(is_opposite: bool) -> int:
         is_worst = is_worst_routing() is not is_opposite
         if (share := expert_share(mask, found, is_worst=is_worst)) is not None:
-            return math.ceil(share * int(mask.numel()))
+            return share_of(share, int(mask.numel()))
         if not is_opposite or found.classes is not None:
             return count
         is_all = found.share in (None, 1.0) and (found.value is None or bool(found.value))
@@ -90,7 +89,7 @@ def _most_values(tensor: torch.Tensor, what: str) -> int:
         count = min(count, 2)
     elif is_integral(tensor.dtype) and found.low is not None and found.high is not None:
         count = min(count, found.high - found.low + 1)
-    count = math.ceil(assumed_values.choices().mask * count)
+    count = share_of(assumed_values.choices().mask, count)
     is_opposite = _is_opposite(what, f"{count:,} values of {tensor.numel():,} elements")
     return min(1, count) if is_opposite else count
 
@@ -112,7 +111,7 @@ def _unique_consecutive(given: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
 def _unique_dim(given: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
     tensor = given["self"]
     rows = int(tensor.size(given["dim"]))
-    count = math.ceil(assumed_values.choices().mask * rows)
+    count = share_of(assumed_values.choices().mask, rows)
     if _is_opposite("unique", f"{count:,} of {rows:,} rows differ"):
         count = min(1, count)
     inverse = (rows,) if given.get("return_inverse", True) else (0,)

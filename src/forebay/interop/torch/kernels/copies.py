@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from forebay.interop.torch.assumptions.elements import NOTHING, assumed, note_elements
+from forebay.interop.torch.assumptions.elements import assumed, note_elements
 from forebay.interop.torch.assumptions.reads import fill_with_assumed, is_assumed_equal, read_number
 from forebay.interop.torch.devices import host_placeholders, values
 from forebay.interop.torch.devices.emulated_memory import alias, check_host, mixed_devices
@@ -40,7 +40,8 @@ def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
         before, elements = assumed(target), assumed(source)
         keep_known(target, known)
         if known is None:
-            note_elements(target, elements if target.dtype == source.dtype else NOTHING, before)
+            elements = elements.as_type(target.dtype)
+            note_elements(target, elements if target.stride() == source.stride() else elements.without_places(), before)
     else:
         has_values = source.device.type == "cpu" and not host_placeholders.has_no_values(source.untyped_storage())
         keep_known(target, source if has_values else None)
