@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from forebay._base.assumption_choices import AssumptionChoices
 from forebay._base.verdicts import Verdict
 from forebay.commands.cli import main
 from forebay.interop.torch.fit import FitResult, questions
@@ -93,4 +94,33 @@ def test_json_has_the_verdict_and_the_mode_is_passed(tasks, script, capsys):
 )
 def test_errors_are_one_line(arguments, message, script, capsys):
     assert main([script if each == "SCRIPT" else each for each in arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_choices_and_limits_are_passed(tasks, script):
+    options = ["--assume-mask", "0.25", "--assume-routing", "worst", "--check-assumptions", "--max-seconds", "30"]
+    assert main(["fit", "--cards", "h100", *options, script]) == 0
+    (task,) = tasks
+    assert task.assumptions == AssumptionChoices(0.25, "worst")
+    assert (task.check_assumptions, task.timeout) == (True, 30.0)
+    tasks.clear()
+    assert main(["fit", "--cards", "h100", script]) == 0
+    assert (tasks[0].assumptions, tasks[0].check_assumptions, tasks[0].timeout) == (AssumptionChoices(), False, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--assume-mask", "0"], "'0' is not a share above 0 and at most 1"),
+        (["--assume-mask", "nan"], "'nan' is not a share"),
+        (["--assume-mask", "1.1"], "'1.1' is not a share"),
+        (["--assume-routing", "random"], "invalid choice: 'random'"),
+        (["--max-seconds", "0"], "'0' is not a number of seconds above 0"),
+        (["--max-seconds", "inf"], "'inf' is not a number of seconds"),
+        (["--compute", "--assume-mask", "0.5"], "--assume-mask requires --shapes-only"),
+        (["--strict", "--check-assumptions"], "--check-assumptions requires --shapes-only"),
+    ],
+)
+def test_wrong_choices_are_refused(options, message, script, capsys):
+    assert main(["fit", *options, script]) == 2
     assert message in capsys.readouterr().err

@@ -224,3 +224,50 @@ def test_process_that_a_shell_starts_without_the_emulation_is_named(runner, opti
 def test_shell_without_pytorch_does_not_matter(runner):
     observed = run(runner, "import os, torch\nx = torch.ones(9, device='cuda')\nos.system('env -i sleep 1')")
     assert json.loads((observed.output / "summary.json").read_text())["verdict"] == "fits"
+
+
+@needs_torch
+def test_strict_reports_a_read_also_when_the_program_catches_the_error(runner):
+    caught = "try:\n        loss.item()\n    except Exception:\n        pass"
+    observed = run(runner, TRAINING.replace("SHOW", caught), "--strict")
+    assert observed.status == 0
+    summary = json.loads((runner.folder / "forebay-report" / "summary.json").read_text())
+    assert summary["verdict"] == "did not finish"
+    assert "script.py:11: loss.item(). The program caught the error." in summary["verdict_reasons"][0]
+
+
+@needs_torch
+def test_choices_reach_started_processes_and_opposite_ones_are_tried(runner):
+    source = """
+        import subprocess, sys
+        code = "import torch; x = torch.randn(1 << 22, device='cuda'); print(x[x > 0].numel())"
+        subprocess.run([sys.executable, "-c", code], check=True)
+    """
+    observed = run(runner, source, "--shapes-only", "--assume-mask", "0.25", "--check-assumptions")
+    assert (observed.status, observed.out) == (0, f"{1 << 20}\n"), observed.err
+    assert "Assumed values (0.25 of the elements of masks)" in observed.err
+    assert "The peak depends on them: with the opposite choices, it is " in observed.err
+    summary = json.loads((runner.folder / "forebay-report" / "summary.json").read_text())
+    assert summary["choices"] == {"mask": 0.25, "routing": "balanced"}
+    check = summary["assumption_check"]
+    (device,) = summary["torch"]
+    assert (check["depends"], check["opposite"]["outcome"]) == (True, "differs")
+    assert check["opposite"]["peak_allocated"] < device["peak_allocated"]
+    assert 'aria-label="Assumed values"' in (runner.folder / "forebay-report" / "report.html").read_text()
+
+
+@needs_torch
+def test_program_that_takes_too_long_is_reported_with_its_line(runner):
+    source = """
+        import time
+        import torch
+        x = torch.ones(1 << 20, device="cuda")
+        while True:
+            time.sleep(0.01)
+    """
+    observed = run(runner, source, "--shapes-only", "--max-seconds", "6")
+    assert observed.status == 124
+    assert "script.py:6: time.sleep(0.01)" in observed.err
+    summary = json.loads((runner.folder / "forebay-report" / "summary.json").read_text())
+    assert (summary["verdict"], summary["ended_by"]) == ("did not finish", "the run took longer than 6 s")
+    assert summary["torch"][0]["peak_allocated"] >= 4 << 20

@@ -141,8 +141,9 @@ class Note:
 def install(mode: str, choices: AssumptionChoices, max_seconds: float | None) -> None:
     """Let PyTorch use the emulated devices once the program or a process that it starts imports it."""
     from forebay.interop.torch import on_import
-    from forebay.interop.torch.processes import recorder, unseen_processes
+    from forebay.interop.torch.processes import assumed_values, recorder, unseen_processes
 
+    assumed_values.choose(choices)  # which the report names also if only other processes import PyTorch
     try:
         os.environ[recorder.FOLDER] = run_rehearsal.real_records() or str(LockedFolder("forebay-run-").path)
         limit = {}

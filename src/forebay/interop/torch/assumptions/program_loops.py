@@ -159,7 +159,7 @@ def _read_statement(node: ast.stmt, body: _Body, tests: list[ast.expr], *, is_in
 
 
 def _parts(test: ast.expr, operator: type[ast.boolop]) -> list[ast.expr]:
-    """Return the parts of `a and b`, each of which can end a loop alone, also of `not (a or b)`; with `Or`, of `a or b`."""
+    """Return the parts of `a and b` or, with `Or`, of `a or b`, each of which decides alone; also behind a `not`."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return _parts(test.operand, ast.Or if operator is ast.And else ast.And)
     if isinstance(test, ast.BoolOp) and isinstance(test.op, operator):
@@ -197,8 +197,9 @@ def _lines_behind(tests: list[ast.expr], assignments: list[_Assignment]) -> _Lin
     lines: set[int] = set()
     counters = {name for each in assignments if each.counts for name in each.targets}
     for test in tests:
-        names |= (used := _names(test))
-        if counters.isdisjoint(used):  # else it reads nothing, whatever another part of its line does
+        names |= _names(test)
+        atoms = [atom for part in _parts(test, ast.And) for atom in _parts(part, ast.Or)]
+        if any(counters.isdisjoint(_names(each)) for each in atoms):  # else it reads nothing, as its line may
             lines |= _lines_of(test)
     is_new = True
     while is_new:
