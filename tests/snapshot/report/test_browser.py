@@ -342,24 +342,6 @@ def test_page_fits_its_window(show, width, scheme):
     assert report.page.evaluate(background) != chosen
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1400])
-def test_list_of_assumed_values_fits_its_window(show, width, scheme):
-    snapshot = training()
-    lines = [
-        {"line": f"/home/ada/{'project/' * 9}train.py:{number}: {'x' * 900}", "text": "all of them", "times": 12_000}
-        for number in range(3)
-    ]
-    snapshot = replace(snapshot, notes={**snapshot.notes, "assumptions": lines})
-    report = show(snapshot, viewport={"width": width, "height": 900}, color_scheme=scheme)
-    assert report.page.evaluate("document.documentElement.scrollWidth") <= width
-    inner = report.page.query_selector(".assumptions .scroll")
-    assert inner.evaluate("(area) => area.scrollWidth <= area.clientWidth")
-    cells = report.page.query_selector_all(".assumptions tbody td:last-child")
-    assert [each.inner_text() for each in cells] == ["12,000 times"] * 3
-    assert all(each.bounding_box()["width"] >= 60 for each in cells)
-
-
 def test_narrow_table_shows_whole_names(show):
     """Names in buttons are not shortened: a browser replaces a whole button by an ellipsis."""
     long = "/home/ada/projects/transformers/models/llama/modeling_llama_with_a_long_name.py:1234 LlamaAttention.forward"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
-from support.report_pages import EVIL, render
+from support.browser_pages import Report
+from support.report_pages import BROWSER, EVIL, render
 from support.snapshot_scenes import training
 
 from forebay.snapshot.formats.known_notes import assumptions_of
@@ -44,3 +46,23 @@ def test_other_values_are_ignored(noted):
 
 def test_list_has_an_end():
     assert len(assumptions_of({"assumptions": [LINE] * 5000})) == 1000
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH")
+def test_list_fits_its_window(tmp_path):
+    playwright = pytest.importorskip("playwright.sync_api")
+    noted = [{**LINE, "line": f"/home/ada/{'project/' * 9}train.py:{number}: {'x' * 900}"} for number in range(3)]
+    snapshot = replace(training(), notes={"assumptions": noted})
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+        for width, scheme in product((400, 1400), ("light", "dark")):
+            options = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
+            report = Report.open(browser, tmp_path, [snapshot], **options)
+            assert report.page.evaluate("document.documentElement.scrollWidth") <= width
+            area = report.page.query_selector(".assumptions .scroll")
+            assert area.evaluate("(area) => area.scrollWidth <= area.clientWidth")
+            cells = report.page.query_selector_all(".assumptions tbody td:last-child")
+            assert [each.inner_text() for each in cells] == ["1,200 times"] * 3
+            assert report.problems == []
+            report.page.close()
+        browser.close()

@@ -44,7 +44,7 @@ def assumed_count(mask: torch.Tensor, what: str) -> int:
     if found.is_exact:
         return count
 
-    def chosen(is_opposite: bool) -> int:
+    def chosen(is_opposite: bool) -> int:  # Note [Routing]
         is_worst = is_worst_routing() is not is_opposite
         if (share := expert_share(mask, found, is_worst=is_worst)) is not None:
             return share_of(share, int(mask.numel()))
