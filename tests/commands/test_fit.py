@@ -117,10 +117,21 @@ def test_choices_and_limits_are_passed(tasks, script):
         (["--assume-routing", "random"], "invalid choice: 'random'"),
         (["--max-seconds", "0"], "'0' is not a number of seconds above 0"),
         (["--max-seconds", "inf"], "'inf' is not a number of seconds"),
+    ],
+)
+def test_wrong_choices_are_refused(options, message, script, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["fit", *options, script])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
         (["--compute", "--assume-mask", "0.5"], "--assume-mask requires --shapes-only"),
         (["--strict", "--check-assumptions"], "--check-assumptions requires --shapes-only"),
     ],
 )
-def test_wrong_choices_are_refused(options, message, script, capsys):
+def test_choices_need_a_mode_that_assumes_values(options, message, script, capsys):
     assert main(["fit", *options, script]) == 2
     assert message in capsys.readouterr().err
