@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from forebay._base.verdicts import DeviceEvents, Ending, How, ProcessEvents, Verdict, exit_status, judge, margin
+from forebay._base.outside_memory import NOTHING, OutsideMemory
+from forebay._base.verdicts import DeviceEvents, Ending, How, ProcessEvents, Verdict, exit_status, judge
 
-GIB = 1 << 30
+GIB, MIB = 1 << 30, 1 << 20
 FINISHED = Ending(How.FINISHED)
 KEY_ERROR = Ending(How.EXCEPTION, "KeyError: 1", "train.py:3")
 OOM = Ending(How.EXCEPTION, "CUDA out of memory. Tried", "train.py:4", True, True)
@@ -14,8 +15,8 @@ WHILE_HANDLING = Ending(How.EXCEPTION, "AttributeError: x", "train.py:5", False,
 STATUS = Ending(How.STATUS, "exit status 1")
 
 
-def device(reserved=GIB, *, ooms=0, idle=False, capacity=24 * GIB, index=0):
-    return DeviceEvents(index, capacity, reserved, reserved, ooms, 30 * GIB * (ooms > 0), idle)
+def device(reserved=GIB, *, ooms=0, idle=False, capacity=24 * GIB, index=0, outside=NOTHING):
+    return DeviceEvents(index, capacity, reserved, reserved, ooms, 30 * GIB * (ooms > 0), idle, outside=outside)
 
 
 def process(ending=FINISHED, *devices, is_main=True, **rest):
@@ -50,7 +51,8 @@ ENDS = {
     "caught": (FINISHED, device(ooms=2), Verdict.FITS_AFTER_ERRORS),
     "caught, and allocated nothing since": (FINISHED, device(ooms=1, idle=True), Verdict.FITS_AFTER_ERRORS),
     "caught, then nearly full": (FINISHED, device(24 * GIB, ooms=1), Verdict.FITS_AFTER_ERRORS),
-    "full": (FINISHED, device(24 * GIB), Verdict.TIGHT),
+    "full, with nothing outside": (FINISHED, device(24 * GIB), Verdict.FITS),
+    "full": (FINISHED, device(24 * GIB, outside=OutsideMemory(0, 0, 1)), Verdict.TIGHT),
 }
 
 
@@ -98,7 +100,9 @@ def test_processes_that_share_a_device_do_not_fit_if_their_sum_does_not():
     both = process(FINISHED, device(15 * GIB)), process(FINISHED, device(15 * GIB), is_main=False)
     found = judge(both, [device(30 * GIB)])
     assert found.verdict is Verdict.DOES_NOT_FIT
-    assert found.reasons == ("The processes together reserve 30.00 GiB of 24.00 GiB of cuda:0.",)
+    assert found.reasons == (
+        "The program reserves 30.00 GiB in PyTorch's allocator: more than the 24.00 GiB of cuda:0.",
+    )
 
 
 def test_reason_names_the_process():
@@ -125,13 +129,33 @@ def test_text_counts_caught_errors_and_names_the_last_size():
 
 
 @pytest.mark.parametrize(
-    ("capacity", "enough"), [(24 * GIB, 3 * GIB // 4), (8 * GIB, 3 * GIB // 4), (4 * GIB, 4 * GIB // 20)]
+    ("free", "expected"),
+    [
+        (3 * MIB, Verdict.FITS),
+        (3 * MIB - 1, Verdict.TIGHT),
+        (MIB, Verdict.TIGHT),
+        (MIB - 1, Verdict.DOES_NOT_FIT),
+    ],
 )
-def test_tight_is_what_leaves_less_than_the_margin(capacity, enough):
-    assert margin(capacity) == enough
-    fits, tight = (device(capacity - enough + more, capacity=capacity) for more in (0, 1))
-    assert [verdict(process(FINISHED, each)) for each in (fits, tight)] == [Verdict.FITS, Verdict.TIGHT]
-    assert verdict(process(FINISHED, device(0), tight), together=[device(0), tight]) is Verdict.TIGHT
+def test_range_outside_the_allocator_decides(free, expected):
+    outside = OutsideMemory(MIB, 2 * MIB, 3 * MIB)
+    used = device(24 * GIB - free, outside=outside)
+    found = judge([process(FINISHED, used)], [device(0, outside=outside), used])
+    assert found.verdict is expected
+    assert used.needed[:3] == tuple(24 * GIB - free + each * MIB for each in (1, 2, 3))
+
+
+def test_reasons_name_what_is_outside_the_allocator():
+    outside = OutsideMemory(MIB, 2 * MIB, 3 * MIB)
+    used = device(24 * GIB - 2 * MIB, outside=outside)
+    reason = "2.00 MiB of cuda:0 were never reserved; 2 MiB (1 to 3) are outside the allocator, and decide."
+    assert judge([process(FINISHED, used)], [used]).reasons == (reason,)
+    used = device(24 * GIB, outside=outside)
+    reason = (
+        "The program reserves 24.00 GiB in PyTorch's allocator and 1.00 MiB at least are outside of it: more than the "
+        "24.00 GiB of cuda:0."
+    )
+    assert judge([process(FINISHED, used)], [used]).reasons == (reason,)
 
 
 def test_status_of_several_cards_is_that_of_the_worst():

@@ -9,6 +9,7 @@ import pytest
 from forebay._base.assumption_choices import AssumptionChoices
 from forebay._base.verdicts import Verdict
 from forebay.commands.cli import main
+from forebay.interop.torch import program_versions
 from forebay.interop.torch.fit import FitResult, questions
 
 GIB = 1 << 30
@@ -34,6 +35,7 @@ def tasks(monkeypatch):
             task.profile, {}, verdict, 30 * GIB, 30 * GIB, 80 * GIB, {"activations": 20 * GIB}, text=str(verdict),
             message="KeyError: 1", line="train.py:3", needed=None if verdict.fits else 30 * GIB,
             settings=("PYTORCH_ALLOC_CONF=a:b",) if verdict is Verdict.FITS_WITH_OTHER_SETTINGS else (),
+            outside=task.outside,
         )  # fmt: skip
 
     monkeypatch.setattr(questions, "run_task", run)
@@ -82,6 +84,40 @@ def test_json_has_the_verdict_and_the_mode_is_passed(tasks, script, capsys):
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["verdict"], found["fits"], found["needed"]) == ("does not fit", False, 30 * GIB)
     assert tasks[0].mode == "compute"
+
+
+def test_table_names_what_is_outside_the_allocator_once_for_each_class(tasks, script, capsys):
+    main(["fit", "--cards", "h100,h200,rtx_4090", script])
+    words = " ".join(capsys.readouterr().out.split())
+    assert "nvidia-smi" in words
+    assert "30.67 GiB" in words  # 30 GiB and 687 MiB
+    assert words.count("h100, h200: 687 MiB (496 to 768), out-of-memory messages of public programs on A100, H100") == 1
+    assert "rtx_4090: 468 MiB (261 to 509), out-of-memory messages of public programs on RTX 3090" in words
+
+
+def test_reserve_sets_what_is_outside_the_allocator(tasks, script, capsys):
+    main(["fit", "--cards", "h100", "--reserve", "2GiB", "--json", script])
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["outside"] == {"low": 2 * GIB, "value": 2 * GIB, "high": 2 * GIB, "source": "as set by hand"}
+    assert found["in_use"]["value"] == 32 * GIB
+    assert main(["fit", "--cards", "h100", "--reserve", "200GiB", script]) == 2
+    assert "200.00 GiB of 79.19 GiB cannot be reserved: nothing is left" in capsys.readouterr().err
+
+
+def test_answer_names_its_versions_and_those_that_the_program_asks_for(tasks, script, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(program_versions, "_installed", lambda name: "2.13.0" if name == "torch" else "")
+    (tmp_path / "requirements.txt").write_text("torch==2.1.2\n")
+    main(["fit", "--cards", "h100", script])
+    words = " ".join(capsys.readouterr().out.split())
+    assert "Valid for PyTorch 2.13.0 and CUDA 13.0." in words
+    assert "requirements.txt asks for torch==2.1.2, but this is the answer for torch 2.13.0" in words
+    main(["fit", "--cards", "h100", "--json", script])
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["versions"]["torch"], found["versions"]["cuda"], len(found["versions"]["warnings"])) == (
+        "2.13.0",
+        "13.0",
+        1,
+    )
 
 
 @pytest.mark.parametrize(

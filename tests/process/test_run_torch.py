@@ -150,6 +150,35 @@ def test_verdict_survives_an_exit_without_handlers_and_counts_caught_errors(runn
     assert summary["torch"][0]["failed"] == 60 << 20
 
 
+FILLS = """
+    import torch
+    held = torch.empty((24081 - 400) << 20, dtype=torch.uint8, device="cuda")
+    free, total = torch.cuda.mem_get_info()
+    print(free >> 20, total >> 20)
+"""
+
+
+@needs_torch
+def test_memory_outside_the_allocator_counts_in_the_verdict(runner):
+    observed = run(runner, FILLS)
+    assert (observed.status, observed.out) == (0, "137 24080\n")  # 24080.88 MiB less 23682, and 261 outside
+    assert "468.00 MiB   261.00 MiB to 509.00 MiB" in observed.err
+    summary = json.loads((observed.output / "summary.json").read_text())
+    assert summary["verdict"] == "tight"
+    assert summary["versions"]["cuda"] == "13.0"
+    (found,) = summary["torch"]
+    assert (found["outside"]["low"], found["outside"]["high"]) == (261 << 20, 509 << 20)
+    assert found["in_use"]["value"] == found["peak_reserved"] + (468 << 20)
+    assert "468 MiB (261 to 509) outside the allocator" in (observed.output / "report.html").read_text()
+
+
+@needs_torch
+@pytest.mark.parametrize(("reserve", "verdict"), [("0", "fits"), ("401MiB", "does not fit")])
+def test_reserve_of_the_user_decides(runner, reserve, verdict):
+    observed = run(runner, FILLS, "--reserve", reserve, "--json")
+    assert json.loads(observed.err.splitlines()[-1])["verdict"] == verdict
+
+
 @needs_torch
 def test_program_that_uses_no_device_memory_is_not_said_to_fit(runner):
     observed = run(runner, "import torch; print(torch.zeros(3).sum().item())")

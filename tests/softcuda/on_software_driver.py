@@ -44,9 +44,9 @@ class NoDevices(CudaDriver):
         raise DeviceError(self.why_not(), code=_HIDDEN.code, call=function, device=f"{self.kind}:{index}")
 
 
-def _software_driver(kind, count=1, profile="", memory=None, *, guard=False):
+def _software_driver(kind, count=1, profile="", memory=None, *, guard=False, reserve=0):
     if kind != "cuda":
-        return _emulated(kind, count, profile, memory, guard=guard)
+        return _emulated(kind, count, profile, memory, guard=guard, reserve=reserve)
     properties = profiles.load(profile or "h200").properties
     for name in _DETAILS.keys() & properties.keys() - {"pci_bus_id"}:
         attribute = getattr(CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{_DETAILS[name]}")

@@ -35,7 +35,7 @@ def test_restored(emulated_torch):
     import torch
     assert torch.cuda.memory_allocated() == 0
 
-@pytest.mark.emulated_torch(profile="rtx_4090", memory="64MiB")
+@pytest.mark.emulated_torch(profile="rtx_4090", memory="3GiB")  # of which 261 to 509 MiB are outside the allocator
 def test_verdicts(emulated_torch):
     import torch
     assert emulated_torch.verdict == "no device memory used"
@@ -45,10 +45,10 @@ def test_verdicts(emulated_torch):
         emulated_torch.assert_peak("5MiB")
     kept = torch.ones(1 << 20, device="cuda")
     assert emulated_torch.verdict == "fits"
-    more = torch.ones(11 << 20, device="cuda")
+    more = torch.empty(2772 << 20, dtype=torch.uint8, device="cuda")
     assert emulated_torch.verdict == "tight"
     emulated_torch.assert_fits()
-    with pytest.raises(pytest.fail.Exception, match="Tight. Only 0 B of cuda:0"):
+    with pytest.raises(pytest.fail.Exception, match="Tight. 280.00 MiB of cuda:0 were never reserved"):
         emulated_torch.assert_fits(tight=False)
     for _ in range(2):
         with pytest.raises(torch.OutOfMemoryError):

@@ -30,11 +30,11 @@ class NoDevices(MetalDriver):
 
 
 def _real_driver(
-    kind: str, count: int = 1, profile: str = "", memory: int | None = None, *, guard: bool = False
+    kind: str, count: int = 1, profile: str = "", memory: int | None = None, *, guard: bool = False, reserve: int = 0
 ) -> Driver:
     if kind == "mps" and count == 1 and not guard:
         return MetalDriver()
-    return _emulated(kind, count, profile, memory, guard=guard)
+    return _emulated(kind, count, profile, memory, guard=guard, reserve=reserve)
 
 
 backends.emulated_driver = _real_driver

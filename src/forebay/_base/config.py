@@ -91,22 +91,29 @@ CPU_MEMORY = Variable(
 
 @dataclass(frozen=True, slots=True)
 class Emulated:
-    """Devices of one kind to emulate: number, profile, memory of each, and whether host accesses to it are refused."""
+    """Devices of one kind to emulate: number, profile, memory of each, and whether host accesses to it are refused.
+
+    `reserve` is what is outside the allocator, which it cannot get (`forebay._base.outside_memory`).
+    """
 
     kind: str
     count: int = 1
     profile: str = ""
     guard: bool = False
     memory: int | None = None  # bytes; None: as the profile
+    reserve: int = 0  # bytes of the memory of each device
 
     def __str__(self) -> str:
         """Return the text that `parse_emulated` reads."""
         profile = f"@{self.profile}" if self.profile else ""
         memory = "" if self.memory is None else f"+memory={self.memory}"
-        return f"{self.kind}:{self.count}{profile}{memory}{'+guard' if self.guard else ''}"
+        reserve = f"+reserve={self.reserve}" if self.reserve else ""
+        return f"{self.kind}:{self.count}{profile}{memory}{reserve}{'+guard' if self.guard else ''}"
 
 
-_EMULATED = re.compile(r"([a-z]+)(?::([1-9][0-9]?))?(?:@([^\s+]+))?(?:\+memory=([^+,]+))?(\+guard)?")
+_EMULATED = re.compile(
+    r"([a-z]+)(?::([1-9][0-9]?))?(?:@([^\s+]+))?(?:\+memory=([^+,]+))?(?:\+reserve=([^+,]+))?(\+guard)?"
+)
 
 
 def parse_emulated(text: str) -> tuple[Emulated, ...]:
@@ -115,7 +122,7 @@ def parse_emulated(text: str) -> tuple[Emulated, ...]:
     Raises ValueError for other texts.
 
     >>> parse_emulated("cuda:2@h200")
-    (Emulated(kind='cuda', count=2, profile='h200', guard=False, memory=None),)
+    (Emulated(kind='cuda', count=2, profile='h200', guard=False, memory=None, reserve=0),)
     """
     found = []
     for part in text.split(","):
@@ -126,7 +133,8 @@ def parse_emulated(text: str) -> tuple[Emulated, ...]:
                 "or cuda:2@h200+memory=8GiB+guard"
             )
         memory = parse_bytes(match[4]) if match[4] else None
-        found.append(Emulated(match[1], int(match[2] or 1), match[3] or "", match[5] is not None, memory))
+        reserve = parse_bytes(match[5]) if match[5] else 0
+        found.append(Emulated(match[1], int(match[2] or 1), match[3] or "", match[6] is not None, memory, reserve))
     if len({each.kind for each in found}) < len(found):
         raise ValueError(f"{text!r} names a kind twice")
     return tuple(found)

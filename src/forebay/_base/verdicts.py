@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from forebay._base.byte_sizes import format_bytes
+from forebay._base.outside_memory import NOTHING, OutsideMemory
 
 __all__ = [
     "DECIDES_SIZE",
@@ -29,12 +30,9 @@ __all__ = [
     "Verdict",
     "exit_status",
     "judge",
-    "margin",
 ]
 
 DECIDES_SIZE = ", which decides a size"  # the end of the text of such assumptions
-_MARGIN = 768 << 20  # bytes: what a CUDA context and its libraries take outside the allocator differs by about as much
-_SMALL_CARD, _SMALL_SHARE = 8 << 30, 0.05
 
 
 class Verdict(StrEnum):
@@ -44,7 +42,7 @@ class Verdict(StrEnum):
     """It ended without an error, and no request ran out of memory."""
 
     TIGHT = "tight"
-    """It fits, but leaves less than `margin` free: memory outside the allocator may decide."""
+    """It fits, but the range of what is outside the allocator decides: the upper end does not fit."""
 
     FITS_AFTER_ERRORS = "fits after caught out-of-memory errors"
     """Requests ran out of memory; the program caught the errors and ended without one."""
@@ -92,11 +90,6 @@ def exit_status(verdicts: Iterable[Verdict]) -> int:
     return max((each.status for each in verdicts), key=_BY_WEIGHT.index, default=4)
 
 
-def margin(capacity: int) -> int:
-    """Return the free bytes below which a program is tight on a device: 0.75 GiB, or 5 % of a device below 8 GiB."""
-    return _MARGIN if capacity >= _SMALL_CARD else int(capacity * _SMALL_SHARE)
-
-
 class How(StrEnum):
     """How a process ended."""
 
@@ -135,6 +128,13 @@ class DeviceEvents:
     idle_since_oom: bool = False  # nothing was allocated after the last one
     # What processes that ran at one time could reserve if their peaks were at one time; 0 for one process.
     at_most: int = 0
+    outside: OutsideMemory = NOTHING  # of all processes that ran at one time, besides what the allocators reserved
+
+    @property
+    def needed(self) -> OutsideMemory:
+        """The bytes that the device had in use at the peak, as nvidia-smi shows them: a usual value, and a range."""
+        low, value, high, source = self.outside
+        return OutsideMemory(self.reserved + low, self.reserved + value, self.reserved + high, source)
 
     @property
     def is_used(self) -> bool:
@@ -221,21 +221,22 @@ def judge(processes: Sequence[ProcessEvents], devices: Sequence[DeviceEvents]) -
     found = _ended(processes)
     if found is not None:
         return found
-    full = [each for each in devices if each.capacity and each.reserved > each.capacity]
+    full = [each for each in devices if each.capacity and each.needed.low > each.capacity]
     if full:
-        worst = max(full, key=lambda each: each.reserved - each.capacity)
+        worst = max(full, key=lambda each: each.needed.low - each.capacity)
+        least = f" and {format_bytes(worst.outside.low)} at least are outside of it" if worst.outside.low else ""
         reason = (
-            f"The processes together reserve {format_bytes(worst.reserved)} of {format_bytes(worst.capacity)} of "
-            f"cuda:{worst.index}."
+            f"The program reserves {format_bytes(worst.reserved)} in PyTorch's allocator{least}: more than the "
+            f"{format_bytes(worst.capacity)} of cuda:{worst.index}."
         )
         return _plain(Verdict.DOES_NOT_FIT, reason)
     if unseen := [each for each in processes if not each.is_emulated]:
         return _not_counted(unseen)
     if not any(each.is_used for each in devices):
         return _plain(Verdict.NO_DEVICE_MEMORY)
-    possible = [each for each in devices if each.capacity and each.at_most > each.capacity]
+    possible = [each for each in devices if each.capacity and each.at_most + each.outside.low > each.capacity]
     if possible:  # on a real card, the same processes have other times
-        worst = max(possible, key=lambda each: each.at_most - each.capacity)
+        worst = max(possible, key=lambda each: each.at_most + each.outside.low - each.capacity)
         reason = (
             f"Processes that ran at one time reserve up to {format_bytes(worst.at_most)} of "
             f"{format_bytes(worst.capacity)} of cuda:{worst.index} if their peaks coincide, which they did not here."
@@ -243,11 +244,13 @@ def judge(processes: Sequence[ProcessEvents], devices: Sequence[DeviceEvents]) -
         return _plain(Verdict.TIGHT, reason)
     if ooms := sum(each.ooms for each in devices):
         return _after_errors(ooms, devices)
-    tight = [each for each in devices if each.capacity and each.capacity - each.reserved < margin(each.capacity)]
-    if tight:
-        least = min(tight, key=lambda each: each.capacity - each.reserved)
-        free, enough = format_bytes(least.capacity - least.reserved), format_bytes(margin(least.capacity))
-        reason = f"Only {free} of cuda:{least.index} were never reserved; less than {enough} is no safe margin."
+    tight = [each for each in devices if each.capacity and each.needed.high > each.capacity]
+    if tight:  # Note [Memory outside the allocator]
+        worst = max(tight, key=lambda each: each.needed.high - each.capacity)
+        reason = (
+            f"{format_bytes(worst.capacity - worst.reserved)} of cuda:{worst.index} were never reserved; "
+            f"{worst.outside.text} are outside the allocator, and decide."
+        )
         return _plain(Verdict.TIGHT, reason)
     return _plain(Verdict.FITS)
 

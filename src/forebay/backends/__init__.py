@@ -23,6 +23,7 @@ from forebay.spi import Driver, Port
 __all__ = [
     "EMULATED",
     "GROUP",
+    "default_profile",
     "driver",
     "drivers",
     "emulated_devices",
@@ -104,13 +105,24 @@ def emulated_devices(kind: str, count: int, profile: str) -> Iterator[None]:
         yield
 
 
+def default_profile(kind: str) -> str:
+    """Return the profile of emulated devices of a kind if none is named; "" if the kind cannot be emulated."""
+    return _DEFAULT_PROFILES.get(kind, "")
+
+
 def emulated_driver(
-    kind: str, count: int = 1, profile: str = "", memory: int | None = None, *, guard: bool = False
+    kind: str,
+    count: int = 1,
+    profile: str = "",
+    memory: int | None = None,
+    *,
+    guard: bool = False,
+    reserve: int = 0,
 ) -> Driver:
     """Return a driver of emulated devices. Raises ValueError if the profile is of another kind."""
     from forebay.backends.emulated.driver import EmulatedDriver  # needs the compiled core, and few programs use it
 
-    return EmulatedDriver(kind, count, profile or _DEFAULT_PROFILES.get(kind, ""), memory, guard=guard)
+    return EmulatedDriver(kind, count, profile or default_profile(kind), memory, guard=guard, reserve=reserve)
 
 
 def _emulated_by_environment() -> dict[str, Callable[[], Driver]]:
@@ -126,7 +138,9 @@ def _emulated_by_environment() -> dict[str, Callable[[], Driver]]:
 
     def make(each: config.Emulated) -> Driver:
         try:
-            return emulated_driver(each.kind, each.count, each.profile, each.memory, guard=each.guard)
+            return emulated_driver(
+                each.kind, each.count, each.profile, each.memory, guard=each.guard, reserve=each.reserve
+            )
         except (ValueError, ImportError) as error:
             return _UnavailableDriver(each.kind, f"environment variable {config.EMULATE.name}: {error}")
 

@@ -27,6 +27,11 @@ def size_argument(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def reserve_argument(text: str) -> int:
+    """Parse an argument that is a size in bytes, or 0."""
+    return 0 if text.strip() == "0" else size_argument(text)
+
+
 def count_argument(text: str) -> int:
     """Parse an argument that is an integer above 0."""
     if not text.isdecimal() or int(text) < 1:

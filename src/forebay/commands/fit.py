@@ -8,7 +8,7 @@ there. What it prints is discarded, and so are its changes of files: they go to 
 
 For each card, the verdict is one of:
 
-fits; tight (it fits, but less than 0.75 GiB, or 5 % of a card below 8 GiB, were never reserved); fits after caught
+fits; tight (it fits, but not with all of what may be outside the allocator on such a card); fits after caught
 out-of-memory errors; fits with other settings of the allocator, as a replay of the whole program shows; does not fit;
 did not finish (an exception, a signal, a status other than 0, or a value that is not computed: the figures are the
 peak so far); no device memory used.
@@ -25,13 +25,13 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.verdicts import Verdict, exit_status
-from forebay.commands import CommandError, command_output, count_argument, size_argument
+from forebay.commands import CommandError, command_output, count_argument, reserve_argument, size_argument
 from forebay.commands.assumption_list import print_assumptions, print_check
 from forebay.commands.assumption_options import add_assumption_options, chosen_assumptions
 from forebay.commands.dask_executor import dask_executor
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from forebay.interop.torch.fit import FitResult, FitTable
+    from forebay.interop.torch.program_versions import Versions
 
 _CARDS = "rtx_4090,a100,h100,h200"
 
@@ -56,6 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory", type=size_argument, metavar="SIZE", help="memory of each device (default: the profile's)"
     )
+    parser.add_argument(
+        "--reserve", type=reserve_argument, metavar="SIZE",
+        help="memory of each device outside the allocator, such as 512MiB (default: as recorded on such cards)",
+    )  # fmt: skip
     parser.add_argument("--settings", default="", metavar="TEXT", help="allocator settings, as in PYTORCH_ALLOC_CONF")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument(
@@ -83,10 +88,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with command_output():
         found = _answer(args)
+        versions = _versions(args)
         if args.json:
-            print(json.dumps(found.as_json(), indent=2))
+            valid_for = {"versions": asdict(versions)}
+            print(json.dumps([{**each, **valid_for} for each in found.as_json()], indent=2))
         else:
-            _print(found)
+            _print(found, versions)
     return exit_status(each.verdict for each in found)
 
 
@@ -109,7 +116,8 @@ def _answer(args: argparse.Namespace) -> FitTable:
             args.count,
             args.memory,
             args.settings,
-            args.max_seconds,
+            args.reserve,
+            timeout=args.max_seconds,
             script=script,
             folder=folder,
             assumptions=chosen,
@@ -136,7 +144,15 @@ def _executor(args: argparse.Namespace) -> Iterator[Executor | None]:
         yield None
 
 
-def _print(found: FitTable) -> None:
+def _versions(args: argparse.Namespace) -> Versions:
+    """Return the versions that the answer is valid for; other runs of a Dask scheduler have the workers' own."""
+    from forebay.interop.torch.program_versions import find_versions
+
+    argv = args.program[1:] if args.program[:1] == ["--"] else args.program
+    return find_versions(Path(argv[0]).parent)
+
+
+def _print(found: FitTable, versions: Versions) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
@@ -151,6 +167,7 @@ def _print(found: FitTable) -> None:
         for row, each in zip(rows, found, strict=True)
     ]
     console.print(number_table(headings, cells, text_columns=(0, 1, len(headings) - 2, len(headings) - 1)))
+    _print_outside(console, found, versions)
     for each in found:
         if each.settings:
             console.print(f"{each.profile}: a replay of the whole program fits with these settings:")
@@ -163,6 +180,22 @@ def _print(found: FitTable) -> None:
     if reports:
         console.print()
         print_files(console, replace(merge(reports), services=()))  # all of them: the worker knows what is used
+
+
+def _print_outside(console: Console, found: FitTable, versions: Versions) -> None:
+    """Print what is outside the allocator of the cards, once for those of one class, and the versions."""
+    from rich.text import Text
+
+    cards: dict[tuple[str, str], list[str]] = {}
+    for each in found:
+        if each.outside.high:
+            cards.setdefault((each.outside.text, each.outside.source), []).append(each.profile)
+    if cards:
+        console.print("Outside the allocator, which nvidia-smi counts, too (--reserve SIZE sets it):")
+    for (text, source), names in cards.items():
+        console.print(Text(f"  {', '.join(dict.fromkeys(names))}: {text}, {source}"))
+    for line in filter(None, [versions.text, *versions.warnings]):
+        console.print(Text(line, "yellow" if line in versions.warnings else ""))
 
 
 def _print_assumptions(console: Console, found: FitTable) -> None:

@@ -28,10 +28,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from forebay._base.config import EMULATE, Emulated, parse_emulated
+from forebay._base.outside_memory import NOTHING, OutsideMemory, outside_memory
 from forebay.commands import (
     CommandError,
     ProgramError,
     quiet_interrupt,
+    reserve_argument,
     run_output,
     run_rehearsal,
     run_torch,
@@ -84,6 +86,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory", type=size_argument, metavar="SIZE",
         help="memory of the CPU device, or of each emulated device, such as 512MiB or 2G (default: unlimited for the "
         "CPU device, otherwise the profile's)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--reserve", type=reserve_argument, metavar="SIZE",
+        help="with --emulate cuda: memory of each device outside the allocator, such as 512MiB (default: as recorded "
+        "on such cards)",
     )  # fmt: skip
     parser.add_argument(
         "--history", action=argparse.BooleanOptionalAction, default=True,
@@ -205,12 +212,14 @@ def _prepare(args: argparse.Namespace) -> tuple[Program, RunSession]:
     )
     session.prepare()
     trace = None if args.trace is None else _absolute(args.trace)
-    _emulate(args.emulate, guard=args.guard, memory=args.memory)
+    outside = _emulate(args.emulate, guard=args.guard, memory=args.memory, reserve=args.reserve)
     _check_shapes(args)
     try:
         session.start()
         if uses_cuda(args.emulate):
-            run_torch.install(args.torch, chosen_assumptions(args, args.torch), args.max_seconds)
+            folder = Path(argv[0]).parent if args.form is None else Path()
+            chosen = chosen_assumptions(args, args.torch)
+            run_torch.install(args.torch, chosen, args.max_seconds, outside, folder)
         if trace is not None:
             session.start_trace(trace)
     except KeyboardInterrupt:
@@ -219,22 +228,36 @@ def _prepare(args: argparse.Namespace) -> tuple[Program, RunSession]:
     return program, session
 
 
-def _emulate(requested: tuple[Emulated, ...] | None, *, guard: bool, memory: int | None) -> None:
-    """Check the devices to emulate and set the environment variable, which child processes inherit."""
+def _emulate(
+    requested: tuple[Emulated, ...] | None, *, guard: bool, memory: int | None, reserve: int | None
+) -> OutsideMemory:
+    """Check the devices to emulate and set the environment variable, which child processes inherit.
+
+    Returns what is outside the allocator of each CUDA device.
+    """
     if requested is None:
         if guard:
             raise CommandError("--guard requires emulated devices, as in --emulate cuda:2@h200 --guard")
-        return
+        return NOTHING
     from forebay import backends  # prepare() has checked that the compiled core loads
 
+    outside, devices = NOTHING, []
     for each in requested:
+        found = replace(each, guard=each.guard or guard, memory=memory or each.memory)
         try:
+            if each.kind == "cuda":
+                profile = each.profile or backends.default_profile(each.kind)
+                outside = outside_memory(
+                    profile, found.memory, reserve if reserve is not None else each.reserve or None
+                )
+                found = replace(found, reserve=outside.low)
             with backends.emulated_devices(each.kind, each.count, each.profile):
                 pass
         except ValueError as error:
             raise CommandError(f"--emulate: {error}") from error
-    devices = (replace(each, guard=each.guard or guard, memory=memory or each.memory) for each in requested)
+        devices.append(found)
     os.environ[EMULATE.name] = ",".join(map(str, devices))
+    return outside
 
 
 def uses_cuda(requested: tuple[Emulated, ...] | None) -> bool:

@@ -68,8 +68,8 @@ def _task(args: argparse.Namespace) -> FitTask:
     program = args.program[1:] if args.program[:1] == ["--"] else args.program
     form = [_FORMS[args.form]] if args.form else []
     return FitTask(
-        device.profile, "shapes", device.count, args.memory or device.memory, timeout=args.max_seconds,
-        script=(*form, *program), folder=str(Path.cwd()), assumptions=chosen_assumptions(args, "shapes"),
+        device.profile, "shapes", device.count, args.memory or device.memory, reserve=args.reserve,
+        timeout=args.max_seconds, script=(*form, *program), folder=str(Path.cwd()), assumptions=chosen_assumptions(args, "shapes"),
     )  # fmt: skip
 
 

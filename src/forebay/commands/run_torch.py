@@ -6,10 +6,11 @@ import os
 import shutil
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forebay._base.outside_memory import NOTHING, OutsideMemory
 from forebay._base.temporary_folders import LockedFolder
 from forebay.commands import CommandError, run_rehearsal
 from forebay.commands.assumption_list import print_assumptions
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from forebay.interop.torch.attribution.results import PeakUse
     from forebay.interop.torch.processes import ProgramDevice, ProgramUse
     from forebay.interop.torch.processes.unseen_processes import Watch
+    from forebay.interop.torch.program_versions import Versions
     from forebay.records.model import Snapshot
     from forebay.snapshot.replay.remedies import Remedies
     from forebay.snapshot.report.paragraph import Paragraph
@@ -36,6 +38,8 @@ class _Program:
     """State of the program of this process."""
 
     watch: Watch | None = None  # of the processes that it starts
+    outside: OutsideMemory = NOTHING  # what each process has outside the allocator of a device
+    folder: Path | None = None  # of the program's file
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class DeviceResult:
             "capacity": events.capacity,
             "peak_allocated": events.allocated,
             "peak_reserved": events.reserved,
+            "outside": events.outside._asdict(),
+            "in_use": events.needed._asdict(),
             "spare": events.capacity - events.reserved,
             "ooms": events.ooms,
             "failed": events.failed,
@@ -91,6 +97,7 @@ class TorchResult:
     main: int  # number of the program's first process
     assumptions: tuple[Assumption, ...] = ()
     choices: AssumptionChoices | None = None  # None: nothing is assumed in this mode
+    versions: Versions | None = None
 
     def as_json(self) -> dict[str, Any]:
         found = self.judgement
@@ -102,6 +109,7 @@ class TorchResult:
             "ended_at": found.line,
             "assumptions": [each._asdict() for each in self.assumptions],
             "choices": None if self.choices is None else self.choices.as_json(),
+            "versions": None if self.versions is None else asdict(self.versions),
             "torch": [each.as_json() for each in self.devices],
         }
 
@@ -138,8 +146,17 @@ class Note:
         return {"verdict": str(self.judgement.verdict), "heading": self.heading, "text": text}
 
 
-def install(mode: str, choices: AssumptionChoices, max_seconds: float | None) -> None:
-    """Let PyTorch use the emulated devices once the program or a process that it starts imports it."""
+def install(
+    mode: str,
+    choices: AssumptionChoices,
+    max_seconds: float | None,
+    outside: OutsideMemory = NOTHING,
+    folder: Path | None = None,
+) -> None:
+    """Let PyTorch use the emulated devices once the program or a process that it starts imports it.
+
+    Each process has `outside` besides what it reserves; `folder` is that of the program's file.
+    """
     from forebay.interop.torch import on_import
     from forebay.interop.torch.processes import assumed_values, recorder, unseen_processes
 
@@ -161,7 +178,8 @@ def install(mode: str, choices: AssumptionChoices, max_seconds: float | None) ->
     on_import.silence_services()
     found = recorder.running()
     watch = None if found is None else unseen_processes.Watch(Path(found.folder))
-    _Program.watch = watch
+    _Program.watch, _Program.outside = watch, outside
+    _Program.folder = None if folder is None else folder.absolute()
     on_import.reach_processes(None if watch is None else watch.begin)
 
 
@@ -222,7 +240,7 @@ def results(snapshots: list[Snapshot]) -> TorchResult | None:
         peak = peak_use_of(device.details) if device.details else None
         has_sites = snapshot is not None and len(snapshot.trace) > 0
         found.append(DeviceResult(use.judge(index), device, peak, _remedies(snapshot), has_sites))
-    return TorchResult(use.judge(), tuple(found), os.getpid(), use.assumptions, _choices())
+    return TorchResult(use.judge(), tuple(found), os.getpid(), use.assumptions, _choices(), _versions())
 
 
 def _choices() -> AssumptionChoices | None:
@@ -230,6 +248,12 @@ def _choices() -> AssumptionChoices | None:
     from forebay.interop.torch.processes import assumed_values
 
     return assumed_values.choices() if os.environ.get(on_import.VARIABLE) == "shapes" else None
+
+
+def _versions() -> Versions | None:
+    from forebay.interop.torch.program_versions import find_versions
+
+    return None if _Program.folder is None else find_versions(_Program.folder)
 
 
 def _program_use() -> ProgramUse | None:
@@ -245,7 +269,7 @@ def _program_use() -> ProgramUse | None:
     try:
         unseen = [] if _Program.watch is None else _Program.watch.found()
         records = with_main(read_records(folder), os.getpid(), found.ending_of_main())
-        return program_use([*records, *map(without_record, unseen)])
+        return program_use([*records, *map(without_record, unseen)], _Program.outside)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -272,18 +296,26 @@ def print_results(console: Console, result: TorchResult | None) -> None:
     """Print the result, one device below the other."""
     if result is None:
         return
-    from forebay.interop.torch.attribution.text import peak_paragraphs, process_paragraph, verdict_heading
+    from forebay.interop.torch.attribution.text import (
+        memory_paragraph,
+        peak_paragraphs,
+        process_paragraph,
+        verdict_heading,
+    )
     from forebay.snapshot.report.paragraph import Paragraph
     from forebay.snapshot.report.paragraph_rich import print_paragraphs
 
     for each in result.devices:
-        parts = [_verdict_paragraph(each), *process_paragraph(each.device, result.main)]
+        parts = [_verdict_paragraph(each), *memory_paragraph(each.device), *process_paragraph(each.device, result.main)]
         if each.use is not None:
             parts += peak_paragraphs(each.use, lines=not each.has_sites)
         print_paragraphs(console, parts, alarm=not each.judgement.verdict.fits)
     if not result.devices:
         found = result.judgement
         print_paragraphs(console, [Paragraph(verdict_heading(found), found.reasons)], alarm=True)
+    if result.versions is not None and result.versions.text:
+        console.print("\n".join([result.versions.text, *result.versions.warnings]), markup=False, highlight=False)
+        console.print()
     if result.assumptions:
         print_assumptions(
             console, result.assumptions, "What the program prints or writes may contain them.", choices=result.choices

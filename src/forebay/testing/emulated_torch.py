@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import forebay
 from forebay._base.byte_sizes import format_bytes, parse_bytes
+from forebay._base.outside_memory import NOTHING, OutsideMemory, outside_memory
 from forebay._base.verdicts import Assumption, Ending, How, Judgement, ProcessEvents, Verdict, judge
+from forebay.backends import default_profile
 from forebay.errors import Unsupported
 from forebay.interop.torch.processes import assumed_values, unread_values
 from forebay.interop.torch.session import TorchSession
 
 __all__ = ["EmulatedTorch", "emulated_torch", "pytest_configure"]
 
-_MARKER = "emulated_torch(profile=None, memory=None, count=1, mode='compute', peak=None)"
+_MARKER = "emulated_torch(profile=None, memory=None, reserve=None, count=1, mode='compute', peak=None)"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,10 +43,13 @@ class EmulatedTorch:
     ----------
     session : TorchSession
         The patch of PyTorch and the ledger of its memory.
+    outside : OutsideMemory
+        What is outside the allocator of the device.
     """
 
-    def __init__(self, session: TorchSession) -> None:
+    def __init__(self, session: TorchSession, outside: OutsideMemory = NOTHING) -> None:
         self._session = session
+        self._outside = outside
 
     @property
     def peak_allocated(self) -> int:
@@ -71,14 +77,14 @@ class EmulatedTorch:
         Parameters
         ----------
         tight : bool, default True
-            Whether it may leave less than 0.75 GiB free, or 5 % of a device below 8 GiB.
+            Whether it may leave so little free that what is outside the allocator decides.
         """
         found = self._judge()
         if not found.verdict.fits or (found.verdict is Verdict.TIGHT and not tight):
             pytest.fail(" ".join([f"{found.text}.".capitalize(), *found.reasons]), pytrace=False)
 
     def _judge(self) -> Judgement:
-        devices = tuple(each.events for each in self._session.results())
+        devices = tuple(replace(each.events, outside=self._outside) for each in self._session.results())
         unread = unread_values.lines()
         process = ProcessEvents(os.getpid(), Ending(How.FINISHED), devices, unread=unread, is_main=True)
         return judge([process], devices)
@@ -131,6 +137,9 @@ def emulated_torch(request: pytest.FixtureRequest) -> Iterator[EmulatedTorch]:
     marker = request.node.get_closest_marker("emulated_torch")
     options: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
     mode, peak = options.pop("mode", "compute"), options.pop("peak", None)
+    profile = options.get("profile") or default_profile("cuda")
+    outside = outside_memory(profile, *(_nbytes(options.get(name)) for name in ("memory", "reserve")))
+    options["reserve"] = outside.low
     session = TorchSession(mode)
     unread_values.clear()
     with forebay.emulate("cuda", **options):
@@ -139,9 +148,13 @@ def emulated_torch(request: pytest.FixtureRequest) -> Iterator[EmulatedTorch]:
         except Unsupported as error:
             pytest.skip(str(error))
         try:
-            found = EmulatedTorch(session)
+            found = EmulatedTorch(session, outside)
             yield found
             if peak is not None:
                 found.assert_peak(peak)
         finally:
             session.stop()
+
+
+def _nbytes(size: int | str | None) -> int | None:
+    return parse_bytes(size) if isinstance(size, str) else size

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from forebay import profiles
+from forebay._base.byte_sizes import format_bytes
 from forebay._base.suggestions import did_you_mean
 from forebay.backends.common.arguments import integer_of
 from forebay.backends.common.cuda_errors import INVALID_DEVICE
@@ -35,16 +36,25 @@ _POOLED_STREAMS = {"cuda": (32, 4), "mps": (32, 1)}  # streams per priority, pri
 class EmulatedDriver(EmulatedTelemetry):
     """Driver of `count` devices of a kind with the same profile, each with `memory` bytes, by default the profile's.
 
+    Of these, `reserve` bytes are in use from the start, as by the context of a real device.
+
     For kind cuda, CUDA_VISIBLE_DEVICES selects and orders the devices until one is opened. With `guard`, host access to
     device memory outside queued work ends the process with a report of the source line. Raises ValueError if the
     profile is unknown or of another kind.
     """
 
-    def __init__(self, kind: str, count: int, profile: str, memory: int | None = None, *, guard: bool = False) -> None:
+    def __init__(
+        self, kind: str, count: int, profile: str, memory: int | None = None, *, guard: bool = False, reserve: int = 0
+    ) -> None:
         self.kind = kind
         self.profile: profiles.Profile = _profile(kind, profile)
         self._memory = memory or self.profile.properties["total_memory"]
+        if not 0 <= reserve < self._memory:
+            raise ValueError(
+                f"{format_bytes(reserve)} of {format_bytes(self._memory)} cannot be reserved: nothing is left"
+            )
         self.guard = guard
+        self._reserve = reserve
         self._final_visible: list[int] | None = None
         self._uuids = [f"GPU-{self.profile.at(index)['uuid']}" for index in range(count)]
         super().__init__(kind, self._uuids, self._memory, self.profile.sensors)
@@ -100,7 +110,7 @@ class EmulatedDriver(EmulatedTelemetry):
 
     def open(self, index: int) -> EmulatedPort:
         visible = self.visible()
-        port = EmulatedPort(self.describe(index), guard=self.guard)
+        port = EmulatedPort(self.describe(index), guard=self.guard, reserve=self._reserve)
         self._final_visible = visible
         self.sensors(visible[index]).add_port(port)
         return port
@@ -143,8 +153,9 @@ class EmulatedPort(BaseHostPort):
 
     _handles = itertools.count(0x7E00_0000_0080, 0x80)  # like those of real drivers, which are addresses
 
-    def __init__(self, props: DeviceProps, *, guard: bool = False) -> None:
+    def __init__(self, props: DeviceProps, *, guard: bool = False, reserve: int = 0) -> None:
         super().__init__(props, charged=False)
+        self._withheld = reserve
         self._guarded = guard  # Note [Access guard]
         if guard:
             guard_reporter.begin()
@@ -186,7 +197,7 @@ class EmulatedPort(BaseHostPort):
 
     def process_memory(self) -> Mapping[int, int]:
         """Return this process only."""
-        return {os.getpid(): self.reserved}
+        return {os.getpid(): self.reserved + self._withheld}
 
     def _new_handle(self) -> int:
         """Return an even handle, unique across devices, so that no stream id equals a handle. The first queue has 0."""

@@ -38,6 +38,7 @@ class BaseHostPort(HostSegments):
         self.charged = charged
         self.name: str = str(canonical(Device(props.kind, props.index)))
         self._capacity = size_of(props.total_bytes, "total_bytes")
+        self._withheld = 0  # bytes of the capacity that cannot be reserved
         self._pinned: dict[int, int] = {}
         self._managed: dict[int, int] = {}
         self._pinned_in_place: dict[int, int] = {}
@@ -66,7 +67,7 @@ class BaseHostPort(HostSegments):
 
     def memory_info(self) -> tuple[int, int]:
         with self.locked():
-            return max(self._capacity - self.reserved, 0), self._capacity  # a request may be counted before it fails
+            return self._free(), self._capacity
 
     def set_capacity(self, nbytes: int) -> None:
         nbytes = size_of(nbytes)
@@ -273,8 +274,11 @@ class BaseHostPort(HostSegments):
         return self.segment_bytes + self._spaces.held
 
     def over_capacity(self) -> bool:
-        """Return True if more is reserved than the capacity."""
-        return self.reserved > self._capacity
+        """Return True if more is reserved than the capacity, less what is withheld."""
+        return self.reserved > self._capacity - self._withheld
+
+    def _free(self) -> int:
+        return max(self._capacity - self._withheld - self.reserved, 0)  # a request may be counted before it fails
 
     def device_error(self, error: OSError, message: str, remedy: str = "") -> DeviceError:
         call = str(error.filename)
@@ -282,7 +286,7 @@ class BaseHostPort(HostSegments):
         return DeviceError(message, code=error.errno or 0, call=call, device=self.name)
 
     def out_of_memory(self, nbytes: int, error: OSError | None = None, lacks: str = "memory") -> OutOfMemory:
-        free = self._capacity - self.reserved
+        free = self._free()
         message = f"{self.name}: requested {format_bytes(nbytes)}, {format_bytes(free)} free"
         message += f" of {format_bytes(self._capacity)}, {format_bytes(self.reserved)} reserved"
         if error:

@@ -73,7 +73,12 @@ class Emulation:
 
 
 def emulate(
-    kind: str, count: int = 1, profile: str | None = None, memory: int | str | None = None, guard: bool = False
+    kind: str,
+    count: int = 1,
+    profile: str | None = None,
+    memory: int | str | None = None,
+    guard: bool = False,
+    reserve: int | str = 0,
 ) -> Emulation:
     """Emulate devices of another kind on the host.
 
@@ -94,6 +99,8 @@ def emulate(
     guard : bool, default False
         Forbid the host to access device memory outside queued work. An access ends the process with SIGSEGV and prints
         the source line.
+    reserve : int or str, default 0
+        Bytes of the memory of each device that are in use from the start, as by the context of a real one.
 
     Returns
     -------
@@ -119,6 +126,9 @@ def emulate(
     nbytes = parse_bytes(memory) if isinstance(memory, str) else memory
     if nbytes is not None and (not isinstance(nbytes, int) or isinstance(nbytes, bool) or nbytes < 1):
         raise ValueError(f"memory must be a positive number of bytes or a size such as '4GiB', not {memory!r}")
+    withheld = parse_bytes(reserve) if isinstance(reserve, str) else reserve
+    if not isinstance(withheld, int) or isinstance(withheld, bool) or withheld < 0:
+        raise ValueError(f"reserve must be a number of bytes or a size such as '512MiB', not {reserve!r}")
     init = lazy_init.get(kind)
     init.check_fork()
     if init.done:
@@ -127,7 +137,8 @@ def emulate(
             "or stop the running emulation"
         )
     retired_devices.close_unused()
-    emulation = Emulation(kind, backends.emulated_driver(kind, count, profile or "", nbytes, guard=bool(guard)))
+    driver = backends.emulated_driver(kind, count, profile or "", nbytes, guard=bool(guard), reserve=withheld)
+    emulation = Emulation(kind, driver)
     current.reset_current_device()
     return emulation
 

@@ -32,9 +32,9 @@ class NoDevices(MetalDriver):
         raise DeviceError(self.why_not(), call=function, device=f"{self.kind}:{index}")
 
 
-def _on_stand_in(kind, count=1, profile="", memory=None, *, guard=False):
+def _on_stand_in(kind, count=1, profile="", memory=None, *, guard=False, reserve=0):
     if kind != "mps" or count != 1 or guard:
-        return _emulated(kind, count, profile, memory, guard=guard)
+        return _emulated(kind, count, profile, memory, guard=guard, reserve=reserve)
     properties = profiles.load(profile or "apple_m3_max").properties
     total = memory or properties["total_memory"]
     recommended, longest = (

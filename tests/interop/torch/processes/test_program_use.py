@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from forebay._base.outside_memory import OutsideMemory
 from forebay._base.verdicts import DeviceEvents, Ending, How, ProcessEvents, Verdict
 from forebay.interop.torch.processes import ProcessRecord, program_use, read_records
 from forebay.interop.torch.processes.live_record import CHANGES, SUFFIX, LiveRecord
@@ -46,6 +47,15 @@ def test_processes_that_run_at_one_time_are_tight_if_only_their_times_prevent_an
     assert (device.events.reserved, device.events.at_most) == (14 * GIB, 28 * GIB)
     assert found.judge().verdict is Verdict.TIGHT
     assert "reserve up to 28.00 GiB of 24.00 GiB of cuda:0" in found.judge().reasons[0]
+
+
+def test_each_process_that_runs_at_one_time_has_a_context():
+    outside = OutsideMemory(1, 2, 3, "recorded")
+    apart = [record(1, (1, 10), ended=5), record(2, (6, 20), ended=9)]
+    together = [record(1, (1, 10), ended=7), record(2, (6, 20), ended=9), record(3, (1, 1), ended=9, index=1)]
+    assert [each.events.outside for each in program_use(apart, outside).devices] == [outside]
+    assert program_use(together, outside).devices[0].events.outside == OutsideMemory(2, 4, 6, "recorded")
+    assert program_use(together, outside).devices[1].events.outside == outside
 
 
 def test_process_without_an_end_keeps_its_memory():

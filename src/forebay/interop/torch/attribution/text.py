@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from forebay._base.byte_sizes import format_bytes
+from forebay._base.outside_memory import OutsideMemory
 from forebay._base.verdicts import Judgement, Verdict
 from forebay.interop.torch.attribution.results import Holder, PeakUse
 from forebay.interop.torch.processes import ProgramDevice
 from forebay.snapshot.replay.remedies import Remedies
 from forebay.snapshot.report.paragraph import Paragraph, short_labels
 
-__all__ = ["for_pytorch", "peak_paragraphs", "process_paragraph", "verdict_heading", "verdict_paragraph"]
+__all__ = [
+    "for_pytorch",
+    "memory_paragraph",
+    "peak_paragraphs",
+    "process_paragraph",
+    "verdict_heading",
+    "verdict_paragraph",
+]
 
 _ROWS = 8
 
@@ -78,6 +86,27 @@ def verdict_paragraph(
     return Paragraph(verdict_heading(judgement, f"cuda:{device.events.index} ({name})"), tuple(sentences), line=line)
 
 
+def memory_paragraph(device: ProgramDevice) -> list[Paragraph]:
+    """Return the memory of a card at the peak, if something is outside the allocator."""
+    events = device.events
+    if not events.outside.high:
+        return []
+    rows = (
+        ("allocated, in blocks", format_bytes(events.allocated), ""),
+        ("reserved, in segments", format_bytes(events.reserved), ""),
+        ("outside the allocator", *_range(events.outside)),
+        ("as nvidia-smi shows", *_range(events.needed)),
+        ("the card", format_bytes(events.capacity), ""),
+    )
+    sentence = f"Outside are CUDA's context, libraries and kernels: {events.outside.source}; --reserve SIZE sets it."
+    return [Paragraph("Memory at the peak", (sentence,), ("memory", "bytes", "range"), rows)]
+
+
+def _range(found: OutsideMemory) -> tuple[str, str]:
+    bounds = "" if found.low == found.high else f"{format_bytes(found.low)} to {format_bytes(found.high)}"
+    return format_bytes(found.value), bounds
+
+
 def process_paragraph(device: ProgramDevice, main: int) -> list[Paragraph]:
     """Return the processes that used a device, unless it is only the program's first one, whose number is `main`."""
     if [each.pid for each in device.processes] == [main]:
@@ -104,6 +133,10 @@ def _peaks(judgement: Judgement, device: ProgramDevice) -> list[str]:
     if judgement.verdict.fits:
         spare = events.capacity - events.reserved
         sentences.append(f"{format_bytes(spare)} ({spare / max(events.capacity, 1):.0%}) were never reserved.")
+    if events.outside.high:
+        sentences.append(
+            f"With {events.outside.text} outside the allocator, nvidia-smi shows {events.needed.text} at the peak."
+        )
     return sentences
 
 

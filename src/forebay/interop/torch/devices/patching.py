@@ -54,6 +54,7 @@ from forebay.interop.torch.kernels.registration import Kernels
 from forebay.interop.torch.kernels.special import COMPOSITES, special_kernels
 from forebay.interop.torch.kernels.synchronized_normalization import replace_synchronization
 from forebay.interop.torch.processes import assumed_values
+from forebay.interop.torch.program_versions import CUDA_VERSION
 from forebay.runtime.lifecycle.emulation import observe_ends
 from forebay.runtime.random.generator import default_generator
 
@@ -61,7 +62,6 @@ __all__ = ["Patch", "is_patched", "patch"]
 
 _lock = threading.Lock()
 _patched = False
-_CUDA_VERSION = "13.0"  # that of the wheels of PyTorch 2.11 and later on PyPI
 # Names that stay PyTorch's: above all the types of its tensors.
 _SKIPPED = (
     "OutOfMemoryError", "AcceleratorError", "amp", "get_rng_state", "get_rng_state_all", "set_rng_state",
@@ -239,7 +239,7 @@ def _replace_names(names: NameReplacements) -> None:
         names.replace(module, "CUDAGraph", TorchGraph)  # Note [Captured operators run once]
     names.replace(torch._C, "_has_cuda", True)
     if torch.version.cuda is None:  # a build for the CPU
-        names.replace(torch.version, "cuda", _CUDA_VERSION)
+        names.replace(torch.version, "cuda", CUDA_VERSION)
     for name in dir(forebay._C):
         if name.startswith(("_cuda", "_host_")):
             names.replace(torch._C, name, getattr(forebay._C, name))

@@ -27,6 +27,7 @@ def will_it_fit(
     mode: Literal["shapes", "strict", "compute"] = "shapes",
     count: int = 1,
     memory: int | str | None = None,
+    reserve: int | str | None = None,
     settings: str = "",
     executor: Executor | None = None,
     timeout: float | None = None,
@@ -51,6 +52,8 @@ def will_it_fit(
         Number of devices of each card.
     memory : int or str, optional
         Memory of each device: bytes, or a size such as "20GiB"; that of the profile by default.
+    reserve : int or str, optional
+        What is outside the allocator of each process on a device; as recorded on such cards by default.
     settings : str, optional
         Allocator settings, in the format of PYTORCH_ALLOC_CONF.
     executor : concurrent.futures.Executor, optional
@@ -73,13 +76,13 @@ def will_it_fit(
     ...     import torch
     ...     torch.ones(30 << 28, device="cuda")
     >>> will_it_fit(step, ["rtx_4090", "h100"])  # doctest: +SKIP
-    card                    allocated  reserved   of         held most by  needs
-    rtx_4090  does not fit  0 B        0 B        23.52 GiB                30.00 GiB allocated
-    h100      fits          30.00 GiB  30.00 GiB  79.19 GiB  other 100%
+    card                    allocated  reserved   nvidia-smi  of         held most by  needs
+    rtx_4090  does not fit  0 B        0 B        468.00 MiB  23.52 GiB                30.00 GiB allocated
+    h100      fits          30.00 GiB  30.00 GiB  30.67 GiB   79.19 GiB  other 100%
     """
     return sweep(
-        function, {}, profiles, mode=mode, count=count, memory=memory, settings=settings, executor=executor,
-        timeout=timeout,
+        function, {}, profiles, mode=mode, count=count, memory=memory, reserve=reserve, settings=settings,
+        executor=executor, timeout=timeout,
     )  # fmt: skip
 
 
@@ -91,6 +94,7 @@ def sweep(
     mode: Literal["shapes", "strict", "compute"] = "shapes",
     count: int = 1,
     memory: int | str | None = None,
+    reserve: int | str | None = None,
     settings: str = "",
     executor: Executor | None = None,
     timeout: float | None = None,
@@ -112,6 +116,8 @@ def sweep(
         Number of devices of each card.
     memory : int or str, optional
         Memory of each device; that of the profile by default.
+    reserve : int or str, optional
+        What is outside the allocator, as for `will_it_fit`.
     settings : str, optional
         Allocator settings, in the format of PYTORCH_ALLOC_CONF.
     executor : concurrent.futures.Executor, optional
@@ -141,12 +147,12 @@ def sweep(
     {'rtx_4090': 16, 'h100': 32}
     """
     names = tuple(grid)
-    nbytes = parse_bytes(memory) if isinstance(memory, str) else memory
+    nbytes, outside = (parse_bytes(each) if isinstance(each, str) else each for each in (memory, reserve))
     tasks = []
     for values in product(*grid.values()):
         parameters = dict(zip(names, values, strict=True))
         fields = pack(function, parameters)
-        options = (mode, count, nbytes, settings, timeout, parameters)
+        options = (mode, count, nbytes, settings, outside, timeout, parameters)
         tasks += [FitTask(each, *options, **fields) for each in profiles]
     return FitTable(run_tasks(tasks, executor), names)
 
@@ -155,11 +161,12 @@ def run_tasks(tasks: Sequence[FitTask], executor: Executor | None = None) -> tup
     """Run tasks with an executor, by default as many at a time as there are processors. Raises as `sweep`."""
     if os.environ.get(IN_WORKER):
         raise WrongState("this program is run by will_it_fit(): call it below `if __name__ == '__main__':`")
-    for profile in dict.fromkeys(each.profile for each in tasks):
-        if (kind := known_profiles.load(profile).kind) != "cuda":
+    for task in tasks:
+        if (kind := known_profiles.load(task.profile).kind) != "cuda":
             raise ValueError(
-                f"{profile!r} is a profile of {kind} devices; those of CUDA devices are {_cuda_profiles()}"
+                f"{task.profile!r} is a profile of {kind} devices; those of CUDA devices are {_cuda_profiles()}"
             )
+        _ = task.outside  # raises ValueError if nothing is left
     if executor is not None and not isinstance(executor, ThreadPoolExecutor):
         futures = [executor.submit(run_task, each) for each in tasks]
         return tuple(each.result() for each in futures)

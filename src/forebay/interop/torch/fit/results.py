@@ -10,6 +10,7 @@ from forebay._base.assumption_checks import AssumptionCheck
 from forebay._base.assumption_choices import AssumptionChoices
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.html_repr import Html, box, table
+from forebay._base.outside_memory import NOTHING, OutsideMemory
 from forebay._base.verdicts import Assumption, Verdict
 from forebay.rehearsal.files_report import FilesReport
 
@@ -67,6 +68,8 @@ class FitResult:
         Whether the peak depends on the assumed values; None if that was not asked for.
     files : FilesReport or None
         The files that the program wrote only in its overlay; None if it wrote its files as always, with values.
+    outside : OutsideMemory
+        What is outside the allocator: a usual value, a range, and its source. `in_use` has it added to the peak.
     """
 
     profile: str
@@ -90,6 +93,14 @@ class FitResult:
     choices: AssumptionChoices | None = None
     assumption_check: AssumptionCheck | None = None
     files: FilesReport | None = None
+    outside: OutsideMemory = NOTHING
+
+    @property
+    def in_use(self) -> OutsideMemory:
+        """The bytes of the card in use at the peak, as nvidia-smi shows them: a usual value, and a range."""
+        reserved = self.peak_reserved
+        low, value, high, source = self.outside
+        return OutsideMemory(reserved + low, reserved + value, reserved + high, source)
 
     @property
     def fits(self) -> bool:
@@ -146,12 +157,14 @@ class FitTable(Sequence[FitResult]):
         return found
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Return the fields of each result, and `fits`, as values that `json.dumps` accepts."""
+        """Return the fields of each result, `in_use` and `fits`, as values that `json.dumps` accepts."""
         return [
             {
                 **asdict(each),
                 "assumptions": [line._asdict() for line in each.assumptions],
                 "choices": None if each.choices is None else each.choices.as_json(),
+                "outside": each.outside._asdict(),
+                "in_use": each.in_use._asdict(),
                 "fits": each.fits,
             }
             for each in self.results
@@ -160,12 +173,12 @@ class FitTable(Sequence[FitResult]):
     def columns(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the headings and the rows of the table as texts."""
         names = self.names
-        headings = ("card", *names, "", "allocated", "reserved", "of", "held most by", "needs")
+        headings = ("card", *names, "", "allocated", "reserved", "nvidia-smi", "of", "held most by", "needs")
         return headings, [
             (
                 each.profile, *(str(each.parameters.get(name, "")) for name in names), each.text or each.verdict,
-                format_bytes(each.peak_allocated), format_bytes(each.peak_reserved), format_bytes(each.capacity),
-                _held(each), _needs(each),
+                format_bytes(each.peak_allocated), format_bytes(each.peak_reserved),
+                format_bytes(each.in_use.value), format_bytes(each.capacity), _held(each), _needs(each),
             )
             for each in self.results
         ]  # fmt: skip
@@ -196,6 +209,6 @@ def _needs(result: FitResult) -> str:
     if result.settings:
         return result.settings[0]
     if result.needed is not None:
-        pieces = ", in one piece" if result.needed <= result.capacity else ""
+        pieces = ", in one piece" if result.needed + result.outside.low <= result.capacity else ""
         return f"{format_bytes(result.needed)} allocated{pieces}"
     return ""

@@ -17,6 +17,7 @@ from forebay import profiles
 from forebay._base.assumption_checks import AssumptionCheck, Peaks, check_assumptions
 from forebay._base.assumption_choices import AssumptionChoices
 from forebay._base.config import ALLOCATOR_SETTINGS, EMULATE, Emulated
+from forebay._base.outside_memory import OutsideMemory, outside_memory
 from forebay._base.temporary_folders import temporary_folder
 from forebay._base.verdicts import Assumption, DeviceEvents, How, Judgement, Verdict
 from forebay.errors import ForebayError
@@ -51,6 +52,7 @@ class FitTask:
     count: int = 1
     memory: int | None = None  # of each device; None: as the profile
     allocator_settings: str = ""
+    reserve: int | None = None  # bytes outside the allocator; None: as recorded on such cards
     timeout: float | None = None  # seconds
     parameters: Mapping[str, Any] = field(default_factory=dict)
     payload: bytes = b""  # the pickled function and its arguments
@@ -60,6 +62,11 @@ class FitTask:
     folder: str = ""  # the working directory
     assumptions: AssumptionChoices = field(default_factory=AssumptionChoices)
     check_assumptions: bool = False  # run again with the opposite ones
+
+    @property
+    def outside(self) -> OutsideMemory:
+        """What each process has outside the allocator."""
+        return outside_memory(self.profile, self.memory, self.reserve)
 
 
 def pack(function: Callable[..., Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +105,7 @@ def run_task(task: FitTask, cancel: Event | None = None) -> FitResult:
     base, seconds = task, time.monotonic() - started
     if judgement.verdict is Verdict.DOES_NOT_FIT and found.ooms and task.mode != "compute":
         base = replace(task, memory=_UNLIMITED)
-        use, _, _ = _run(base, cancel, replay_capacity=found.capacity)
+        use, _, _ = _run(base, cancel, replay_capacity=found.capacity - task.outside.low)
         if use.judge().verdict.fits:
             found = _with_need(found, use)
     if task.check_assumptions:
@@ -164,18 +171,16 @@ def _start(
     }  # fmt: skip
     if task.mode == "compute" or is_inside():
         with subprocess.Popen(command, env=environment, **options) as process:
-            return (*_use(process, folder, task.timeout, cancel), None)
+            return (*_use(task, process, folder, cancel), None)
     services.set_environment(environment)
     caches = download_caches()
     real = [str(folder), *filter(os.path.isdir, caches)]
     rehearsal = Rehearsal(real, caches=caches, dry=True, services=services.SERVICES)
     with rehearsal.started(command, environment, **options) as launched:
-        return (*_use(launched.process, folder, task.timeout, cancel), rehearsal.report(launched))
+        return (*_use(task, launched.process, folder, cancel), rehearsal.report(launched))
 
 
-def _use(
-    process: subprocess.Popen[bytes], folder: Path, timeout: float | None, cancel: Event | None
-) -> tuple[ProgramUse, str]:
+def _use(task: FitTask, process: subprocess.Popen[bytes], folder: Path, cancel: Event | None) -> tuple[ProgramUse, str]:
     """Wait for the end of a program. Return what its processes did, and the last line that they printed."""
     unseen = UnseenProcesses(process.pid, folder)
     marker, output = f"{recorder.FOLDER}={folder}", b""
@@ -187,16 +192,16 @@ def _use(
 
     try:
         with guarded(process.pid, marker, str(folder)):
-            output = wait(process, timeout, look, INTERVAL)
+            output = wait(process, task.timeout, look, INTERVAL)
             ending = ending_by_status(process.returncode)
     except TooLong:
         kill_program(process.pid, marker)
-        ending = ending_at(timeout or 0.0)
+        ending = ending_at(task.timeout or 0.0)
     except BaseException:
         kill_program(process.pid, marker)
         raise
     records = with_main(read_records(folder), process.pid, ending)
-    use = program_use([*records, *map(without_record, unseen.found())])
+    use = program_use([*records, *map(without_record, unseen.found())], task.outside)
     return use, output.decode(errors="replace").strip().rpartition("\n")[2]
 
 
@@ -204,7 +209,7 @@ def _environment(task: FitTask) -> dict[str, str]:
     """Return the environment of the program, in which PyTorch uses the emulated card."""
     ours = str(Path(__file__).parents[4])
     environment = {name: value for name, value in os.environ.items() if name not in (on_import.VARIABLE, EMULATE.name)}
-    emulated = Emulated("cuda", task.count, task.profile, memory=task.memory)
+    emulated = Emulated("cuda", task.count, task.profile, memory=task.memory, reserve=task.outside.low)
     environment |= {EMULATE.name: str(emulated), IN_WORKER: "1"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [ours, environment.get("PYTHONPATH", "")]))
     on_import.set_environment(task.mode, environment)
@@ -235,6 +240,7 @@ def _result(task: FitTask, use: ProgramUse, judgement: Judgement, output: str) -
         processes=sum(each.uses_devices for each in use.processes),
         assumptions=use.assumptions,
         choices=task.assumptions if task.mode == "shapes" else None,
+        outside=worst.outside if devices else task.outside,
     )
 
 

@@ -6,8 +6,8 @@ therefore the largest sum of what the processes had reserved at one time, from t
 end has left no trace, as by SIGKILL, is taken to have kept its memory until the end. The times of single blocks are not
 recorded: the peak of allocated bytes is at most the sum of the peaks of processes that ran at one time, and at most
 what they had reserved. Times on a real card differ: if the peaks of processes that ran at one time would not fit
-together, the program is tight. Rejected: the sum of all peaks, as processes that run one after the other need the
-largest only.
+together, the program is tight. Each process that uses a device has a context on it, too. Rejected: the sum of all
+peaks, as processes that run one after the other need the largest only.
 Test: tests/interop/torch/processes/test_program_use.py::test_processes_at_different_times_have_the_peak_of_the_largest
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from forebay._base.outside_memory import NOTHING, OutsideMemory
 from forebay._base.verdicts import Assumption, DeviceEvents, Judgement, ProcessEvents, judge
 from forebay.interop.torch.processes.reading import ProcessRecord
 
@@ -71,13 +72,15 @@ class ProgramUse:
         return judge(self.processes, [each.events for each in self.devices if each.events.index == index])
 
 
-def program_use(records: Sequence[ProcessRecord]) -> ProgramUse:
-    """Add up the records of a program."""
+def program_use(records: Sequence[ProcessRecord], outside: OutsideMemory = NOTHING) -> ProgramUse:
+    """Add up the records of a program; each process has `outside` on each device besides what it reserves."""
     indices = sorted({device.index for each in records for device in each.events.devices if device.is_used})
-    return ProgramUse(tuple(each.events for each in records), tuple(_device(records, index) for index in indices))
+    return ProgramUse(
+        tuple(each.events for each in records), tuple(_device(records, index, outside) for index in indices)
+    )
 
 
-def _device(records: Sequence[ProcessRecord], index: int) -> ProgramDevice:
+def _device(records: Sequence[ProcessRecord], index: int, outside: OutsideMemory) -> ProgramDevice:
     used = [
         (each, device) for each in records for device in each.events.devices if device.index == index and device.is_used
     ]
@@ -87,6 +90,7 @@ def _device(records: Sequence[ProcessRecord], index: int) -> ProgramDevice:
     allocated = max(device.allocated for _, device in used)
     together = min(max(allocated, bound), max(reserved, allocated))
     at_most = _peak_of_sum([[(each.started, device.reserved), (each.ended or _END, 0)] for each, device in used])
+    contexts = _peak_of_sum([[(each.started, 1), (each.ended or _END, 0)] for each, _ in used])
     refused = [device for _, device in used if device.ooms]
     events = DeviceEvents(
         index,
@@ -97,6 +101,7 @@ def _device(records: Sequence[ProcessRecord], index: int) -> ProgramDevice:
         refused[-1].failed if refused else 0,
         bool(refused) and all(device.idle_since_oom for device in refused),
         at_most if len(used) > 1 else 0,
+        outside.of_processes(contexts),
     )
     peaks = sorted(
         (ProcessPeak(each.events.pid, device.allocated, device.reserved) for each, device in used),
