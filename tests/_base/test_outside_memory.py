@@ -66,7 +66,16 @@ def test_each_card_has_a_range(name: str):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("t4", "on T4,"), ("rtx_4090", "RTX 3090"), ("h100", "80 GB"), ("l40s", "L40S"), ("v100", "V100")],
+    [
+        ("mi250x", "on any card,"),
+        ("gb10", "on any card,"),
+        ("rtx_5090", "RTX 5090"),
+        ("t4", "on T4,"),
+        ("rtx_4090", "RTX 3090"),
+        ("h100", "80 GB"),
+        ("l40s", "L40S"),
+        ("v100", "V100"),
+    ],
 )
 def test_card_is_of_its_class(name: str, words: str):
     assert words in outside_memory(name).source

@@ -62,7 +62,7 @@ def error_of(capsys, *arguments: str) -> str:
         ("run --emulate cuda,cuda x.py", "argument --emulate: 'cuda,cuda' names a kind twice"),
         (
             "run --emulate cuda@none tests/commands/test_cli.py",
-            "--emulate: there is no profile 'none'; there are a100, ",
+            "--emulate: there is no profile 'none'; there are a10, ",
         ),
         ("run --emulate mtia@h200 tests/commands/test_cli.py", "--emulate: profile 'h200' is of kind cuda, not mtia"),
         ("run --emulate tpu tests/commands/test_cli.py", "--emulate: 'tpu' is not a kind of device"),

@@ -103,6 +103,8 @@ def _meets(profile: profiles.Profile, row: dict[str, Any]) -> bool:
     """Return True if a card meets the conditions of a class; the last class has none."""
     found = profile.properties
     low, high = row.get("memory_gib", (0, 1 << 20))
+    if "memory_gib" in row and "AMD" in found["name"]:  # the figures are of NVIDIA's cards
+        return False
     if not low << 30 <= found["total_memory"] < high << 30:
         return False
     if row.get("geforce", False):

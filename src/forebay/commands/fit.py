@@ -194,6 +194,8 @@ def _print_outside(console: Console, found: FitTable, versions: Versions) -> Non
         console.print("Outside the allocator, which nvidia-smi counts, too (--reserve SIZE sets it):")
     for (text, source), names in cards.items():
         console.print(Text(f"  {', '.join(dict.fromkeys(names))}: {text}, {source}"))
+    for profile, note in dict.fromkeys((each.profile, each.note) for each in found if each.note):
+        console.print(Text(f"{profile}: {note}", "yellow"))
     for line in filter(None, [versions.text, *versions.warnings]):
         console.print(Text(line, "yellow" if line in versions.warnings else ""))
 

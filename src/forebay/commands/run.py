@@ -212,14 +212,14 @@ def _prepare(args: argparse.Namespace) -> tuple[Program, RunSession]:
     )
     session.prepare()
     trace = None if args.trace is None else _absolute(args.trace)
-    outside = _emulate(args.emulate, guard=args.guard, memory=args.memory, reserve=args.reserve)
+    outside, profile = _emulate(args.emulate, guard=args.guard, memory=args.memory, reserve=args.reserve)
     _check_shapes(args)
     try:
         session.start()
         if uses_cuda(args.emulate):
             folder = Path(argv[0]).parent if args.form is None else Path()
             chosen = chosen_assumptions(args, args.torch)
-            run_torch.install(args.torch, chosen, args.max_seconds, outside, folder)
+            run_torch.install(args.torch, chosen, args.max_seconds, outside, folder, profile)
         if trace is not None:
             session.start_trace(trace)
     except KeyboardInterrupt:
@@ -230,18 +230,18 @@ def _prepare(args: argparse.Namespace) -> tuple[Program, RunSession]:
 
 def _emulate(
     requested: tuple[Emulated, ...] | None, *, guard: bool, memory: int | None, reserve: int | None
-) -> OutsideMemory:
+) -> tuple[OutsideMemory, str]:
     """Check the devices to emulate and set the environment variable, which child processes inherit.
 
-    Returns what is outside the allocator of each CUDA device.
+    Returns what is outside the allocator of each CUDA device, and its profile.
     """
     if requested is None:
         if guard:
             raise CommandError("--guard requires emulated devices, as in --emulate cuda:2@h200 --guard")
-        return NOTHING
+        return NOTHING, ""
     from forebay import backends  # prepare() has checked that the compiled core loads
 
-    outside, devices = NOTHING, []
+    outside, profile, devices = NOTHING, "", []
     for each in requested:
         found = replace(each, guard=each.guard or guard, memory=memory or each.memory)
         try:
@@ -257,7 +257,7 @@ def _emulate(
             raise CommandError(f"--emulate: {error}") from error
         devices.append(found)
     os.environ[EMULATE.name] = ",".join(map(str, devices))
-    return outside
+    return outside, profile
 
 
 def uses_cuda(requested: tuple[Emulated, ...] | None) -> bool:

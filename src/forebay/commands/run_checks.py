@@ -69,7 +69,8 @@ def _task(args: argparse.Namespace) -> FitTask:
     form = [_FORMS[args.form]] if args.form else []
     return FitTask(
         device.profile, "shapes", device.count, args.memory or device.memory, reserve=args.reserve,
-        timeout=args.max_seconds, script=(*form, *program), folder=str(Path.cwd()), assumptions=chosen_assumptions(args, "shapes"),
+        timeout=args.max_seconds, script=(*form, *program), folder=str(Path.cwd()),
+        assumptions=chosen_assumptions(args, "shapes"),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forebay import profiles
 from forebay._base.outside_memory import NOTHING, OutsideMemory
 from forebay._base.temporary_folders import LockedFolder
 from forebay.commands import CommandError, run_rehearsal
@@ -40,6 +41,7 @@ class _Program:
     watch: Watch | None = None  # of the processes that it starts
     outside: OutsideMemory = NOTHING  # what each process has outside the allocator of a device
     folder: Path | None = None  # of the program's file
+    profile: str = ""  # of the devices; "" if it is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,7 @@ def install(
     max_seconds: float | None,
     outside: OutsideMemory = NOTHING,
     folder: Path | None = None,
+    profile: str = "",
 ) -> None:
     """Let PyTorch use the emulated devices once the program or a process that it starts imports it.
 
@@ -179,7 +182,7 @@ def install(
     found = recorder.running()
     watch = None if found is None else unseen_processes.Watch(Path(found.folder))
     _Program.watch, _Program.outside = watch, outside
-    _Program.folder = None if folder is None else folder.absolute()
+    _Program.folder, _Program.profile = None if folder is None else folder.absolute(), profile
     on_import.reach_processes(None if watch is None else watch.begin)
 
 
@@ -253,7 +256,11 @@ def _choices() -> AssumptionChoices | None:
 def _versions() -> Versions | None:
     from forebay.interop.torch.program_versions import find_versions
 
-    return None if _Program.folder is None else find_versions(_Program.folder)
+    if _Program.folder is None:
+        return None
+    found = find_versions(_Program.folder)
+    note = profiles.load(_Program.profile).note if _Program.profile else ""
+    return replace(found, warnings=(f"{_Program.profile}: {note}.", *found.warnings)) if note else found
 
 
 def _program_use() -> ProgramUse | None:

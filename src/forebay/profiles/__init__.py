@@ -34,13 +34,16 @@ class Profile:
     sensors : mapping
         For CUDA the ranges of the sensors: `idle_power` to `max_power` in mW, `idle_temperature` to
         `busy_temperature` in °C, `idle_clock` to `max_clock` in MHz, and `memory` in bytes, with the driver's share.
-        Empty for other kinds.
+        Empty for other kinds, and for cards of which none are known.
+    note : str
+        What a user must know about results for this card; "" if there is nothing.
     """
 
     name: str
     kind: str
     properties: Mapping[str, Any]
     sensors: Mapping[str, int]
+    note: str = ""
 
     def at(self, index: int) -> dict[str, Any]:
         """Return the properties of one device of the machine.
@@ -135,4 +138,4 @@ def _read(name: str) -> Profile:
     text = (resources.files(__name__) / f"{name}.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
     properties, sensors = (MappingProxyType(table.get(part, {})) for part in ("properties", "sensors"))
-    return Profile(name, table["kind"], properties, sensors)
+    return Profile(name, table["kind"], properties, sensors, table.get("note", ""))

@@ -211,7 +211,7 @@ def test_forked_child_has_own_lock_and_state(generator):
 
 
 def test_unknown_profile_raises():
-    with pytest.raises(ValueError, match="there is no profile 'h900', the nearest is 'h200'; there are a100, "):
+    with pytest.raises(ValueError, match="there is no profile 'h900', the nearest is 'h200'; there are a10, "):
         forebay.Generator("cpu", geometry="h900")
 
 

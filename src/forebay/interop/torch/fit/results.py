@@ -70,6 +70,8 @@ class FitResult:
         The files that the program wrote only in its overlay; None if it wrote its files as always, with values.
     outside : OutsideMemory
         What is outside the allocator: a usual value, a range, and its source. `in_use` has it added to the peak.
+    note : str
+        What must be known about results for this card, such as that its rules are not verified; "" if nothing.
     """
 
     profile: str
@@ -94,6 +96,7 @@ class FitResult:
     assumption_check: AssumptionCheck | None = None
     files: FilesReport | None = None
     outside: OutsideMemory = NOTHING
+    note: str = ""
 
     @property
     def in_use(self) -> OutsideMemory:

@@ -241,6 +241,7 @@ def _result(task: FitTask, use: ProgramUse, judgement: Judgement, output: str) -
         assumptions=use.assumptions,
         choices=task.assumptions if task.mode == "shapes" else None,
         outside=worst.outside if devices else task.outside,
+        note=profiles.load(task.profile).note,
     )
 
 
