@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from forebay.interop.torch import deferred_compiler
 from forebay.interop.torch.import_hook import ImportHook
 from forebay.rehearsal import services
 from forebay.rehearsal.inside import is_inside
@@ -47,6 +48,8 @@ def install(after: Callable[[], None] | None = None) -> None:
         call()
     else:
         _install("torch", lambda _: call())
+        for name, change in deferred_compiler.CHANGES.items():  # Note [Compiler imported late]
+            _install(name, change)
     if _SAFETENSORS in sys.modules:
         _replace_save_file(sys.modules[_SAFETENSORS])
     else:

@@ -160,13 +160,11 @@ class Ledger:
         for optimizer in [*self._optimizers]:
             _mark_parameters(optimizer)
             _mark_state(optimizer)
-        modules, leaves = [], []
-        for each in gc.get_objects():
-            kind = type(each)
-            if issubclass(kind, torch.nn.Module):
-                modules.append(each)
-            elif issubclass(kind, torch.Tensor):
-                leaves.append(each)
+        objects = gc.get_objects()
+        kinds = set(map(type, objects))  # of which there are few, and a million objects
+        modules = _of_kinds(objects, kinds, torch.nn.Module)
+        leaves = _of_kinds(objects, kinds, torch.Tensor)
+        del objects
         for root in _outermost(modules):
             _mark_module(root)
         for tensor in leaves:
@@ -217,6 +215,12 @@ def _mark_module(root: torch.nn.Module) -> None:
         for name, buffer in root.named_buffers():
             if buffer.is_cuda:
                 _mark(buffer, "buffers", f"{kind}.{name}".rpartition(".")[0])
+
+
+def _of_kinds(objects: list[Any], kinds: Iterable[type], base: type) -> list[Any]:
+    """Return the objects whose types are subclasses of `base`. `kinds` are the types of all objects."""
+    wanted = {each for each in kinds if issubclass(each, base)}
+    return [each for each in objects if type(each) in wanted]
 
 
 def _outermost(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:

@@ -26,6 +26,8 @@ def _load(file: str) -> Any:
 def _install() -> None:
     hook = _load("interop/torch/import_hook.py").ImportHook
     hook("torch", lambda _: _patch()).install()
+    for name, change in _load("interop/torch/deferred_compiler.py").CHANGES.items():
+        hook(name, change).install()
     hook("safetensors.torch", _replace_save_file).install()
     services: tuple[str, ...] = ()
     if os.environ.get("FOREBAY_REHEARSAL") == "inside":
