@@ -8,9 +8,11 @@ import pytest
 
 from forebay._base.assumption_choices import AssumptionChoices
 from forebay._base.verdicts import Verdict
+from forebay.commands import programs
 from forebay.commands.cli import main
 from forebay.interop.torch import program_versions
-from forebay.interop.torch.fit import FitResult, questions
+from forebay.interop.torch.fit import FitResult, shared_runs
+from forebay.interop.torch.fit.tasks import Shared
 
 GIB = 1 << 30
 VERDICTS = {
@@ -28,17 +30,19 @@ VERDICTS = {
 def tasks(monkeypatch):
     given = []
 
-    def run(task, cancel):
+    def run(task, cancel, watch, others, need):
         given.append(task)
         verdict = VERDICTS[task.profile]
-        return FitResult(
+        found = FitResult(
             task.profile, {}, verdict, 30 * GIB, 30 * GIB, 80 * GIB, {"activations": 20 * GIB}, text=str(verdict),
             message="KeyError: 1", line="train.py:3", needed=None if verdict.fits else 30 * GIB,
             settings=("PYTORCH_ALLOC_CONF=a:b",) if verdict is Verdict.FITS_WITH_OTHER_SETTINGS else (),
             outside=task.outside,
         )  # fmt: skip
+        return found, Shared({}, {})
 
-    monkeypatch.setattr(questions, "run_task", run)
+    monkeypatch.setattr(shared_runs, "run_shared", run)
+    monkeypatch.setattr("forebay.commands.fit.check_torch", lambda: None)
     return given
 
 
@@ -76,7 +80,7 @@ def test_status_is_that_of_the_worst_card(tasks, script, capsys, cards, status):
     assert main(["fit", "--cards", cards, script]) == status
     if "t4" in cards:
         words = " ".join(capsys.readouterr().out.split())
-        assert "t4: did not finish: KeyError: 1, at train.py:3. The peak so far is 30.00 GiB allocated" in words
+        assert "t4: did not finish: KeyError: 1, at train.py:3. The figures are the peak so far." in words
 
 
 def test_json_has_the_verdict_and_the_mode_is_passed(tasks, script, capsys):
@@ -124,11 +128,16 @@ def test_answer_names_its_versions_and_those_that_the_program_asks_for(tasks, sc
     ("arguments", "message"),
     [
         (["fit"], "no script to run"),
+        (["fit", "-m"], "no module to run: forebay fit -m MODULE"),
+        (["fit", "-m", "no_such_module"], "cannot run the module 'no_such_module'"),
+        (["fit", "-"], "cannot run standard input on several cards"),
+        (["fit", "no_such_command"], "there is no such file, and no such command on PATH"),
+        (["fit", "python", "-O", "SCRIPT"], "cannot pass options to python"),
         (["fit", "missing.py"], "there is no such file"),
         (["fit", "--cards", "rtx_4091", "SCRIPT"], "there is no profile 'rtx_4091'"),
     ],
 )
-def test_errors_are_one_line(arguments, message, script, capsys):
+def test_errors_are_one_line(tasks, arguments, message, script, capsys):
     assert main([script if each == "SCRIPT" else each for each in arguments]) == 2
     assert message in capsys.readouterr().err
 
@@ -171,3 +180,47 @@ def test_wrong_choices_are_refused(options, message, script, capsys):
 def test_choices_need_a_mode_that_assumes_values(options, message, script, capsys):
     assert main(["fit", *options, script]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "program"),
+    [
+        (["-m", "json.tool", "-x", "--compute"], ("-m", "json.tool", "-x", "--compute")),
+        (["-mjson.tool"], ("-m", "json.tool")),
+        (["--cards", "h100", "-c", "print(1)", "--strict"], ("-c", "print(1)", "--strict")),
+        (["python", "-m", "json.tool"], ("-m", "json.tool")),
+        (["--", "SCRIPT", "--json"], ("SCRIPT", "--json")),
+    ],
+)
+def test_forms_of_python_are_programs(tasks, script, capsys, arguments, program):
+    main(["fit", *(script if each == "SCRIPT" else each for each in arguments)])
+    assert {each.script for each in tasks} == {tuple(script if each == "SCRIPT" else each for each in program)}
+    assert {each.mode for each in tasks} == {"shapes"}
+
+
+def test_error_of_all_cards_is_printed_once(tasks, script, capsys, monkeypatch):
+    monkeypatch.setitem(VERDICTS, "h100", Verdict.DID_NOT_FINISH)
+    main(["fit", "--cards", "t4,h100", script])
+    output = capsys.readouterr().out
+    assert output.count("KeyError: 1") == 1
+    assert "t4, h100: did not finish" in output
+
+
+@pytest.mark.parametrize("width", [60, 80, 130])
+def test_table_is_as_wide_as_the_terminal(tasks, script, capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(["fit", "--cards", "rtx_4090,l40s,h100,h200", script]) == 1
+    output = capsys.readouterr().out
+    assert max(map(len, output.splitlines())) <= width
+    assert output.startswith("Without values, as --compute was not given")
+    words = " ".join(output.split())
+    assert ("rtx_4090: needs 30.00 GiB allocated" in words) == (width < 130)
+    assert "held most by" in words
+
+
+def test_pytorch_that_is_missing_is_said_before_any_work(script, capsys, monkeypatch):
+    monkeypatch.setattr(programs, "find_spec", lambda name: None)
+    assert main(["fit", script]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "-m pip install torch" in error

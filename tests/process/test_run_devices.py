@@ -17,7 +17,7 @@ USES_CUDA = """
 
 
 def test_every_emulated_device_is_reported_and_has_the_memory(runner):
-    observed = runner.forebay(USES_CUDA, options=("--emulate", "cuda:2@h200", "--memory", "64MiB"))
+    observed = runner.forebay(USES_CUDA, options=("--emulate", "cuda:2@h200", "--compute", "--memory", "64MiB"))
     assert (observed.status, observed.out) == (0, f"2 {64 << 20} True\n")
     first, second = observed.err.index("Memory of cuda:0"), observed.err.index("Memory of cuda:1")
     assert (
@@ -33,7 +33,7 @@ def test_every_emulated_device_is_reported_and_has_the_memory(runner):
 
 def test_emulated_device_runs_out_of_the_given_memory(runner):
     source = "import forebay\nforebay.empty(1 << 30, dtype=forebay.uint8, device='cuda')"
-    observed = runner.forebay(source, options=("--emulate", "cuda", "--memory", "64MiB"))
+    observed = runner.forebay(source, options=("--emulate", "cuda", "--compute", "--memory", "64MiB"))
     assert observed.status == 1
     assert "total capacity of 64.00 MiB" in observed.err
     assert "cuda:0 ran out of memory" in observed.err
@@ -41,7 +41,7 @@ def test_emulated_device_runs_out_of_the_given_memory(runner):
 
 def test_arrays_are_reported_beside_emulated_devices(runner):
     source = "import numpy as np, forebay\nkept = np.ones(1 << 20), forebay.empty(1 << 20, device='cuda')"
-    observed = runner.forebay(source, options=("--emulate", "cuda"))
+    observed = runner.forebay(source, options=("--emulate", "cuda", "--compute"))
     assert "Memory of cpu" in observed.err
     assert "Memory of cuda:0" in observed.err
     assert sorted(path.name for path in observed.output.glob("*.forebay")) == [
@@ -52,7 +52,7 @@ def test_arrays_are_reported_beside_emulated_devices(runner):
 
 def test_emulation_is_not_started_by_the_recording(runner):
     source = "import forebay\nprint(forebay.cuda.is_initialized())"
-    observed = runner.forebay(source, options=("--emulate", "cuda"))
+    observed = runner.forebay(source, options=("--emulate", "cuda", "--compute"))
     assert observed.out == "False\n"
 
 

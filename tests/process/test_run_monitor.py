@@ -42,7 +42,7 @@ PROGRAM = """
 def running(runner, *arguments: str, options: tuple[str, ...] = ()):
     """Run the program until the block ends; yield the process and the ids that it printed."""
     runner.write(PROGRAM)
-    command = [COMMAND, "run", "--quiet", "--emulate", "cuda:1@h200", *options, "script.py", *arguments]
+    command = [COMMAND, "run", "--quiet", "--emulate", "cuda:1@h200", "--compute", *options, "script.py", *arguments]
     process = subprocess.Popen(
         command, cwd=runner.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

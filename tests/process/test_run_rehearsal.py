@@ -162,11 +162,11 @@ def test_dry_run_creates_only_the_report(runner, before, mechanism):
     assert files_of(observed)["created"] == []
 
 
-def test_dry_needs_shapes_only(runner):
+def test_dry_needs_a_run_without_values(runner):
     runner.write("")
-    observed = runner.command("-m", "forebay", "run", "--emulate", "cuda", "--dry", "script.py")
+    observed = runner.command("-m", "forebay", "run", "--emulate", "cuda", "--compute", "--dry", "script.py")
     assert observed.status == 2
-    assert "--dry requires --shapes-only" in observed.err
+    assert "--dry requires a run without values" in observed.err
 
 
 @both
@@ -182,7 +182,7 @@ def test_program_with_values_writes_its_files(runner):
     source = "import torch\ntorch.save(torch.ones(2, device='cuda'), 'new.pt')\nopen('notes.txt', 'w').write('x')"
     (runner.folder / "notes.txt").write_text("notes")
     runner.write(source)
-    observed = runner.command("-m", "forebay", "run", "--emulate", "cuda", "--quiet", "script.py")
+    observed = runner.command("-m", "forebay", "run", "--emulate", "cuda", "--compute", "--quiet", "script.py")
     assert (observed.status, observed.err) == (0, "")
     assert (runner.folder / "notes.txt").read_text() == "x"
     assert (runner.folder / "new.pt").stat().st_size > 100

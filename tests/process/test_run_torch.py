@@ -28,8 +28,10 @@ TRAINING = """
 
 
 def run(runner, source, *options):
+    """Run a program with values, unless the options name another mode."""
     runner.write(source)
-    return runner.command("-m", "forebay", "run", "--emulate", "cuda:1@rtx_4090", *options, "script.py")
+    mode = () if {"--shapes-only", "--strict"} & {*options} else ("--compute",)
+    return runner.command("-m", "forebay", "run", "--emulate", "cuda:1@rtx_4090", *mode, *options, "script.py")
 
 
 @needs_torch
@@ -52,6 +54,16 @@ def test_unchanged_program_uses_the_emulated_device_and_its_peak_is_attributed(r
     innermost = [next(iter(viewed.stack(int(each["stack"])))) for each in viewed.trace if each["stack"]]
     assert len(innermost) > 50
     assert not any("/src/forebay/" in frame.file for frame in innermost)  # the kernels
+
+
+@needs_torch
+def test_mode_is_without_values_by_default_and_the_first_line_says_so(runner):
+    runner.write("import torch; print(torch.rand(9, device='cuda').sum().item() > 0)")
+    observed = runner.command("-m", "forebay", "run", "--emulate", "cuda", "-m", "script")
+    assert (observed.status, observed.out) == (0, "True\n"), observed.err
+    sentence = "Without values, as --compute was not given; values that are read are assumed."
+    assert sentence in observed.err.splitlines()
+    assert json.loads((observed.output / "summary.json").read_text())["mode"] == sentence
 
 
 @needs_torch

@@ -141,7 +141,7 @@ def test_running_cuda_profiler_is_written_at_exit(runner, tmp_path):
 
 def test_run_traces_the_whole_program(runner, tmp_path):
     source = "import os, forebay\nforebay.zeros(10, device='cuda')\nos.mkdir('folder'); os.chdir('folder')"
-    done = runner.forebay(source, options=("--emulate", "cuda", "--trace", "made.pftrace"))
+    done = runner.forebay(source, options=("--emulate", "cuda", "--compute", "--trace", "made.pftrace"))
     assert done.status == 0
     assert f"trace     {tmp_path / 'made.pftrace'}\n" in done.err
     (execution,) = decode(tmp_path / "made.pftrace").executed

@@ -30,6 +30,7 @@ from forebay.commands import (
     tune,
     view,
 )
+from forebay.commands.programs import mark_program
 
 COMMANDS = {
     "run": (run, "run a Python program on the CPU device and report its memory use"),
@@ -82,8 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with command_output():
             arguments = sys.argv[1:] if arguments is None else [*arguments]
-            if arguments[:1] == ["run"]:
-                arguments[1:] = run.mark_program(arguments[1:])
+            if arguments[:1] in (["run"], ["fit"]):
+                arguments[1:] = mark_program(COMMANDS[arguments[0]][0], arguments[1:])
             args = make_parser().parse_args(arguments)
         status: int = args.run(args)
     except CommandError as error:

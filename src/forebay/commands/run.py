@@ -2,7 +2,8 @@
 
 While the program runs, its NumPy arrays are allocated on the CPU device; otherwise its behaviour does not change.
 Arguments after SCRIPT, MODULE or CODE are passed to the program. SCRIPT is what python accepts: a file, - for standard
-input, or a directory or zip file with __main__.py. At the end the report is printed on standard error, and two
+input, or a directory or zip file with __main__.py; or a COMMAND on PATH that is a Python script, such as torchrun. At
+the end the report is printed on standard error, and two
 files are written to the output directory: snapshot.forebay and report.html, and the key figures as summary.json. A
 directory with an earlier report is kept: the new one gets a number, as in forebay-report-2. The exit status is that of
 the program.
@@ -15,9 +16,10 @@ has one section for each of them, and --memory is the memory of each.
 
 With --emulate cuda, PyTorch uses the emulated devices if the program imports it, without a change of the program: the
 report says whether it fits, with the verdicts of forebay fit, and what held the peak. The memory of all processes that
-it starts counts. --shapes-only computes no values, so that a model of any size needs little memory and time. The
-program then changes no existing file: what it writes goes to a private overlay, which it reads back, and which is
-dropped at the end. Of new files only texts are created, or none with --dry; the report lists them.
+it starts counts. By default no values are computed, so that a model of any size needs little memory and time, and a
+value that is read is assumed, as for forebay fit; --compute computes them. Without values, the program changes no
+existing file: what it writes goes to a private overlay, which it reads back, and which is dropped at the end. Of new
+files only texts are created, or none with --dry; the report lists them.
 """
 
 from __future__ import annotations
@@ -41,20 +43,21 @@ from forebay.commands import (
 )
 from forebay.commands.assumption_options import add_assumption_options, chosen_assumptions
 from forebay.commands.output_files import check_output
+from forebay.commands.programs import add_mode_arguments, add_program_arguments, argv_of
 from forebay.commands.run_session import RunSession
 from forebay.commands.script_runner import Program
 from forebay.rehearsal.inside import is_inside, redirect_files
 
 OUTPUT = Path("forebay-report")
 ENTRIES = 1_000_000
-_EXAMPLES = {None: ("script", "train.py"), "module": ("module", "-m MODULE"), "code": ("code", "-c CODE")}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "forebay run [OPTIONS] SCRIPT [ARGS ...]\n"
         "       forebay run [OPTIONS] -m MODULE [ARGS ...]\n"
-        "       forebay run [OPTIONS] -c CODE [ARGS ...]"
+        "       forebay run [OPTIONS] -c CODE [ARGS ...]\n"
+        "       forebay run [OPTIONS] COMMAND [ARGS ...]"
     )
     parser.add_argument(
         "--emulate", type=_emulated, metavar="KIND[:COUNT][@PROFILE]",
@@ -64,23 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--guard", action="store_true",
         help="with --emulate: abort the program, showing the line, if it accesses device memory outside queued work",
     )  # fmt: skip
-    mode = parser.add_mutually_exclusive_group()
-    mode.add_argument(
-        "--compute", dest="torch", action="store_const", const="compute", default="compute",
-        help="with --emulate cuda: PyTorch computes the values on the CPU (default)",
-    )  # fmt: skip
-    mode.add_argument(
-        "--shapes-only", dest="torch", action="store_const", const="shapes",
-        help="with --emulate cuda: PyTorch computes only the shapes; a program that reads a value gets an assumed one",
-    )  # fmt: skip
-    mode.add_argument(
-        "--strict", dest="torch", action="store_const", const="strict",
-        help="as --shapes-only, but a program that reads a value ends with its line",
-    )  # fmt: skip
+    add_mode_arguments(parser, "with --emulate cuda: ")
     add_assumption_options(parser)
     parser.add_argument(
         "--dry", action="store_true",
-        help="with --shapes-only: create no new files either, apart from the report",
+        help="without values: create no new files either, apart from the report",
     )  # fmt: skip
     parser.add_argument(
         "--memory", type=size_argument, metavar="SIZE",
@@ -127,45 +118,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace of the queues for ui.perfetto.dev")
     parser.add_argument("--open", action="store_true", help="open the report in a browser")
-    parser.add_argument("-m", dest="form", action="store_const", const="module", help="run a module, as python -m does")
-    parser.add_argument("-c", dest="form", action="store_const", const="code", help="run the code, as python -c does")
-    parser.add_argument(
-        "program", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS ...]",
-        help="the program and its arguments: a file, a directory or zip file with __main__.py, or - for standard input",
-    )  # fmt: skip
-
-
-def mark_program(arguments: list[str]) -> list[str]:
-    """Insert `--` before the program of -m or -c, and separate -mMODULE, so that argparse reads no option behind it."""
-    parser = argparse.ArgumentParser(add_help=False)
-    add_arguments(parser)
-    flags = {flag for action in parser._actions if action.nargs == 0 for flag in action.option_strings}  # noqa: SLF001 - the only list
-    at = 0
-    while at < len(arguments) and (word := arguments[at]).startswith("-") and word not in ("-", "--"):
-        if word[:2] in ("-m", "-c"):
-            rest = [word[2:]] if word[2:] else []
-            return [*arguments[:at], word[:2], "--", *rest, *arguments[at + 1 :]]
-        at += 1 if word in flags or "=" in word else 2
-    return arguments
+    add_program_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.dry and args.torch == "compute":
-        raise CommandError("--dry requires --shapes-only: a program with values writes its files")
+    mode = _mode_of(args)
+    if args.dry and mode == "compute":
+        raise CommandError("--dry requires a run without values: a program with values writes its files")
     check_output(args.trace, [], "--trace", overwrite=args.overwrite)
-    chosen_assumptions(args, args.torch)
+    chosen_assumptions(args, mode)
     if args.max_seconds is not None and not uses_cuda(args.emulate):
         raise CommandError("--max-seconds requires emulated CUDA devices, as in --emulate cuda@h100")
     if args.check_assumptions and (args.form, args.program[:1]) == (None, ["-"]):
         raise CommandError("--check-assumptions runs the program again: pass a file instead of standard input")
-    if args.torch != "compute" and not is_inside():
+    if mode != "compute" and not is_inside():
         with quiet_interrupt():
-            _program_of(args)
-            _check_shapes(args)
+            argv_of(args, "run")
+            _check_profiles(args.emulate or ())
             named = [] if args.trace is None else [_absolute(args.trace)]
             return run_rehearsal.rehearse(args, _absolute(args.output or _default_output()), named)
     with quiet_interrupt():
-        program, session = _prepare(args)
+        program, session = _prepare(args, mode)
     try:
         program.execute()
     except (CommandError, ProgramError):
@@ -178,25 +151,21 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _program_of(args: argparse.Namespace) -> list[str]:
-    """Return the program and its arguments."""
-    argv: list[str] = args.program[1:] if args.program[:1] == ["--"] else args.program
-    if not argv:
-        kind, example = _EXAMPLES[args.form]
-        raise CommandError(f"no {kind} to run: forebay run {example} (see forebay run --help)")
-    return argv
+def _mode_of(args: argparse.Namespace) -> str:
+    """Return what PyTorch computes: without emulated CUDA devices, the program is left as it is."""
+    if uses_cuda(args.emulate):
+        return args.mode or "shapes"
+    if args.mode in ("shapes", "strict"):
+        option = "--strict" if args.mode == "strict" else "--shapes-only"
+        raise CommandError(f"{option} requires emulated CUDA devices, as in --emulate cuda@h100 {option}")
+    return "compute"
 
 
-def _check_shapes(args: argparse.Namespace) -> None:
-    if args.torch != "compute" and not uses_cuda(args.emulate):
-        raise CommandError("--shapes-only requires emulated CUDA devices, as in --emulate cuda@h100 --shapes-only")
-
-
-def _prepare(args: argparse.Namespace) -> tuple[Program, RunSession]:
+def _prepare(args: argparse.Namespace, mode: str) -> tuple[Program, RunSession]:
     """Read the program and start the recording."""
     redirect_files()
-    argv = _program_of(args)
-    program = Program(argv, args.form)
+    form, argv = argv_of(args, "run")
+    program = Program(argv, form)
     session = RunSession(
         run_rehearsal.real_output(_absolute(args.output or _default_output())),
         argv,
@@ -213,13 +182,12 @@ def _prepare(args: argparse.Namespace) -> tuple[Program, RunSession]:
     session.prepare()
     trace = None if args.trace is None else _absolute(args.trace)
     outside, profile = _emulate(args.emulate, guard=args.guard, memory=args.memory, reserve=args.reserve)
-    _check_shapes(args)
     try:
         session.start()
         if uses_cuda(args.emulate):
-            folder = Path(argv[0]).parent if args.form is None else Path()
-            chosen = chosen_assumptions(args, args.torch)
-            run_torch.install(args.torch, chosen, args.max_seconds, outside, folder, profile)
+            folder = Path(argv[0]).parent if form is None else Path()
+            about = (chosen_assumptions(args, mode), args.max_seconds, outside, folder, profile)
+            run_torch.install(mode, *about, is_default=args.mode is None)
         if trace is not None:
             session.start_trace(trace)
     except KeyboardInterrupt:
@@ -239,7 +207,8 @@ def _emulate(
         if guard:
             raise CommandError("--guard requires emulated devices, as in --emulate cuda:2@h200 --guard")
         return NOTHING, ""
-    from forebay import backends  # prepare() has checked that the compiled core loads
+    _check_profiles(requested)
+    from forebay import backends
 
     outside, profile, devices = NOTHING, "", []
     for each in requested:
@@ -247,17 +216,27 @@ def _emulate(
         try:
             if each.kind == "cuda":
                 profile = each.profile or backends.default_profile(each.kind)
-                outside = outside_memory(
-                    profile, found.memory, reserve if reserve is not None else each.reserve or None
-                )
+                own = reserve if reserve is not None else each.reserve or None
+                outside = outside_memory(profile, found.memory, own)
                 found = replace(found, reserve=outside.low)
-            with backends.emulated_devices(each.kind, each.count, each.profile):
-                pass
         except ValueError as error:
             raise CommandError(f"--emulate: {error}") from error
         devices.append(found)
     os.environ[EMULATE.name] = ",".join(map(str, devices))
     return outside, profile
+
+
+def _check_profiles(requested: tuple[Emulated, ...]) -> None:
+    try:
+        from forebay import backends
+    except ImportError as error:  # the compiled core cannot be loaded
+        raise CommandError(str(error)) from error
+    for each in requested:
+        try:
+            with backends.emulated_devices(each.kind, each.count, each.profile):
+                pass
+        except ValueError as error:
+            raise CommandError(f"--emulate: {error}") from error
 
 
 def uses_cuda(requested: tuple[Emulated, ...] | None) -> bool:

@@ -16,6 +16,7 @@ from forebay._base.atomic_write import atomic_write
 from forebay._base.verdicts import Assumption, Verdict
 from forebay.commands.assumption_list import print_check
 from forebay.commands.assumption_options import chosen_assumptions
+from forebay.commands.programs import argv_of, python_arguments
 from forebay.commands.run_output import SUMMARY
 from forebay.commands.terminal import Terminal
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check_run"]
 
-_FORMS = {"module": "-m", "code": "-c"}
 _OWN = ("FOREBAY_REHEARSAL_OUTPUT", "FOREBAY_REHEARSAL_RECORDS")  # of the run before
 
 
@@ -65,11 +65,9 @@ def _task(args: argparse.Namespace) -> FitTask:
     from forebay.interop.torch.fit.tasks import FitTask
 
     device = next(each for each in args.emulate if each.kind == "cuda")
-    program = args.program[1:] if args.program[:1] == ["--"] else args.program
-    form = [_FORMS[args.form]] if args.form else []
     return FitTask(
         device.profile, "shapes", device.count, args.memory or device.memory, reserve=args.reserve,
-        timeout=args.max_seconds, script=(*form, *program), folder=str(Path.cwd()),
+        timeout=args.max_seconds, script=python_arguments(*argv_of(args, "run")), folder=str(Path.cwd()),
         assumptions=chosen_assumptions(args, "shapes"),
     )  # fmt: skip
 

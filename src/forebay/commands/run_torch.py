@@ -15,6 +15,7 @@ from forebay._base.outside_memory import NOTHING, OutsideMemory
 from forebay._base.temporary_folders import LockedFolder
 from forebay.commands import CommandError, run_rehearsal
 from forebay.commands.assumption_list import print_assumptions
+from forebay.commands.programs import mode_sentence
 from forebay.commands.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class _Program:
     outside: OutsideMemory = NOTHING  # what each process has outside the allocator of a device
     folder: Path | None = None  # of the program's file
     profile: str = ""  # of the devices; "" if it is not known
+    mode: str = ""  # the first line of the result
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +102,12 @@ class TorchResult:
     assumptions: tuple[Assumption, ...] = ()
     choices: AssumptionChoices | None = None  # None: nothing is assumed in this mode
     versions: Versions | None = None
+    mode: str = ""  # what was computed, as a sentence
 
     def as_json(self) -> dict[str, Any]:
         found = self.judgement
         return {
+            "mode": self.mode,
             "verdict": found.verdict,
             "verdict_text": found.text,
             "verdict_reasons": found.reasons,
@@ -155,6 +159,8 @@ def install(
     outside: OutsideMemory = NOTHING,
     folder: Path | None = None,
     profile: str = "",
+    *,
+    is_default: bool,
 ) -> None:
     """Let PyTorch use the emulated devices once the program or a process that it starts imports it.
 
@@ -176,6 +182,7 @@ def install(
     except OSError as error:
         discard()
         raise CommandError(f"cannot write the records of the program's processes: {error}") from error
+    _Program.mode = mode_sentence(mode, is_default=is_default)
     on_import.set_environment(mode)
     on_import.install()
     on_import.silence_services()
@@ -243,7 +250,7 @@ def results(snapshots: list[Snapshot]) -> TorchResult | None:
         peak = peak_use_of(device.details) if device.details else None
         has_sites = snapshot is not None and len(snapshot.trace) > 0
         found.append(DeviceResult(use.judge(index), device, peak, _remedies(snapshot), has_sites))
-    return TorchResult(use.judge(), tuple(found), os.getpid(), use.assumptions, _choices(), _versions())
+    return TorchResult(use.judge(), tuple(found), os.getpid(), use.assumptions, _choices(), _versions(), _Program.mode)
 
 
 def _choices() -> AssumptionChoices | None:
@@ -312,6 +319,8 @@ def print_results(console: Console, result: TorchResult | None) -> None:
     from forebay.snapshot.report.paragraph import Paragraph
     from forebay.snapshot.report.paragraph_rich import print_paragraphs
 
+    console.print(result.mode)
+    console.print()
     for each in result.devices:
         parts = [_verdict_paragraph(each), *memory_paragraph(each.device), *process_paragraph(each.device, result.main)]
         if each.use is not None:

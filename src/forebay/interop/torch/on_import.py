@@ -101,6 +101,7 @@ def _replace_save_file(module: ModuleType) -> None:
 
 def _patch() -> None:
     from forebay._base.assumption_choices import AssumptionChoices
+    from forebay.interop.torch.devices import other_cards
     from forebay.interop.torch.processes import assumed_values, recorder
     from forebay.interop.torch.session import TorchSession, running
 
@@ -108,16 +109,18 @@ def _patch() -> None:
         return
     found = recorder.start()
     options = {} if found is None else _options(found.folder)
-    capacity = options.get("replay_capacity")
+    capacity, cards = options.get("replay_capacity"), options.get("cards", ())
     assumed_values.choose(AssumptionChoices.from_options(options.get("assumptions", {})))
     if found is not None and options.get("deadline"):
         _watch_time(found, options["deadline"], options["max_seconds"])
-    if capacity is not None:
+    if found is not None and (capacity is not None or cards):
         _record_history()
+        other_cards.begin((tuple(each) for each in cards), found.write)
     session = TorchSession(os.environ.get(VARIABLE, "compute"))
     session.start()
     if found is not None:
         found.details = lambda: _details(session, capacity)
+        found.cards = lambda final: _cards(session, final=final)
         found.when_forked = session.restart_in_child
 
 
@@ -133,6 +136,14 @@ def _watch_time(found: Recorder, deadline: float, seconds: float) -> None:
     if not found.is_main:  # else `forebay run` does so
         note = found.end_by_limit
         time_limit.watch(deadline - time_limit.EARLIER, lambda line: note(time_limit.ending_at(seconds, line)))
+
+
+def _cards(session: TorchSession, *, final: bool) -> dict[str, Any]:
+    """Return what is known about other cards: what they would have done, at the end, and those that differ."""
+    from forebay.interop.torch.devices import other_cards
+
+    shared = session.shared_results() if final else {}
+    return {"shared": shared, "differing": other_cards.differing()}
 
 
 def _options(folder: str) -> Mapping[str, Any]:
@@ -155,8 +166,15 @@ def _details(session: TorchSession, capacity: int | None) -> list[dict[str, Any]
     for use in session.results():
         details = {**use.as_json(), "index": session.place_of(use.index)}
         if capacity is not None:
-            from forebay.interop.torch.attribution.other_settings import settings_that_fit
-
-            details["suffices"], details["settings"] = settings_that_fit(use.index, capacity)
+            details["suffices"], details["settings"] = _settings(use.index, capacity)
         found.append(details)
     return found
+
+
+def _settings(index: int, capacity: int) -> tuple[bool, tuple[str, ...]]:
+    from forebay._base.device_spec import Device
+    from forebay.interop.torch.attribution.other_settings import settings_that_fit
+    from forebay.runtime.devices.open_device import open_device
+    from forebay.runtime.memory.device_snapshot import take_snapshot
+
+    return settings_that_fit(take_snapshot(open_device(Device("cuda", index))), capacity)

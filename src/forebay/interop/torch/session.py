@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forebay.errors import Unsupported, WrongState
 
@@ -69,6 +69,12 @@ class TorchSession:
         """Return the machine's index of a device, which differs where CUDA_VISIBLE_DEVICES selects devices."""
         devices = {} if self._ledger is None else self._ledger.devices
         return next((use.place for opened, use in devices.items() if opened.device.index == index), index)
+
+    def shared_results(self) -> dict[str, list[dict[str, Any]]]:
+        """Return what the devices would have done on other cards, by the name of the card; call it after `results`."""
+        from forebay.interop.torch.attribution.shared_results import shared_results
+
+        return {} if self._ledger is None or self._process != os.getpid() else shared_results(self._ledger)
 
     def results(self) -> list[PeakUse]:
         """Return what held the peak of each device; nothing in a forked child whose devices are its parent's."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from forebay._core import MAX_REQUEST_BYTES
 from forebay.errors import Unsupported
 from forebay.records.model import ENTRY, Action, Snapshot, State
+from forebay.simulate import Device
 from forebay.snapshot.replay.initial_state import reconstruct_initial_state
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
 from forebay.snapshot.replay.recorded_settings import RecordedSettings
@@ -145,7 +146,8 @@ class History:
         self.memory: int | None = snapshot.capacity or self._memory_at_last_oom() or None
         self._initial_blocks = reconstruct_initial_state(snapshot, recorded).blocks
         self.initial_blocks: int = len(self._initial_blocks)  #: blocks that were live before the history
-        self._columns = self._prepare()
+        #: The entries to replay: index, action, address, size, queue and private pool, one array each.
+        self.columns: list[NDArray[np.integer]] = self._prepare()
         #: Number of allocations and frees.
         self.events: int = int(np.isin(trace["action"], (Action.ALLOC, Action.FREE_COMPLETED)).sum())
 
@@ -216,8 +218,7 @@ class History:
         """
         text = self.recorded.text if settings is None else settings
         total = self._total(memory)
-        device = self.recorded.device(total, text, other_used)
-        device.allocator.explains_oom = False  # the error texts are not used
+        device = self.device(memory, text, other_used)
         if limit is not None:
             device.set_memory_fraction(limit / total)
         requests = Requests(device)
@@ -235,6 +236,28 @@ class History:
             complete=complete,
         )
 
+    def device(self, memory: int | None = None, settings: str | None = None, other_used: int = 0) -> Device:
+        """Return a simulated device like the recorded one.
+
+        Parameters
+        ----------
+        memory : int, optional
+            Memory of the device in bytes; unlimited by default.
+        settings : str, optional
+            Settings in the format of FOREBAY_ALLOC_CONF; those of the recording by default.
+        other_used : int, optional
+            Bytes of it that other processes use; 0 by default.
+
+        Raises
+        ------
+        ValueError
+            If the settings are invalid.
+        """
+        text = self.recorded.text if settings is None else settings
+        device = self.recorded.device(self._total(memory), text, other_used)
+        device.allocator.explains_oom = False  # the error texts are not used
+        return device
+
     def segment_events(self, memory: int | None = None) -> NDArray[np.void]:
         """Replay the history with the recorded settings and return the segment events of the simulated device.
 
@@ -248,8 +271,7 @@ class History:
         numpy.ndarray
             Rows of dtype `ENTRY`: segments that were reserved and released, pages that were mapped and unmapped.
         """
-        device = self.recorded.device(self._total(memory), self.recorded.text, 0)
-        device.allocator.explains_oom = False
+        device = self.device(memory)
         requests = Requests(device)
         requests.allocate_initial(self._initial_blocks)
         device.record_history(context=None, skip_actions=("alloc", "free_requested", "free_completed", "oom"))
@@ -263,10 +285,10 @@ class History:
     def _replay(self, requests: Requests, seconds: float | None = None, progress: Progress | None = None) -> bool:
         """Replay all entries. Return False if the time limit ended the replay."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        rows = len(self._columns[0])
+        rows = len(self.columns[0])
         done = 0
         while done < rows and not requests.stopped and (deadline is None or time.monotonic() < deadline):
-            requests.replay(*(column[done : done + _CHUNK].tolist() for column in self._columns))
+            requests.replay(*(column[done : done + _CHUNK].tolist() for column in self.columns))
             done = min(done + _CHUNK, rows)
             if progress is not None:
                 progress(done, rows)

@@ -12,20 +12,24 @@ import torch
 
 from forebay._base.device_spec import Device
 from forebay.backends import driver
+from forebay.interop.torch.attribution.allocation_log import AllocationLog
 from forebay.interop.torch.attribution.phases import Phases
 from forebay.interop.torch.attribution.records import DeviceUse, Record
 from forebay.interop.torch.attribution.results import PeakUse, peak_use
 from forebay.interop.torch.attribution.user_frames import user_site
 from forebay.interop.torch.devices._storage_owners import EmulatedMemory
 from forebay.interop.torch.devices.emulated_memory import memory_of, set_observer
+from forebay.interop.torch.devices.other_cards import same_cards
 from forebay.interop.torch.processes import recorder
 from forebay.runtime.allocator import oom_observers
 from forebay.runtime.allocator.metrics import ALLOCATED_BYTES, RESERVED_BYTES
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.memory.storage import AnyBlock
 
 __all__ = ["Ledger"]
 
+_ALLOCATIONS = 2  # of the allocator's counts: the allocations of all sizes
 _grad_enabled = torch.is_grad_enabled
 _SCANS = 4  # errors, and twice the backward passes, after which all objects are searched, which takes 0.1 s
 
@@ -35,8 +39,9 @@ class Ledger:
 
     def __init__(self) -> None:
         self.devices: dict[OpenDevice, DeviceUse] = {}
+        self.logs: dict[OpenDevice, AllocationLog] = {}  # if the run answers for other cards, too
         self.phases = Phases()
-        self._meters: dict[OpenDevice, int] = {}
+        self.meters: dict[OpenDevice, int] = {}
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._ooms = self._backwards = 0
         self._boundary: dict[OpenDevice, int] = {}  # number after the last backward pass or step
@@ -61,7 +66,7 @@ class Ledger:
         """Return what held the peak of each device that was used, by index."""
         self._settle()
         found = [
-            peak_use(opened, use, opened.allocator.meter(self._meters[opened])) for opened, use in self.devices.items()
+            peak_use(opened, use, opened.allocator.meter(self.meters[opened])) for opened, use in self.devices.items()
         ]
         return sorted(found, key=lambda each: each.index)
 
@@ -77,10 +82,14 @@ class Ledger:
             _grad_enabled(),
         )  # fmt: skip
         use.allocated(record, opened.allocator.current(ALLOCATED_BYTES))
+        if (log := self.logs.get(opened)) is not None:
+            log.belongs(block.address, record)
         memory.record, memory.freed = record, use.freed
 
-    def _reached(self, opened: OpenDevice) -> None:
+    def _reached(self, opened: OpenDevice, block: AnyBlock, nbytes: int) -> None:
         use = self.devices.get(opened) or self._begin(opened)
+        if (log := self.logs.get(opened)) is not None:
+            log.allocated(opened.allocator.counts()[_ALLOCATIONS] - 1, block.address, nbytes)
         allocator = opened.allocator
         allocated = allocator.current(ALLOCATED_BYTES)
         use.reached(allocated)
@@ -89,7 +98,9 @@ class Ledger:
 
     def _begin(self, opened: OpenDevice) -> DeviceUse:
         use = self.devices[opened] = DeviceUse(_place(opened), opened.port.memory_info()[1])
-        self._meters[opened] = opened.allocator.begin_meter()
+        self.meters[opened] = opened.allocator.begin_meter()
+        if same_cards():
+            self.logs[opened] = AllocationLog()
         return use
 
     def _out_of_memory(self, index: int, nbytes: int, *_: int) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # modules that import PyTorch: a report may be about processe
     from forebay.interop.torch.attribution.records import DeviceUse, Record
     from forebay.runtime.devices.open_device import OpenDevice
 
-__all__ = ["CATEGORIES", "Holder", "PeakUse", "peak_use", "peak_use_of"]
+__all__ = ["CATEGORIES", "Holder", "PeakUse", "by_category", "peak_use", "peak_use_of"]
 
 # Categories in the order of reports.
 CATEGORIES = ("parameters", "buffers", "gradients", "optimizer state", "activations", "inputs", "temporaries", "other",
@@ -90,10 +90,10 @@ def peak_use(opened: OpenDevice, use: DeviceUse, meter: Sequence[int]) -> PeakUs
     records = [*use.at_peak()]
     allocated, reserved = meter[:2]
     total = max(allocated, 1)
-    by_category = _group(records, _category, total)
+    categories = _group(records, _category, total)
     others = allocated - sum(each.size for each in records)  # memory that is no tensor's
     if others > 0:
-        by_category["workspaces"] = Holder("workspaces", others, 0, others / total)
+        categories["workspaces"] = Holder("workspaces", others, 0, others / total)
     modules = _group(records, _module, total)
     if len(modules) > _MANY:
         modules = _group(records, lambda record: _LAST_NUMBER.sub("*", _module(record)), total)
@@ -108,11 +108,24 @@ def peak_use(opened: OpenDevice, use: DeviceUse, meter: Sequence[int]) -> PeakUs
         ooms=opened.allocator.num_ooms,
         failed=use.failed,
         idle_since_oom=use.idle_since_oom,
-        categories=tuple(by_category[name] for name in CATEGORIES if name in by_category),
+        categories=tuple(categories[name] for name in CATEGORIES if name in categories),
         modules=_largest(modules),
         lines=_largest(_group(records, _line, total)),
         phase=newest.phase if newest is not None else "other",
     )
+
+
+def by_category(held: Iterable[tuple[Record | None, int]], allocated: int) -> list[Mapping[str, Any]]:
+    """Return what holds a peak of `allocated` bytes, as the categories of `PeakUse.as_json`, with names and bytes only.
+
+    `held` are blocks: the record of each, None if it is no tensor's, and its size.
+    """
+    sums = dict.fromkeys(CATEGORIES, 0)
+    for record, size in held:
+        if record is not None:
+            sums[_category(record)] += size
+    sums["workspaces"] += allocated - sum(sums.values())
+    return [{"name": name, "nbytes": nbytes} for name, nbytes in sums.items() if nbytes]
 
 
 def _group(records: Iterable[Record], key: Callable[[Record], str], total: int) -> dict[str, Holder]:

@@ -84,16 +84,17 @@ _view_dtype = torch.ops.aten.view.dtype.redispatch
 _StorageBase: Any = torch._C.StorageBase
 _swap: Any = getattr(_StorageBase, "_swap_data_ptr_", None)  # of PyTorch 2.13, at the latest
 _observer: Callable[[EmulatedMemory], None] | None = None
-_on_block: Callable[[OpenDevice], None] | None = None
+_on_block: Callable[[OpenDevice, AnyBlock, int], None] | None = None
 
 
 def set_observer(
-    observer: Callable[[EmulatedMemory], None] | None, on_block: Callable[[OpenDevice], None] | None = None
+    observer: Callable[[EmulatedMemory], None] | None,
+    on_block: Callable[[OpenDevice, AnyBlock, int], None] | None = None,
 ) -> None:
     """Call a function with each memory that is allocated from now on; None for no function.
 
     The function may set `record` and `freed` of the memory, to learn of its end. `on_block` is called after each block
-    that PyTorch would take, workspaces included, before it belongs to a tensor.
+    that PyTorch would take, workspaces included, before it belongs to a tensor, with the block and the requested bytes.
     """
     global _observer, _on_block
     _observer, _on_block = observer, on_block
@@ -156,7 +157,7 @@ def allocate_bytes(opened: OpenDevice, nbytes: int) -> AnyBlock | None:
     except OutOfMemory as error:
         raise pytorch_error(error) from None
     if _on_block is not None:
-        _on_block(opened)
+        _on_block(opened, block, nbytes)
     return block
 
 

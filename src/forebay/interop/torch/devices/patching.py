@@ -31,6 +31,7 @@ from forebay._base.device_spec import Device
 from forebay.errors import WrongState
 from forebay.interop.torch.assumptions import endless_loops
 from forebay.interop.torch.devices import compilation, values
+from forebay.interop.torch.devices.card_questions import note_questions
 from forebay.interop.torch.devices.cudnn import replace_cudnn
 from forebay.interop.torch.devices.device_communication import replace_communication
 from forebay.interop.torch.devices.ended_tensors import EndedTensors
@@ -258,6 +259,7 @@ def _replace_names(names: NameReplacements) -> None:
     replace_synchronization(names)
     replace_saving(names)
     compilation.replace_compilation(names)
+    note_questions(names)  # last: about the functions that are left
 
 
 def _in_one_thread(run_backward: Callable[..., Any]) -> Callable[..., Any]:

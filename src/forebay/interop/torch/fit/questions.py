@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from itertools import product
-from threading import Event
 from typing import Any, Literal
 
 from forebay import profiles as known_profiles
 from forebay._base.byte_sizes import parse_bytes
 from forebay.errors import WrongState
 from forebay.interop.torch.fit.results import FitResult, FitTable
-from forebay.interop.torch.fit.tasks import IN_WORKER, FitTask, pack, run_task
+from forebay.interop.torch.fit.shared_runs import Progress, SharedRuns
+from forebay.interop.torch.fit.tasks import IN_WORKER, FitTask, pack
 
 __all__ = ["processors", "run_tasks", "sweep", "will_it_fit"]
 
@@ -157,7 +157,9 @@ def sweep(
     return FitTable(run_tasks(tasks, executor), names)
 
 
-def run_tasks(tasks: Sequence[FitTask], executor: Executor | None = None) -> tuple[FitResult, ...]:
+def run_tasks(
+    tasks: Sequence[FitTask], executor: Executor | None = None, progress: Progress | None = None
+) -> tuple[FitResult, ...]:
     """Run tasks with an executor, by default as many at a time as there are processors. Raises as `sweep`."""
     if os.environ.get(IN_WORKER):
         raise WrongState("this program is run by will_it_fit(): call it below `if __name__ == '__main__':`")
@@ -167,26 +169,11 @@ def run_tasks(tasks: Sequence[FitTask], executor: Executor | None = None) -> tup
                 f"{task.profile!r} is a profile of {kind} devices; those of CUDA devices are {_cuda_profiles()}"
             )
         _ = task.outside  # raises ValueError if nothing is left
-    if executor is not None and not isinstance(executor, ThreadPoolExecutor):
-        futures = [executor.submit(run_task, each) for each in tasks]
-        return tuple(each.result() for each in futures)
+    runs = SharedRuns(tasks, progress)
     if executor is not None:
-        return _in_threads(tasks, executor)
+        return runs.run(executor)
     with ThreadPoolExecutor(max(1, min(processors(), len(tasks)))) as threads:
-        return _in_threads(tasks, threads)
-
-
-def _in_threads(tasks: Sequence[FitTask], threads: ThreadPoolExecutor) -> tuple[FitResult, ...]:
-    """Run tasks in threads. Ctrl-C reaches neither them nor the programs, which are in sessions of their own."""
-    cancel = Event()
-    futures = [threads.submit(run_task, each, cancel) for each in tasks]
-    try:
-        return tuple(each.result() for each in futures)
-    except BaseException:
-        cancel.set()
-        for each in futures:
-            each.cancel()
-        raise
+        return runs.run(threads)
 
 
 def processors() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, overload
 
@@ -14,7 +14,7 @@ from forebay._base.outside_memory import NOTHING, OutsideMemory
 from forebay._base.verdicts import Assumption, Verdict
 from forebay.rehearsal.files_report import FilesReport
 
-__all__ = ["FitResult", "FitTable"]
+__all__ = ["Column", "FitResult", "FitTable"]
 
 _LARGEST = 2  # categories in a row
 
@@ -66,6 +66,8 @@ class FitResult:
         The choices among assumed values; None in the other modes.
     assumption_check : AssumptionCheck or None
         Whether the peak depends on the assumed values; None if that was not asked for.
+    mode : str
+        What was computed: "shapes", "strict" or "compute".
     files : FilesReport or None
         The files that the program wrote only in its overlay; None if it wrote its files as always, with values.
     outside : OutsideMemory
@@ -94,6 +96,7 @@ class FitResult:
     assumptions: tuple[Assumption, ...] = ()
     choices: AssumptionChoices | None = None
     assumption_check: AssumptionCheck | None = None
+    mode: str = ""
     files: FilesReport | None = None
     outside: OutsideMemory = NOTHING
     note: str = ""
@@ -114,6 +117,25 @@ class FitResult:
     def largest(self) -> tuple[tuple[str, int], ...]:
         """The categories that held most, with their bytes."""
         return tuple(sorted(self.categories.items(), key=lambda each: -each[1])[:_LARGEST])
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table. In a narrow terminal, those of the highest rank are left out first; 0: never."""
+
+    heading: str
+    cell: Callable[[FitResult], str]
+    rank: int = 0
+    is_number: bool = False
+    widest: int = 60  # characters; longer texts wrap
+    sentence: Callable[[FitResult], str] | None = None  # what is printed below the table if it was left out
+
+    def below(self, result: FitResult) -> str:
+        """Return what is printed below the table if the column was left out; "" for nothing."""
+        if self.sentence is not None:
+            return self.sentence(result)
+        text = self.cell(result)
+        return text and f"{self.heading} {text}"
 
 
 @dataclass(frozen=True)
@@ -175,16 +197,15 @@ class FitTable(Sequence[FitResult]):
 
     def columns(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the headings and the rows of the table as texts."""
-        names = self.names
-        headings = ("card", *names, "", "allocated", "reserved", "nvidia-smi", "of", "held most by", "needs")
-        return headings, [
-            (
-                each.profile, *(str(each.parameters.get(name, "")) for name in names), each.text or each.verdict,
-                format_bytes(each.peak_allocated), format_bytes(each.peak_reserved),
-                format_bytes(each.in_use.value), format_bytes(each.capacity), _held(each), _needs(each),
-            )
-            for each in self.results
-        ]  # fmt: skip
+        columns = self.shown_columns()
+        return tuple(each.heading for each in columns), [
+            tuple(each.cell(result) for each in columns) for result in self.results
+        ]
+
+    def shown_columns(self) -> tuple[Column, ...]:
+        """Return the columns, with those of the parameters."""
+        first, *others = _COLUMNS
+        return (first, *(Column(name, _parameter(name)) for name in self.names), *others)
 
     def __repr__(self) -> str:
         headings, rows = self.columns()
@@ -215,3 +236,27 @@ def _needs(result: FitResult) -> str:
         pieces = ", in one piece" if result.needed + result.outside.low <= result.capacity else ""
         return f"{format_bytes(result.needed)} allocated{pieces}"
     return ""
+
+
+def _need_sentence(result: FitResult) -> str:
+    if result.verdict is Verdict.FITS_AFTER_ERRORS:
+        return f"the last request that failed was for {format_bytes(result.failed)}"
+    is_printed = result.settings or result.verdict is Verdict.DID_NOT_FINISH  # by another line
+    text = "" if is_printed else _needs(result)
+    return text and f"needs {text}"
+
+
+def _parameter(name: str) -> Callable[[FitResult], str]:
+    return lambda result: str(result.parameters.get(name, ""))
+
+
+_COLUMNS = (
+    Column("card", lambda result: result.profile),
+    Column("", lambda result: result.text or result.verdict, widest=24),
+    Column("allocated", lambda result: format_bytes(result.peak_allocated), is_number=True),
+    Column("reserved", lambda result: format_bytes(result.peak_reserved), is_number=True),
+    Column("nvidia-smi", lambda result: format_bytes(result.in_use.value), rank=1, is_number=True),
+    Column("of", lambda result: format_bytes(result.capacity), is_number=True),
+    Column("held most by", _held, rank=3),
+    Column("needs", _needs, rank=2, sentence=_need_sentence),
+)

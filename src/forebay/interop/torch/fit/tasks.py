@@ -26,7 +26,7 @@ from forebay.interop.torch.fit.guard import guarded, kill_program
 from forebay.interop.torch.fit.results import FitResult
 from forebay.interop.torch.fit.waiting import TooLong, wait
 from forebay.interop.torch.processes import ProgramUse, program_use, read_records, recorder
-from forebay.interop.torch.processes.reading import ending_by_status, with_main, without_record
+from forebay.interop.torch.processes.reading import ending_by_status, live_peak, with_main, without_record
 from forebay.interop.torch.processes.time_limit import ending_at
 from forebay.interop.torch.processes.unseen_processes import INTERVAL, UnseenProcesses
 from forebay.rehearsal import services
@@ -35,11 +35,23 @@ from forebay.rehearsal.files_report import FilesReport
 from forebay.rehearsal.inside import is_inside
 from forebay.rehearsal.supervise import Rehearsal
 
-__all__ = ["IN_WORKER", "Cancelled", "FitTask", "check_task", "pack", "peaks_of", "run_task"]
+__all__ = [
+    "IN_WORKER",
+    "Cancelled",
+    "FitTask",
+    "Need",
+    "Shared",
+    "check_task",
+    "pack",
+    "peaks_of",
+    "run_shared",
+    "run_task",
+]
 
 IN_WORKER = "FOREBAY_FIT_WORKER"  # set in the processes that run a task
 _OPPOSITE_SECONDS, _OPPOSITE_TIMES = 60.0, 10.0  # at least, and times the duration of the run before
 _UNLIMITED = 1 << 42  # bytes of the card of the second run
+_Watch = Callable[[int], object]
 _START = "from forebay.interop.torch.fit.worker import main; main()"
 
 
@@ -93,24 +105,105 @@ class Cancelled(Exception):
     """The run was cancelled: its result is not needed."""
 
 
-def run_task(task: FitTask, cancel: Event | None = None) -> FitResult:
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a program needs on a card on which a replay of its allocations ran out of memory."""
+
+    allocated: int  # the peak of the whole program, with unlimited memory
+    settings: tuple[str, ...]  # those with which the card suffices
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What a run has found out about other cards, by the name of the card: Note [Runs shared by cards]."""
+
+    results: Mapping[str, FitResult]  # of those on which the program would have done the same
+    needs: Mapping[str, Need]  # of those on which memory would have run out: the program is to run there
+
+
+def run_task(task: FitTask, cancel: Event | None = None, watch: _Watch | None = None) -> FitResult:
     """Run a task in a new process; if it ran out of memory without values, again with unlimited memory.
 
-    Once `cancel` is set, the program is killed, and `Cancelled` raised.
+    Once `cancel` is set, the program is killed, and `Cancelled` raised. `watch` is told the peak of the bytes in
+    blocks while it runs.
+    """
+    found, _ = run_shared(task, cancel, watch)
+    return found
+
+
+def run_shared(
+    task: FitTask, cancel: Event | None = None, watch: _Watch | None = None, others: Sequence[str] = (),
+    need: Need | None = None,
+) -> tuple[FitResult, Shared]:  # fmt: skip
+    """Run a task as `run_task`. Return its result, and what it has found out about the cards `others`.
+
+    `need` is what another run has found out about this card: then no second run is needed.
     """
     started = time.monotonic()
-    use, output, files = _run(task, cancel)
+    others = () if task.mode == "compute" else others  # with values, random numbers depend on the card
+    use, output, files = _run(task, cancel, watch, others=others)
     judgement = use.judge()
     found = _result(task, use, judgement, output)
-    base, seconds = task, time.monotonic() - started
+    cards = _by_card(use, others)
+    base, whole, seconds = task, use, time.monotonic() - started
     if judgement.verdict is Verdict.DOES_NOT_FIT and found.ooms and task.mode != "compute":
-        base = replace(task, memory=_UNLIMITED)
-        use, _, _ = _run(base, cancel, replay_capacity=found.capacity - task.outside.low)
-        if use.judge().verdict.fits:
-            found = _with_need(found, use)
+        if need is not None:
+            found = _with_settings(replace(found, needed=need.allocated), need.settings)
+        else:
+            base, capacity = replace(task, memory=_UNLIMITED), found.capacity - task.outside.low
+            whole, _, _ = _run(base, cancel, watch, replay_capacity=capacity, others=others)
+            if whole.judge().verdict.fits:
+                found = _with_need(found, whole)
+            cards = _needs_only(_by_card(whole, others))
     if task.check_assumptions:
-        found = replace(found, assumption_check=_check(base, use, seconds, cancel))
-    return replace(found, parameters=task.parameters, files=files, seconds=time.monotonic() - started)
+        found = replace(found, assumption_check=_check(base, whole, seconds, cancel))
+    found = replace(found, parameters=task.parameters, files=files, seconds=time.monotonic() - started)
+    shared = {name: _on_card(task, name, use, output, found) for name, each in cards.items() if not _ran_out(each)}
+    needs = {name: _need(each) for name, each in cards.items() if _ran_out(each)}
+    return found, Shared(shared, needs)
+
+
+def _by_card(use: ProgramUse, others: Sequence[str]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Return what each device would have done on other cards, by card; nothing of a card that needs its own run."""
+    if use.cards is None:
+        return dict.fromkeys(others, ())
+    indices = [each.events.index for each in use.devices]
+    return {name: each for name, each in use.cards.items() if [one["index"] for one in each] == indices}
+
+
+def _needs_only(
+    cards: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Return the cards that a run with unlimited memory tells of: the program has run out of memory on its own."""
+    return {name: each for name, each in cards.items() if _ran_out(each)}
+
+
+def _ran_out(devices: Sequence[Mapping[str, Any]]) -> bool:
+    return any(each["ran_out"] for each in devices)
+
+
+def _need(devices: Sequence[Mapping[str, Any]]) -> Need:
+    first, *others = ([*each["settings"]] if each["ran_out"] else None for each in devices)
+    known = [each for each in (first, *others) if each is not None]
+    settings = tuple(each for each in known[0] if all(each in other for other in known[1:]))
+    return Need(max(each.get("needed", each["allocated"]) for each in devices), settings)
+
+
+def _on_card(task: FitTask, name: str, use: ProgramUse, output: str, found: FitResult) -> FitResult:
+    """Return the result on another card, on which the program does the same."""
+    on_card = {each["index"]: each for each in (use.cards or {}).get(name, ())}
+    other, devices = replace(task, profile=name), []
+    for device in use.devices:
+        known = on_card[device.events.index]
+        sizes = {"capacity": known["capacity"], "allocated": known["allocated"], "reserved": known["reserved"]}
+        events = replace(device.events, **sizes, outside=other.outside)  # of the only process
+        peaks = tuple(replace(each, allocated=events.allocated, reserved=events.reserved) for each in device.processes)
+        details = {**device.details, "categories": known["categories"], "capacity": events.capacity}
+        details |= {"peak_allocated": events.allocated, "peak_reserved": events.reserved}
+        devices.append(replace(device, events=events, processes=peaks, details=details))
+    use = replace(use, devices=tuple(devices), cards={})
+    result = _result(other, use, use.judge(), output)
+    return replace(result, parameters=found.parameters, files=found.files, seconds=found.seconds)
 
 
 def _check(task: FitTask, use: ProgramUse, seconds: float, cancel: Event | None) -> AssumptionCheck:
@@ -143,27 +236,30 @@ def peaks_of(use: ProgramUse) -> Peaks:
 
 
 def _run(
-    task: FitTask, cancel: Event | None, replay_capacity: int | None = None
-) -> tuple[ProgramUse, str, FilesReport | None]:
+    task: FitTask, cancel: Event | None, watch: _Watch | None, replay_capacity: int | None = None,
+    others: Sequence[str] = (),
+) -> tuple[ProgramUse, str, FilesReport | None]:  # fmt: skip
     """Run the program. Return what its processes did, the last line that it printed, and what became of its files."""
     environment = _environment(task)
     with temporary_folder("forebay-fit-") as folder:
         environment[recorder.FOLDER] = str(folder)
         seconds = task.timeout
         limit = {} if seconds is None else {"deadline": time.monotonic() + seconds, "max_seconds": seconds}
-        on_import.write_options(
-            folder, replay_capacity=replay_capacity, assumptions=task.assumptions.as_options(), **limit
-        )
+        own_memory = None if task.memory == _UNLIMITED else task.memory
+        cards = [(name, own_memory, outside_memory(name, own_memory, task.reserve).low) for name in others]
+        assumptions = task.assumptions.as_options()
+        on_import.write_options(folder, replay_capacity=replay_capacity, assumptions=assumptions, cards=cards, **limit)
         command = [sys.executable, *task.script]
         if not task.script:
             (folder / "task").write_bytes(pickle.dumps(task))
             command = [sys.executable, "-c", _START, str(folder / "task")]
-        return _start(task, command, folder, environment, cancel)
+        return _start(task, command, folder, environment, cancel, watch)
 
 
 def _start(
-    task: FitTask, command: list[str], folder: Path, environment: dict[str, str], cancel: Event | None
-) -> tuple[ProgramUse, str, FilesReport | None]:
+    task: FitTask, command: list[str], folder: Path, environment: dict[str, str], cancel: Event | None,
+    watch: _Watch | None,
+) -> tuple[ProgramUse, str, FilesReport | None]:  # fmt: skip
     """Run the process of a task. Without values, it changes and creates no files but those in `folder`."""
     options: dict[str, Any] = {
         "cwd": task.folder or None, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
@@ -171,16 +267,18 @@ def _start(
     }  # fmt: skip
     if task.mode == "compute" or is_inside():
         with subprocess.Popen(command, env=environment, **options) as process:
-            return (*_use(task, process, folder, cancel), None)
+            return (*_use(task, process, folder, cancel, watch), None)
     services.set_environment(environment)
     caches = download_caches()
     real = [str(folder), *filter(os.path.isdir, caches)]
     rehearsal = Rehearsal(real, caches=caches, dry=True, services=services.SERVICES)
     with rehearsal.started(command, environment, **options) as launched:
-        return (*_use(task, launched.process, folder, cancel), rehearsal.report(launched))
+        return (*_use(task, launched.process, folder, cancel, watch), rehearsal.report(launched))
 
 
-def _use(task: FitTask, process: subprocess.Popen[bytes], folder: Path, cancel: Event | None) -> tuple[ProgramUse, str]:
+def _use(
+    task: FitTask, process: subprocess.Popen[bytes], folder: Path, cancel: Event | None, watch: _Watch | None
+) -> tuple[ProgramUse, str]:
     """Wait for the end of a program. Return what its processes did, and the last line that they printed."""
     unseen = UnseenProcesses(process.pid, folder)
     marker, output = f"{recorder.FOLDER}={folder}", b""
@@ -189,6 +287,8 @@ def _use(task: FitTask, process: subprocess.Popen[bytes], folder: Path, cancel: 
         if cancel is not None and cancel.is_set():
             raise Cancelled
         unseen.look()
+        if watch is not None:
+            watch(live_peak(folder))
 
     try:
         with guarded(process.pid, marker, str(folder)):
@@ -242,6 +342,7 @@ def _result(task: FitTask, use: ProgramUse, judgement: Judgement, output: str) -
         choices=task.assumptions if task.mode == "shapes" else None,
         outside=worst.outside if devices else task.outside,
         note=profiles.load(task.profile).note,
+        mode=task.mode,
     )
 
 
@@ -259,7 +360,10 @@ def _with_need(found: FitResult, whole: ProgramUse) -> FitResult:
     if all(each.details.get("suffices", True) for each in whole.devices):  # it depends on the size of the memory
         return found
     first, *others = (each.details.get("settings", ()) for each in whole.devices)
-    settings = tuple(each for each in first if all(each in other for other in others))
+    return _with_settings(found, tuple(each for each in first if all(each in other for other in others)))
+
+
+def _with_settings(found: FitResult, settings: tuple[str, ...]) -> FitResult:
     if not settings:
         return found
     verdict = Verdict.FITS_WITH_OTHER_SETTINGS

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, alias, open_torch_device
+from forebay.interop.torch.devices.other_cards import answer, card_bytes
 from forebay.interop.torch.kernels import attention_values
 from forebay.interop.torch.kernels.attention_choice import Implementation, choose, needs_logsumexp
 from forebay.interop.torch.kernels.attention_memory import (
@@ -32,6 +34,7 @@ from forebay.runtime.devices.open_device import OpenDevice
 __all__ = ["ATTENTION_COMPOSITES", "ATTENTION_KERNELS"]
 
 _aten = torch.ops.aten
+_PROCESSORS = ("multi_processor_count",)
 
 
 def _attention(
@@ -164,26 +167,35 @@ def _flash(
     opened = open_torch_device(query.device)
     seed = seed_of(query.device, dropout_p)
     computed = _compute(query, key, value, None, dropout_p, is_causal, scale, seed)
-    batch, heads, time, size = query.shape
+    batch, heads, time, _ = query.shape
     result = _new(query, query.shape, opened, computed and computed[0])
     sums = _new(query, (batch, heads, time), opened, computed and computed[1], torch.float32)
     with Scratch(opened) as scratch:
-        splits = 1 if dropout_p else _flash_splits(opened, query, key)
-        if splits > 1:
-            buffers = (4, flash_size(size) * 4)
-            taken = [scratch.take(splits * batch * heads * time * each) for each in buffers]
+        taken = [] if dropout_p else _take_splits(scratch, query, key)
         state = numbers(opened, 2, torch.uint64, seed)
         unused = numbers(opened, None, torch.int64, 0)
         if dropout_p:
             state = numbers(opened, 2, torch.uint64, seed)
         debug = torch.empty(0, dtype=query.dtype, device=query.device)
-        if splits > 1:
-            for each in taken:
-                scratch.free(each)
+        for each in taken:
+            scratch.free(each)
     return result, sums, None, None, time, key.shape[2], state, unused, debug
 
 
-def _flash_splits(opened: OpenDevice, query: torch.Tensor, key: torch.Tensor) -> int:
+def _take_splits(scratch: Scratch, query: torch.Tensor, key: torch.Tensor) -> list[int]:
+    """Take the buffers of the parts of the keys, if they are divided."""
+    batch, heads, time, size = query.shape
+    splits = partial(_flash_splits, query, key)
+    if not answer(scratch.opened, _PROCESSORS, lambda count: splits(count) > 1):
+        return []
+    taken = []
+    for nbytes in (4, flash_size(size) * 4):
+        one = batch * heads * time * nbytes
+        taken.append(scratch.take(card_bytes(scratch.opened, _PROCESSORS, lambda count, one=one: splits(count) * one)))
+    return taken
+
+
+def _flash_splits(query: torch.Tensor, key: torch.Tensor, multiprocessors: int) -> int:
     """Return in how many parts the keys are divided if there are too few queries for all multiprocessors."""
     batch, heads, time, size = query.shape
     if time == 1 and heads > key.shape[1]:  # the queries of a group become rows
@@ -191,7 +203,7 @@ def _flash_splits(opened: OpenDevice, query: torch.Tensor, key: torch.Tensor) ->
     block = 256 if size <= 64 else 128 if size <= 128 else 64
     blocks = -(-key.shape[2] // block)
     rows = batch * heads * -(-time // 64)
-    processors = opened.port.props.multi_processor_count * 2
+    processors = multiprocessors * 2
     if not processors or rows >= 0.8 * processors:
         return 1
     most = min(128, processors, blocks)
@@ -236,10 +248,10 @@ def _flash_backward(
         rows = round_up(time, 128)
         with Scratch(opened) as scratch:
             scratch.take(batch * heads * rows * 4)
-            splits = 1
+            one = batch * heads * rows * flash_size(size) * 4
             if torch.are_deterministic_algorithms_enabled():
-                splits = -(-opened.port.props.multi_processor_count // (batch * heads))
-            scratch.take(splits * batch * heads * rows * flash_size(size) * 4)
+                one = card_bytes(opened, _PROCESSORS, lambda count: -(-count // (batch * heads)) * one)
+            scratch.take(one)
             if key.shape[1] != heads:  # gradients of each head, which are then summed
                 scratch.take(nbytes_of(key) // key.shape[1] * heads)
                 scratch.take(nbytes_of(value) // value.shape[1] * heads)

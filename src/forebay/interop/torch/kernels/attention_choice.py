@@ -11,7 +11,7 @@ import torch
 
 from forebay.interop.torch.devices.emulated_memory import open_torch_device
 from forebay.interop.torch.devices.python_names import NameReplacements
-from forebay.interop.torch.kernels.scratch_memory import capability
+from forebay.interop.torch.kernels.scratch_memory import by_capability
 
 __all__ = ["Implementation", "can_use", "choose", "needs_logsumexp", "replace_questions"]
 
@@ -38,14 +38,24 @@ def choose(
     is_causal: bool, enable_gqa: bool = False,
 ) -> Implementation:  # fmt: skip
     """Return the implementation that PyTorch chooses. Raises RuntimeError if there is none."""
+    return by_capability(
+        open_torch_device(query.device),
+        lambda capability: _choose(capability, query, key, value, mask, dropout, is_causal, enable_gqa),
+    )
+
+
+def _choose(
+    architecture: tuple[int, int], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    mask: torch.Tensor | None, dropout: float, is_causal: bool, enable_gqa: bool,
+) -> Implementation:  # fmt: skip
     order = list(torch._C._get_sdp_priority_order())
-    if order[:3] == [1, 2, 0] and _prefers_cudnn(capability(open_torch_device(query.device))):
+    if order[:3] == [1, 2, 0] and _prefers_cudnn(architecture):
         order = [3, *(each for each in order if each != 3)]
     for each in [Implementation(each) for each in order if each in [*Implementation]]:  # there are others, not of CUDA
         if each == Implementation.MATH:
             if torch._C._get_math_sdp_enabled():
                 return each
-        elif can_use(each, query, key, value, mask, dropout, is_causal, enable_gqa):
+        elif _can_use(architecture, each, query, key, value, mask, dropout, is_causal, enable_gqa):
             return each
     raise RuntimeError("No available kernel. Aborting execution.")
 
@@ -55,7 +65,16 @@ def can_use(
     dropout: float, is_causal: bool, enable_gqa: bool,
 ) -> bool:  # fmt: skip
     """Return True if a fused implementation is enabled, and fits the arguments and the device."""
-    architecture = capability(open_torch_device(query.device))
+    return by_capability(
+        open_torch_device(query.device),
+        lambda capability: _can_use(capability, fused, query, key, value, mask, dropout, is_causal, enable_gqa),
+    )
+
+
+def _can_use(
+    architecture: tuple[int, int], fused: Implementation, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    mask: torch.Tensor | None, dropout: float, is_causal: bool, enable_gqa: bool,
+) -> bool:  # fmt: skip
     grouped = key.dim() == 4 and query.dim() == 4 and query.shape[1] != key.shape[1]
     if not (5, 0) <= architecture <= _NEWEST or not _has_usable_shapes(query, key, value):
         return False

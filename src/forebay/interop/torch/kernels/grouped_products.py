@@ -9,7 +9,15 @@ import torch
 
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_device
-from forebay.interop.torch.kernels.scratch_memory import Scratch, capability, check_devices, give, type_name, values_of
+from forebay.interop.torch.devices.other_cards import card_bytes
+from forebay.interop.torch.kernels.scratch_memory import (
+    Scratch,
+    by_capability,
+    check_devices,
+    give,
+    type_name,
+    values_of,
+)
 from forebay.interop.torch.kernels.workspaces import blas_workspace
 
 __all__ = ["GROUPED_KERNELS"]
@@ -34,7 +42,7 @@ def _grouped_product(
     if out_dtype not in (None, one.dtype):
         raise RuntimeError("Grouped gemm output dtype must match `mat_a` dtype")
     opened = open_torch_device(one.device)
-    is_fused = one.dtype == other.dtype == torch.bfloat16 and capability(opened)[0] in (9, 10)
+    is_fused = one.dtype == other.dtype == torch.bfloat16 and by_capability(opened, _has_fused_kernel)
     groups = one.shape[0] if offs is None else offs.shape[0]
     shape = (*([groups] if one.dim() == other.dim() else []), one.shape[-2], other.shape[-1])
     aligned = 16 // one.itemsize
@@ -47,12 +55,17 @@ def _grouped_product(
     if is_fused:
         with Scratch(opened) as scratch:
             scratch.take(3 * -(-8 * groups // 16) * 16 + 36 * groups)
-            scratch.take(opened.port.props.multi_processor_count * _WORKSPACE_OF_PROCESSOR)
+            names = ("multi_processor_count",)
+            scratch.take(card_bytes(opened, names, lambda count: count * _WORKSPACE_OF_PROCESSOR, "grouped"))
     else:
         for _ in range(1 if offs is None else groups):
             with Scratch(opened) as scratch:
                 blas_workspace(scratch)
     return made
+
+
+def _has_fused_kernel(capability: tuple[int, int]) -> bool:
+    return capability[0] in (9, 10)
 
 
 def _histogram(

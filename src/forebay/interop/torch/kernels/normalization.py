@@ -11,8 +11,10 @@ from typing import Any, TypeAlias
 import torch
 
 from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_device
+from forebay.interop.torch.devices.other_cards import answer
 from forebay.interop.torch.kernels.reductions import take_reduction
 from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, give, values_of
+from forebay.runtime.devices.open_device import OpenDevice
 
 __all__ = ["NORMALIZATION_KERNELS", "statistics_for", "wide_type"]
 
@@ -71,9 +73,8 @@ def _give_gradients(
         scratch.contiguous(given)
         results = [None if each is None else give(each.contiguous(), opened) for each in found]
         scratch.contiguous(gradient)
-        processors = opened.port.props.multi_processor_count
         of_weights = [at for at, each in enumerate(results) if at and each is not None]
-        if rows > 64 * 1024 and columns // 32 < processors / 2 and of_weights:
+        if rows > 64 * 1024 and of_weights and _is_narrow(opened, columns):
             with Scratch(opened) as parts:
                 blocks = -(-rows // 32)
                 for at in of_weights:
@@ -84,6 +85,11 @@ def _give_gradients(
                         part = torch.empty(blocks, columns, dtype=summed.dtype, device="meta")
                         take_reduction(opened, part, [0], summed.dtype)
     return tuple(results)
+
+
+def _is_narrow(opened: OpenDevice, columns: int) -> bool:
+    """Return True if the columns alone would leave multiprocessors idle."""
+    return answer(opened, ("multi_processor_count",), lambda count: columns // 32 < count / 2, ("norm", columns))
 
 
 def _itemsize(tensor: _Optional) -> int:

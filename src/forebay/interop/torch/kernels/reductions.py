@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.other_cards import card_bytes
 from forebay.interop.torch.kernels.generic import generic_kernel
-from forebay.interop.torch.kernels.reduction_geometry import reduction_buffers
+from forebay.interop.torch.kernels.reduction_geometry import Buffers, reduction_buffers
 from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of
 from forebay.runtime.devices.open_device import OpenDevice
 
@@ -27,15 +28,19 @@ def take_reduction(
     opened: OpenDevice, given: torch.Tensor, dims: Sequence[int], dtype: torch.dtype, partial: _Bytes | None = None
 ) -> None:
     """Take the buffers of a reduction in `dtype`, and free them."""
-    props = opened.port.props
     size = (partial or _sum_bytes)(dtype)
-    buffers = reduction_buffers(
-        given, dims, size, props.multi_processor_count, props.max_threads_per_multi_processor
-    )  # fmt: skip
-    if buffers.partial:
+    layout = tuple(given.shape), given.stride(), tuple(dims), size
+    names = ("multi_processor_count", "max_threads_per_multi_processor")
+
+    def buffers(processors: int, threads: int) -> Buffers:
+        return reduction_buffers(given, dims, size, processors, threads)
+
+    of_results = card_bytes(opened, names, lambda *card: buffers(*card).partial, ("partial", layout))
+    if of_results:
+        of_counters = card_bytes(opened, names, lambda *card: buffers(*card).counters, ("counters", layout))
         with Scratch(opened) as scratch:
-            scratch.take(buffers.partial)
-            scratch.take(buffers.counters)
+            scratch.take(of_results)
+            scratch.take(of_counters)
 
 
 def _sum_bytes(dtype: torch.dtype) -> int:

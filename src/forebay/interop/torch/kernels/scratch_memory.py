@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -15,12 +16,14 @@ from forebay.interop.torch.devices.emulated_memory import (
     mixed_devices,
     open_torch_device,
 )  # fmt: skip
+from forebay.interop.torch.devices.other_cards import answer, card_bytes
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.storage import AnyBlock
 
 __all__ = [
     "Scratch",
-    "capability",
+    "by_capability",
+    "bytes_by_capability",
     "check_devices",
     "give",
     "is_dense",
@@ -28,6 +31,10 @@ __all__ = [
     "type_name",
     "values_of",
 ]
+
+
+_T = TypeVar("_T")
+_CAPABILITY = ("major", "minor")
 
 
 class Scratch:
@@ -67,10 +74,14 @@ class Scratch:
             self.take(nbytes_of(tensor))
 
 
-def capability(opened: OpenDevice) -> tuple[int, int]:
-    """Return the major and the minor version of the compute capability."""
-    details = opened.port.props.details
-    return int(details.get("major", 9)), int(details.get("minor", 0))
+def by_capability(opened: OpenDevice, rule: Callable[[tuple[int, int]], _T], key: Hashable | None = None) -> _T:
+    """Return what a rule derives from the compute capability: Note [Runs shared by cards]."""
+    return answer(opened, _CAPABILITY, lambda major, minor: rule((int(major), int(minor))), key)
+
+
+def bytes_by_capability(opened: OpenDevice, rule: Callable[[tuple[int, int]], int], key: Hashable | None = None) -> int:
+    """Return the size of scratch memory that a rule derives from the compute capability: see `card_bytes`."""
+    return card_bytes(opened, _CAPABILITY, lambda major, minor: rule((int(major), int(minor))), key)
 
 
 def check_devices(*tensors: torch.Tensor | None) -> None:

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 
 from forebay.interop.torch.devices.emulated_memory import allocate_bytes, is_replaying
-from forebay.interop.torch.kernels.scratch_memory import Scratch, capability
+from forebay.interop.torch.kernels.scratch_memory import Scratch, bytes_by_capability
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.storage import AnyBlock
 from forebay.runtime.streams.stream import current_stream_for
@@ -93,9 +93,15 @@ def _keep(opened: OpenDevice, library: str, size: int) -> None:
 
 
 def _blas_bytes(opened: OpenDevice) -> int:
-    default = 32 << 20 if capability(opened) == (9, 0) else 2 * (4096 << 10) + 8 * (16 << 10)
-    pairs = re.findall(r":([0-9]+):([0-9]+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
-    return sum(int(size) * 1024 * int(count) for size, count in pairs) if pairs else default
+    setting = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
+    pairs = re.findall(r":([0-9]+):([0-9]+)", setting)
+    if pairs:
+        return sum(int(size) * 1024 * int(count) for size, count in pairs)
+    return bytes_by_capability(opened, _default_bytes, "cuBLAS")
+
+
+def _default_bytes(capability: tuple[int, int]) -> int:
+    return 32 << 20 if capability == (9, 0) else 2 * (4096 << 10) + 8 * (16 << 10)
 
 
 def _lt_bytes() -> int:

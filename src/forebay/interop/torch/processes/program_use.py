@@ -54,6 +54,9 @@ class ProgramUse:
 
     processes: tuple[ProcessEvents, ...]  # the processes; the first one is the program's
     devices: tuple[ProgramDevice, ...]  # the devices that they used, by index
+    # What the devices would have done on other cards, by the name of the card, as far as that is known; None if the
+    # program has not imported PyTorch, and nothing can depend on the card. See Note [Runs shared by cards].
+    cards: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -75,9 +78,21 @@ class ProgramUse:
 def program_use(records: Sequence[ProcessRecord], outside: OutsideMemory = NOTHING) -> ProgramUse:
     """Add up the records of a program; each process has `outside` on each device besides what it reserves."""
     indices = sorted({device.index for each in records for device in each.events.devices if device.is_used})
-    return ProgramUse(
-        tuple(each.events for each in records), tuple(_device(records, index, outside) for index in indices)
-    )
+    devices = tuple(_device(records, index, outside) for index in indices)
+    return ProgramUse(tuple(each.events for each in records), devices, _cards(records))
+
+
+def _cards(records: Sequence[ProcessRecord]) -> Mapping[str, Sequence[Mapping[str, Any]]] | None:
+    """Return what is known about other cards: nothing if several processes share the memory of the card."""
+    used = [each for each in records if any(device.is_used for device in each.events.devices)]
+    if len(used) > 1 or not all(each.events.is_emulated for each in records):
+        return {}
+    asked = [each.cards for each in records if each.cards is not None]
+    if not asked:
+        return {} if used else None
+    found = (used[0].cards or {}) if used else max(asked, key=lambda each: len(each["shared"]))
+    differing = {name for each in asked for name in each["differing"]}
+    return {name: each for name, each in found.get("shared", {}).items() if name not in differing}
 
 
 def _device(records: Sequence[ProcessRecord], index: int, outside: OutsideMemory) -> ProgramDevice:

@@ -25,7 +25,7 @@ from forebay.interop.torch.processes.live_record import (
     WordOfDevice,
 )
 
-__all__ = ["ProcessRecord", "ending_by_status", "read_records", "with_main", "without_record"]
+__all__ = ["ProcessRecord", "ending_by_status", "live_peak", "read_records", "with_main", "without_record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class ProcessRecord:
     ended: int | None  # the same; None if it ended without Python's exit
     changes: NDArray[np.int64]  # times, devices, and bytes reserved from then on, one row each
     details: Mapping[int, Mapping[str, Any]]  # what held the peak of each device, as `PeakUse.as_json` returns it
+    cards: Mapping[str, Any] | None = None  # what other cards would have done; None: it has not imported PyTorch
 
 
 def read_records(folder: Path) -> list[ProcessRecord]:
@@ -48,6 +49,17 @@ def read_records(folder: Path) -> list[ProcessRecord]:
             if len(words) >= HEADER + DEVICES * DEVICE_WORDS and words[Word.VERSION] == 1:
                 found.append(_record(words, _text(path.with_suffix(".json"))))
     return found
+
+
+def live_peak(folder: Path) -> int:
+    """Return the largest peak of the bytes in blocks of any process and device until now, while they run."""
+    peak = 0
+    for path in folder.glob(f"*{SUFFIX}"):
+        with suppress(OSError):
+            words = np.fromfile(path, np.int64, HEADER + DEVICES * DEVICE_WORDS)
+            if len(words) == HEADER + DEVICES * DEVICE_WORDS:
+                peak = max(peak, int(words[HEADER:].reshape(DEVICES, DEVICE_WORDS)[:, WordOfDevice.ALLOCATED].max()))
+    return peak
 
 
 def with_main(records: list[ProcessRecord], pid: int, ending: Ending | None) -> list[ProcessRecord]:
@@ -97,6 +109,7 @@ def _record(words: NDArray[np.int64], text: Mapping[str, Any]) -> ProcessRecord:
         int(words[Word.ENDED]) or None,
         _changes(words, devices),
         {each["index"]: each for each in text.get("devices", ())},
+        text.get("cards"),
     )
 
 

@@ -41,6 +41,7 @@ class Recorder:
         self.folder, self.is_main = folder, is_main
         self.live: LiveRecord | None = None
         self.details: Callable[[], list[dict[str, Any]]] | None = None  # what held the peaks, at the end
+        self.cards: Callable[[bool], dict[str, Any]] | None = None  # what other cards would do; True: at the end
         self.when_forked: Callable[[], None] | None = None
         self.ending: Ending | None = None
         self.failures: list[Ending] = []
@@ -53,8 +54,8 @@ class Recorder:
     def start(self) -> None:
         """Begin to record. Raises OSError if the files cannot be written: verdicts without them would be wrong."""
         self._create()
-        unread_values.listen(self._write)
-        assumed_values.listen(self._write)
+        unread_values.listen(self.write)
+        assumed_values.listen(self.write)
         _replace_hooks(self)
         os.register_at_fork(after_in_child=self._start_in_child)
 
@@ -67,7 +68,7 @@ class Recorder:
             if ending.how is not How.FINISHED and error is not self._last_failure:
                 self._last_failure = error  # of two hooks that get the same
                 self.failures.append(ending)
-                self._write()
+                self.write()
 
     def finish(self, status: int | None = None) -> None:
         """Record the end of this process, once: what held the peaks, the exception, and the status if it is known."""
@@ -82,7 +83,7 @@ class Recorder:
                 if self.details is None:  # without PyTorch
                     note_own_devices(self.live)
                 self.live.end(status)
-            self._write(final=True)
+            self.write(final=True)
 
     def ending_of_main(self) -> Ending:
         """Return how the program's first process ends, as far as it can tell itself."""
@@ -101,7 +102,7 @@ class Recorder:
         self._is_replaced = replaced
         with suppress(Exception):
             if replaced:
-                self._write(final=True)
+                self.write(final=True)
             if self.live is not None:
                 self.live.replace(replaced)
 
@@ -129,7 +130,7 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 -- the child runs without records
             warn_unraisable(f"the device memory of process {os.getpid()} is not recorded: {error}")
 
-    def _write(self, *, final: bool = False) -> None:
+    def write(self, *, final: bool = False) -> None:
         """Write what needs words. `final` adds what held the peaks."""
         if self.live is None:
             return
@@ -142,6 +143,7 @@ class Recorder:
                 "unread": [*unread_values.lines()],
                 "assumed": assumed_values.found(),
                 "devices": self.details() if final and self.details is not None else [],
+                "cards": None if self.cards is None else self.cards(final),  # after the details
             }
             path = self.live.path.with_suffix(".json")
             partial = path.with_suffix(f".partial{threading.get_ident()}")
