@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module as _import_module
 from typing import TYPE_CHECKING, Any
 
 from forebay._base.config import SANITIZER
@@ -17,7 +18,6 @@ from forebay.cuda import (
     _cudart,
     _device_limits,
     _gpu_trace,
-    _memory_viz,
     _sanitizer,
     amp,
     gds,
@@ -380,6 +380,7 @@ _DYNAMIC_ATTRIBUTES: dict[str, Callable[[], Any]] = {
     "_tls": lambda: _CUDA.initialisation.thread_state,
     "_lazy_seed_tracker": lambda: _CUDA.initialisation.seeds,
     "_cached_device_count": lambda: _CUDA.count() if _CUDA.initialised else None,
+    "_memory_viz": lambda: _import_module("forebay.cuda._memory_viz"),  # which imports the reports, at its first use
     **telemetry.LIBRARY_ATTRIBUTES,
 }
 

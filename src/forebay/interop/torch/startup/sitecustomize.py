@@ -5,6 +5,7 @@ this file hides, is imported instead of it.
 """
 
 import atexit
+import gc
 import os
 import sys
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -67,6 +68,9 @@ def _finish() -> None:
 
         _use_own_forebay()
         import_module(name).finish()
+    if "torch" in sys.modules:
+        # The interpreter searches for garbage several times while it ends: 0.7 s, for a process that has nothing to do.
+        gc.freeze()
 
 
 def _patch() -> None:
