@@ -223,7 +223,7 @@ def check_task(
     limit = task.timeout or max(_OPPOSITE_SECONDS, _OPPOSITE_TIMES * seconds)  # opposite choices may never end
 
     def run(choices: AssumptionChoices) -> tuple[Judgement, Peaks]:
-        use, output, _ = _run(replace(task, assumptions=choices, timeout=limit), cancel)
+        use, output, _ = _run(replace(task, assumptions=choices, timeout=limit), cancel, None)
         judgement = use.judge()
         return replace(judgement, message=_message(use, judgement, output)), peaks_of(use)
 

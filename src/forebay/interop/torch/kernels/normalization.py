@@ -89,7 +89,7 @@ def _give_gradients(
 
 def _is_narrow(opened: OpenDevice, columns: int) -> bool:
     """Return True if the columns alone would leave multiprocessors idle."""
-    return answer(opened, ("multi_processor_count",), lambda count: columns // 32 < count / 2, ("norm", columns))
+    return bool(answer(opened, ("multi_processor_count",), lambda count: columns // 32 < count / 2, ("norm", columns)))
 
 
 def _itemsize(tensor: _Optional) -> int:

@@ -95,7 +95,7 @@ class Recorder:
         """Record that the time of the program is over, before another process kills it."""
         if self.ending is None and not self._is_finished:
             self.ending = ending
-            self._write(final=True)
+            self.write(final=True)
 
     def replaced(self, replaced: bool) -> None:
         """Record that another program replaces this one, or that it could not."""
