@@ -135,8 +135,12 @@ class TorchResult:
         ]
 
     def _verdict(self, found: DeviceResult) -> Note:
+        from forebay.interop.torch.attribution.text import kept_sentences
+
         paragraph = _verdict_paragraph(found)
-        return Note(paragraph.heading, found.judgement, (*paragraph.sentences, *filter(None, [paragraph.line])))
+        kept = () if found.use is None else kept_sentences(found.use)
+        sentences = (*paragraph.sentences, *filter(None, [paragraph.line]), *kept)
+        return Note(paragraph.heading, found.judgement, sentences)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+import sys
+import warnings
 from contextlib import suppress
+from types import FrameType
 from typing import Any
 from weakref import WeakSet
 
@@ -12,13 +14,25 @@ import torch
 
 from forebay._base.device_spec import Device
 from forebay.backends import driver
+from forebay.errors import ForebayWarning
 from forebay.interop.torch.attribution.allocation_log import AllocationLog
+from forebay.interop.torch.attribution.holders import Holders
+from forebay.interop.torch.attribution.marks import (
+    mark,
+    mark_arguments,
+    mark_module,
+    mark_parameters,
+    mark_state,
+    records_of,
+    tensors_in,
+)
+from forebay.interop.torch.attribution.model_copies import ModelCopies
 from forebay.interop.torch.attribution.phases import Phases
 from forebay.interop.torch.attribution.records import DeviceUse, Record
 from forebay.interop.torch.attribution.results import PeakUse, peak_use
 from forebay.interop.torch.attribution.user_frames import user_site
 from forebay.interop.torch.devices._storage_owners import EmulatedMemory
-from forebay.interop.torch.devices.emulated_memory import memory_of, set_observer
+from forebay.interop.torch.devices.emulated_memory import set_observer
 from forebay.interop.torch.devices.other_cards import same_cards
 from forebay.interop.torch.processes import recorder
 from forebay.runtime.allocator import oom_observers
@@ -31,7 +45,11 @@ __all__ = ["Ledger"]
 
 _ALLOCATIONS = 2  # of the allocator's counts: the allocations of all sizes
 _grad_enabled = torch.is_grad_enabled
+_node_number = torch.autograd._get_sequence_nr  # of the next node
 _SCANS = 4  # errors, and twice the backward passes, after which all objects are searched, which takes 0.1 s
+_FEWEST_LIVE = 64  # records from which on a walk over the variables can find growth
+_FIRST_PEAK = 8 << 20  # bytes from which on a peak is walked
+_STEP = 2.0  # growth of the peak, and of the number of live records, until the next walk
 
 
 class Ledger:
@@ -45,8 +63,14 @@ class Ledger:
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._ooms = self._backwards = 0
         self._boundary: dict[OpenDevice, int] = {}  # number after the last backward pass or step
+        self._seen: dict[OpenDevice, int] = {}  # number up to which records were asked whether they survive
+        self._holders, self._copies = Holders(), ModelCopies()
+        self._next_count = _FEWEST_LIVE
+        self._next_peak: dict[OpenDevice, float] = {}
+        self._walking = False
         phases = self.phases
-        phases.on_forward, phases.on_backward, phases.after_backward = self._forward, self._keep, self._after_backward
+        phases.on_forward, phases.on_result = self._forward, self._after_forward
+        phases.on_backward, phases.after_backward = self._before_backward, self._after_backward
         phases.before_step, phases.on_step = self._before_step, self._after_step
         phases.on_recompute, phases.on_return = self._numbers, self._keep_recomputed
 
@@ -65,8 +89,11 @@ class Ledger:
     def results(self) -> list[PeakUse]:
         """Return what held the peak of each device that was used, by index."""
         self._settle()
+        self._walk(sys._getframe(1))
+        sites, usual = self._holders.sites, self.phases.usual_calls
         found = [
-            peak_use(opened, use, opened.allocator.meter(self.meters[opened])) for opened, use in self.devices.items()
+            peak_use(opened, use, opened.allocator.meter(self.meters[opened]), sites, usual)
+            for opened, use in self.devices.items()
         ]
         return sorted(found, key=lambda each: each.index)
 
@@ -77,14 +104,19 @@ class Ledger:
         opened = memory.opened
         use = self.devices.get(opened) or self._begin(opened)
         phases = self.phases
+        site, role = user_site()
         record = Record(
-            use.number + 1, memory.nbytes, block.size, block.queue, user_site(), phases.module, phases.phase,
-            _grad_enabled(),
-        )  # fmt: skip
+            use.number + 1, memory.nbytes, block.size, block.queue, site, phases.module, phases.phase, _grad_enabled()
+        )
+        record.role, record.node = role, _node_number() - 1
+        record.call, record.backward = phases.calls, phases.backwards
         use.allocated(record, opened.allocator.current(ALLOCATED_BYTES))
         if (log := self.logs.get(opened)) is not None:
             log.belongs(block.address, record)
         memory.record, memory.freed = record, use.freed
+        if use.peak > self._next_peak[opened] and use.peak_number == record.number:
+            self._next_peak[opened] = use.peak * _STEP
+            self._walk(sys._getframe(1))
 
     def _reached(self, opened: OpenDevice, block: AnyBlock, nbytes: int) -> None:
         use = self.devices.get(opened) or self._begin(opened)
@@ -99,6 +131,7 @@ class Ledger:
     def _begin(self, opened: OpenDevice) -> DeviceUse:
         use = self.devices[opened] = DeviceUse(_place(opened), opened.port.memory_info()[1])
         self.meters[opened] = opened.allocator.begin_meter()
+        self._next_peak[opened] = _FIRST_PEAK
         if same_cards():
             self.logs[opened] = AllocationLog()
         return use
@@ -114,12 +147,56 @@ class Ledger:
             if self.phases.phase == "forward":
                 self._keep()
             self._settle()
+            self._walk(sys._getframe(1))
+
+    def _walk(self, frame: FrameType) -> None:
+        """Find the variables that hold the live records: Note [Variables are read without a trace]."""
+        if self._walking:
+            return
+        self._walking = True
+        try:
+            self._holders.walk(frame, self.devices.values(), self._copies)
+        except Exception as error:  # noqa: BLE001 -- no report may end a program, whatever its objects are
+            warnings.warn(f"the holders of memory are unknown: {error!r}", ForebayWarning, stacklevel=2)
+        finally:
+            self._walking = False
+
+    def _walk_if_growing(self) -> None:
+        count = sum(len(use.live) for use in self.devices.values())
+        if count >= self._next_count:
+            self._next_count = int(count * _STEP)
+            self._walk(sys._getframe(1))
+
+    def _pass_boundary(self) -> None:
+        """Note which of the newest records are alive when another part of an iteration begins."""
+        for opened, use in self.devices.items():
+            seen = self._seen.get(opened, 0)
+            for number in reversed(use.live):
+                if number <= seen:
+                    break
+                use.live[number].survived = True
+            self._seen[opened] = use.number
 
     def _forward(self, module: torch.nn.Module, arguments: Any) -> None:
         """Mark what an outermost module owns and receives."""
-        for tensor in _tensors(arguments):
-            _mark_input(tensor)
-        _mark_module(module)
+        self._pass_boundary()
+        mark_arguments(arguments, type(module).__name__)
+        mark_module(module, self._copies.category(module))
+        self._walk_if_growing()
+
+    def _after_forward(self, module: torch.nn.Module, result: Any) -> None:  # noqa: ARG002 -- a callback's arguments
+        """Mark what an outermost module returns without a graph."""
+        if not _grad_enabled():
+            for tensor in tensors_in(result):
+                for record in records_of(tensor):
+                    if not record.category and record.phase == "forward":
+                        record.category = "outputs"
+
+    def _before_backward(self, roots: Any) -> None:
+        self._pass_boundary()
+        for tensor in tensors_in(roots):
+            mark(tensor, "loss", only_unmarked=True)
+        self._keep()
 
     def _keep(self) -> None:
         """Mark the activations: what the forward pass has left when the backward pass begins."""
@@ -142,25 +219,28 @@ class Ledger:
                 if number <= start:
                     break
                 use.live[number].kept = True
+                use.live[number].category = use.live[number].category or "recomputed activations"
 
     def _after_backward(self) -> None:
         self._set_boundary()
         self._backwards += 1
         if self._backwards <= _SCANS // 2:  # tensors that are no module's, and are deleted before the end
             self._settle()
+            self._walk(sys._getframe(1))
         for root in [*self.phases.roots]:
             for name, parameter in root.named_parameters():
                 if parameter.grad is not None:
-                    _mark(parameter.grad, "gradients", f"{type(root).__name__}.{name.rpartition('.')[0]}")
+                    mark(parameter.grad, "gradients", f"{type(root).__name__}.{name.rpartition('.')[0]}")
 
     def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizers.add(optimizer)
+        self._pass_boundary()
         self._set_boundary()
-        _mark_parameters(optimizer)
+        mark_parameters(optimizer)
 
     def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._set_boundary()
-        _mark_state(optimizer)
+        mark_state(optimizer)
 
     def _set_boundary(self) -> None:
         for opened, use in self.devices.items():
@@ -169,21 +249,23 @@ class Ledger:
     def _settle(self) -> None:
         """Mark what the hooks have not seen, as of a program that failed before its first step."""
         for optimizer in [*self._optimizers]:
-            _mark_parameters(optimizer)
-            _mark_state(optimizer)
+            mark_parameters(optimizer)
+            mark_state(optimizer)
         objects = gc.get_objects()
         kinds = set(map(type, objects))  # of which there are few, and a million objects
         modules = _of_kinds(objects, kinds, torch.nn.Module)
         leaves = _of_kinds(objects, kinds, torch.Tensor)
         del objects
-        for root in _outermost(modules):
-            _mark_module(root)
+        roots = _outermost(modules)
+        self._copies.find(roots, [*self._optimizers])
+        for root in roots:
+            mark_module(root, self._copies.category(root))
         for tensor in leaves:
             with suppress(RuntimeError):
                 if tensor.is_cuda and tensor.is_leaf and tensor.requires_grad:
-                    _mark(tensor, "parameters", only_unmarked=True)
+                    mark(tensor, "parameters", only_unmarked=True)
                     if tensor.grad is not None:
-                        _mark(tensor.grad, "gradients", only_unmarked=True)
+                        mark(tensor.grad, "gradients", only_unmarked=True)
 
 
 def _place(opened: OpenDevice) -> int:
@@ -191,41 +273,6 @@ def _place(opened: OpenDevice) -> int:
     index = opened.device.index or 0
     visible = getattr(driver(opened.device.kind), "visible", None)  # of emulated devices
     return index if visible is None else int(visible()[index])
-
-
-def _mark(tensor: torch.Tensor, category: str, module: str = "", *, only_unmarked: bool = False) -> Record | None:
-    """Set the category of a tensor's memory, and its module. Tensors that have no memory on a device are ignored."""
-    try:
-        record: Record | None = memory_of(tensor).record
-    except (KeyError, RuntimeError, NotImplementedError):  # not on an emulated device, or without a storage
-        return None
-    if record is None or (only_unmarked and record.category):
-        return record
-    record.category = category
-    if module:
-        record.module = module
-    return record
-
-
-def _mark_input(tensor: torch.Tensor) -> None:
-    with suppress(KeyError, RuntimeError, NotImplementedError):  # as in `_mark`
-        record = memory_of(tensor).record
-        if record is not None and not record.category and record.phase == "other":  # else another module has made it
-            record.category = "inputs"
-
-
-def _mark_module(root: torch.nn.Module) -> None:
-    kind = type(root).__name__
-    with suppress(RuntimeError, AttributeError):  # a module whose __init__ has failed
-        for name, parameter in root.named_parameters():
-            if parameter.is_cuda:
-                module = f"{kind}.{name}".rpartition(".")[0]
-                _mark(parameter, "parameters", module)
-                if parameter.grad is not None:
-                    _mark(parameter.grad, "gradients", module)
-        for name, buffer in root.named_buffers():
-            if buffer.is_cuda:
-                _mark(buffer, "buffers", f"{kind}.{name}".rpartition(".")[0])
 
 
 def _of_kinds(objects: list[Any], kinds: Iterable[type], base: type) -> list[Any]:
@@ -238,34 +285,3 @@ def _outermost(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:
     """Return the modules that no other one contains."""
     inner = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
     return [each for each in modules if id(each) not in inner]
-
-
-def _mark_parameters(optimizer: torch.optim.Optimizer) -> None:
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            record = _mark(parameter, "parameters", only_unmarked=True)
-            if parameter.grad is not None:
-                _mark(parameter.grad, "gradients", record.module if record is not None else "")
-
-
-def _mark_state(optimizer: torch.optim.Optimizer) -> None:
-    for parameter, state in optimizer.state.items():
-        module = ""
-        if isinstance(parameter, torch.Tensor):
-            with suppress(KeyError, RuntimeError):
-                record = memory_of(parameter).record
-                module = record.module if record is not None else ""
-        for tensor in _tensors(state):
-            _mark(tensor, "optimizer state", module)
-
-
-def _tensors(value: Any, depth: int = 4) -> Iterable[torch.Tensor]:
-    """Yield the tensors in a value, also those in lists and dicts."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth and isinstance(value, dict):
-        for each in value.values():
-            yield from _tensors(each, depth - 1)
-    elif depth and isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(each, depth - 1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,6 +15,7 @@ import torch.autograd.graph
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from forebay.interop.torch.attribution.variables import variables_of
 from forebay.interop.torch.devices.python_names import NameReplacements
 
 __all__ = ["Phases"]
@@ -26,6 +29,12 @@ def _ignore(*_: object) -> None:
     pass
 
 
+def _keywords(frame: FrameType) -> dict[str, Any]:
+    """Return the keywords of a module's call, which PyTorch gives to no global hook: `frame` is the caller's."""
+    found = dict(variables_of(frame)).get("kwargs") if frame.f_code.co_name == "inner" else None
+    return found if type(found) is dict else {}
+
+
 class Phases:
     """The phase and the module of a program, from PyTorch's global hooks.
 
@@ -33,21 +42,28 @@ class Phases:
     ----------
     roots : weak dict of torch.nn.Module to dict
         The outermost modules that were called, and the names of their modules by id.
-    on_forward, on_backward, after_backward, before_step, on_step, on_recompute, on_return : callable
-        Called with an outermost module and its arguments; before and after a backward pass; before and after an
-        optimizer's step; before and after a module is called in a backward pass, the latter with the result of the
-        former.
+    calls, backwards : int
+        Calls of outermost modules outside backward passes, and backward passes.
+    usual_calls : int
+        The fewest calls before a backward pass; 0 before the first one.
+    on_forward, on_result, on_backward, after_backward, before_step, on_step, on_recompute, on_return : callable
+        Called with an outermost module and its arguments; with its result; before and after a backward pass, the former
+        with what it begins at; before and after an optimizer's step; before and after a module is called in a backward
+        pass, the latter with the result of the former.
     """
 
     def __init__(self) -> None:
         self.roots: WeakKeyDictionary[torch.nn.Module, dict[int, str]] = WeakKeyDictionary()
         self.on_forward: Callable[[torch.nn.Module, Any], object] = _ignore
-        self.on_backward: Callable[[], object] = _ignore
+        self.on_result: Callable[[torch.nn.Module, Any], object] = _ignore
+        self.on_backward: Callable[[Any], object] = _ignore
         self.after_backward: Callable[[], object] = _ignore
         self.before_step: Callable[[Any], object] = _ignore
         self.on_step: Callable[[Any], object] = _ignore
         self.on_recompute: Callable[[], int] = int
         self.on_return: Callable[[int], object] = _ignore
+        self.calls = self.backwards = self.usual_calls = 0
+        self._calls_before = 0  # the last backward pass
         self._modules: list[str] = []
         self._names: dict[int, str] = {}
         self._backward = 0  # nested passes
@@ -111,7 +127,8 @@ class Phases:
                     self._window = True
                     self._changes.clear()
                     self._changed_to.clear()
-                self.on_forward(module, arguments)
+                self.calls += 1
+                self.on_forward(module, (*arguments, _keywords(sys._getframe(1))))
                 self._names = self._names_of(module)
         name = self._names.get(id(module))
         if name is None:
@@ -126,6 +143,8 @@ class Phases:
         if not self._modules and self._recomputed:
             self._recomputed = 0
             self.on_return(self._recompute_start)
+        elif not self._modules and not self._backward:
+            self.on_result(module, result)
 
     def _note_change(self, name: str) -> None:
         number = _sequence_number()
@@ -157,7 +176,11 @@ class Phases:
         def run(*arguments: Any, **keywords: Any) -> Any:
             if not self._backward:
                 self._modules.clear()
-                self.on_backward()
+                made = self.calls - self._calls_before
+                self.usual_calls = min(self.usual_calls or made, made) if made else self.usual_calls
+                self._calls_before = self.calls
+                self.backwards += 1
+                self.on_backward(arguments[0] if arguments else ())
             self._backward += 1
             try:
                 return run_backward(*arguments, **keywords)

@@ -13,8 +13,12 @@ Test: tests/interop/torch/attribution/test_records.py::test_records_at_the_peak_
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from forebay.interop.torch.attribution.user_frames import Site
+
+if TYPE_CHECKING:
+    from forebay.interop.torch.attribution.variables import Variable
 
 __all__ = ["DeviceUse", "Record"]
 
@@ -22,7 +26,10 @@ __all__ = ["DeviceUse", "Record"]
 class Record:
     """One allocation of PyTorch."""
 
-    __slots__ = ("alive", "category", "grad", "kept", "module", "nbytes", "number", "phase", "site", "size", "stream")
+    __slots__ = (
+        "alive", "backward", "call", "category", "grad", "holder", "kept", "module", "nbytes", "node", "number",
+        "phase", "role", "site", "size", "stream", "survived",
+    )  # fmt: skip
 
     def __init__(
         self, number: int, nbytes: int, size: int, stream: int, site: Site | None, module: str, phase: str, grad: bool
@@ -35,8 +42,13 @@ class Record:
         self.module = module
         self.phase = phase  # forward, backward, optimizer or other
         self.grad = grad  # whether autograd recorded operations then
+        self.role = ""  # what the function that allocates it does so for, if that is known
+        self.call = self.backward = 0  # calls of outermost modules and backward passes until then
+        self.node = -1  # number of the newest node of autograd's graph then
         self.category = ""  # decided later, by what the tensor becomes
+        self.holder: Variable | None = None  # the variable that holds it, if one was found
         self.alive = True
+        self.survived = False  # alive when the next call of a module, backward pass or step began
         self.kept = False  # of the forward pass, and alive when its backward pass began
 
 

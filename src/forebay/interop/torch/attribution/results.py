@@ -9,18 +9,24 @@ from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
 
 from forebay._base.verdicts import DeviceEvents
+from forebay.interop.torch.attribution.growth import Kept, kept_memory
 from forebay.records.model import Frame
 from forebay.records.sites import label_of
 
 if TYPE_CHECKING:  # modules that import PyTorch: a report may be about processes of a program that does not
     from forebay.interop.torch.attribution.records import DeviceUse, Record
+    from forebay.interop.torch.attribution.user_frames import Site
+    from forebay.interop.torch.attribution.variables import Variable
     from forebay.runtime.devices.open_device import OpenDevice
 
 __all__ = ["CATEGORIES", "Holder", "PeakUse", "by_category", "peak_use", "peak_use_of"]
 
 # Categories in the order of reports.
-CATEGORIES = ("parameters", "buffers", "gradients", "optimizer state", "activations", "inputs", "temporaries", "other",
-              "workspaces")  # fmt: skip
+CATEGORIES = (
+    "parameters", "gathered parameters", "copies of parameters", "loaded checkpoints", "buffers", "gradients",
+    "gradient buckets", "optimizer state", "activations", "recomputed activations", "loss", "inputs", "outputs",
+    "caches", "data", "temporaries", "other", "workspaces",
+)  # fmt: skip
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # of a layer, whose modules have names
 _LAST_NUMBER = re.compile(r"(?<=\.)\d+$")
 _MANY = 16  # modules from which on those of a list are added up, too
@@ -58,6 +64,8 @@ class PeakUse:
     modules: tuple[Holder, ...]  # the peak by module, most first
     lines: tuple[Holder, ...]  # the peak by line of the program, most first
     phase: str  # where the program was at the peak: forward, backward, optimizer or other
+    # What the peak has of several iterations, or through an exception or a closure, most first.
+    kept: tuple[Kept, ...] = ()
 
     @property
     def events(self) -> DeviceEvents:
@@ -82,11 +90,17 @@ def peak_use_of(fields: Mapping[str, Any]) -> PeakUse:
     found = {each.name: fields[each.name] for each in dataclass_fields(PeakUse)}
     for name in ("categories", "modules", "lines"):
         found[name] = tuple(Holder(**each) for each in found[name])
+    found["kept"] = tuple(Kept(**each) for each in found["kept"])
     return PeakUse(**found)
 
 
-def peak_use(opened: OpenDevice, use: DeviceUse, meter: Sequence[int]) -> PeakUse:
-    """Return what held the peak of a device; `meter` has the allocator's peaks of allocated and reserved bytes."""
+def peak_use(
+    opened: OpenDevice, use: DeviceUse, meter: Sequence[int], sites: Mapping[Site, Variable], usual_calls: int = 0
+) -> PeakUse:
+    """Return what held the peak of a device; `meter` has the allocator's peaks of allocated and reserved bytes.
+
+    `sites` and `usual_calls` are those of `kept_memory`.
+    """
     records = [*use.at_peak()]
     allocated, reserved = meter[:2]
     total = max(allocated, 1)
@@ -112,6 +126,7 @@ def peak_use(opened: OpenDevice, use: DeviceUse, meter: Sequence[int]) -> PeakUs
         modules=_largest(modules),
         lines=_largest(_group(records, _line, total)),
         phase=newest.phase if newest is not None else "other",
+        kept=kept_memory(records, sites, _category, total, usual_calls),
     )
 
 
@@ -144,8 +159,14 @@ def _largest(holders: Mapping[str, Holder]) -> tuple[Holder, ...]:
 def _category(record: Record) -> str:
     if record.category:
         return record.category
+    if record.role and not (record.role == "caches" and record.kept):  # else a graph has saved it
+        return record.role
     if record.phase == "other":
-        return "activations" if record.kept else "other"
+        if record.kept:
+            return "activations"
+        if record.holder is not None:
+            return "data"
+        return "other" if record.survived else "temporaries"
     # A forward pass that ended before its backward pass, such as at the peak of a program that ran out of memory.
     unfinished = record.phase == "forward" and record.grad and record.alive
     return "activations" if record.kept or unfinished else "temporaries"

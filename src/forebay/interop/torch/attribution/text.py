@@ -14,6 +14,7 @@ from forebay.snapshot.report.paragraph import Paragraph, short_labels
 
 __all__ = [
     "for_pytorch",
+    "kept_sentences",
     "memory_paragraph",
     "peak_paragraphs",
     "process_paragraph",
@@ -32,8 +33,14 @@ def for_pytorch(environment: str) -> str:
 def peak_paragraphs(use: PeakUse, *, lines: bool = True) -> list[Paragraph]:
     """Return what held the peak of one device. `lines` adds the lines of the program."""
     parts = []
+    if use.kept:
+        parts.append(Paragraph("What is kept", kept_sentences(use)))
     if use.categories:
-        parts.append(_table(f"Held at the peak, in the {_PHASES[use.phase]}", "category", use.categories))
+        parts.append(
+            _table(
+                f"Held at the peak, in the {_PHASES[use.phase]}", "category", use.categories, most=len(use.categories)
+            )
+        )
     if len(use.modules) > 1:
         parts.append(_table("By module", "module", use.modules))
     if lines and use.lines:
@@ -41,6 +48,14 @@ def peak_paragraphs(use: PeakUse, *, lines: bool = True) -> list[Paragraph]:
         shown = [Holder(label, each.nbytes, each.count, each.share) for label, each in zip(labels, use.lines)]  # noqa: B905 -- the first rows
         parts.append(_table("By line", "line", [*shown, *use.lines[_ROWS:]], folder))
     return parts
+
+
+def kept_sentences(use: PeakUse) -> tuple[str, ...]:
+    """Return a sentence for each variable that keeps memory of several iterations, and of exceptions and closures."""
+    return tuple(
+        f"{each.text.removesuffix('.')}: {format_bytes(each.nbytes)}, {each.share:.0%} of the peak."
+        for each in use.kept[:_ROWS]
+    )
 
 
 def verdict_heading(judgement: Judgement, where: str = "") -> str:
@@ -144,10 +159,12 @@ _PHASES = {"forward": "forward pass", "backward": "backward pass", "optimizer": 
            "other": "rest of the program"}  # fmt: skip
 
 
-def _table(heading: str, column: str, holders: Sequence[Holder], sentences: tuple[str, ...] = ()) -> Paragraph:
-    rows = [_row(each) for each in holders[:_ROWS]]
-    shares = [each.share for each in holders[:_ROWS]]
-    if rest := holders[_ROWS:]:
+def _table(
+    heading: str, column: str, holders: Sequence[Holder], sentences: tuple[str, ...] = (), *, most: int = _ROWS
+) -> Paragraph:
+    rows = [_row(each) for each in holders[:most]]
+    shares = [each.share for each in holders[:most]]
+    if rest := holders[most:]:
         rows.append(_row(_sum(f"{len(rest):,} others", rest)))
         shares.append(sum(each.share for each in rest))
     columns = (column, "bytes", "share", "allocations")

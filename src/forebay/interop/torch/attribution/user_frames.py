@@ -1,30 +1,50 @@
-"""The line of the program that is executed: the innermost frame outside PyTorch and forebay."""
+"""The line of the program that is executed, and what the functions that it calls allocate memory for."""
 
 from __future__ import annotations
 
 import sys
+import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType
 
 import torch
 
-__all__ = ["Site", "user_site"]
+from forebay.interop.torch.attribution.allocation_roles import role_of
 
-_HIDDEN = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[3]}/", "<frozen", "<__array_function__")
-_is_hidden: dict[CodeType, bool] = {}  # a test of the file's name takes ten times as long
+__all__ = ["Site", "is_library", "user_site"]
+
+_TORCH = f"{Path(torch.__file__).parent}/"
+_HIDDEN = (_TORCH, f"{Path(__file__).parents[3]}/", "<frozen", "<__array_function__")
+_LIBRARY = f"{sysconfig.get_path('stdlib')}/"
+_PACKAGES = ("site-packages/", "dist-packages/")  # in the folder of the standard library
+_kinds: dict[CodeType, tuple[bool, str]] = {}  # whether it is hidden, and its role: names take ten times as long
 
 Site = tuple[CodeType, int]  # the function and its line
 
 
-def user_site() -> Site | None:
-    """Return the function and the line; None if the program has no frame, as in a thread of PyTorch."""
+def user_site() -> tuple[Site | None, str]:
+    """Return the innermost function outside PyTorch, forebay and the standard library, its line, and the role.
+
+    The site is None if the program has no frame, as in a thread of PyTorch. The role is that of the innermost function
+    that has one, down to the site: what memory is for that it allocates, "" if unknown.
+    """
     frame: FrameType | None = sys._getframe(2)  # the documented way to walk the stack
+    role = ""
     while frame is not None:
         code = frame.f_code
-        hidden = _is_hidden.get(code)
-        if hidden is None:
-            hidden = _is_hidden[code] = code.co_filename.startswith(_HIDDEN)
-        if not hidden:
-            return code, frame.f_lineno
+        kind = _kinds.get(code)
+        if kind is None:
+            name = code.co_filename
+            kind = _kinds[code] = (is_library(name), role_of(name, code.co_name))
+        role = role or kind[1]
+        if not kind[0]:
+            return (code, frame.f_lineno), role
         frame = frame.f_back
-    return None
+    return None, role
+
+
+def is_library(file: str) -> bool:
+    """Return True for a file of PyTorch, forebay or the standard library."""
+    if file.startswith(_HIDDEN):
+        return True
+    return file.startswith(_LIBRARY) and not file.removeprefix(_LIBRARY).startswith(_PACKAGES)
