@@ -62,10 +62,16 @@ def test_graph_of_a_sum_of_losses_is_named_after_an_out_of_memory_error(session)
 
 
 def test_growth_that_fits_is_named(session):
-    kept = sum_of_losses(net(), 40)
+    sum_of_losses(net(), 40)
     (found,) = kept_of(session)
     assert (found.holder, found.category) == ("total", "activations")
     assert 36 <= found.iterations <= 41
+
+
+def test_last_holder_of_a_graph_is_named(session):
+    kept = sum_of_losses(net(), 40)
+    (found,) = kept_of(session)
+    assert (found.holder, found.category) == ("kept", "activations")
     assert kept is not None
 
 
@@ -131,15 +137,16 @@ def test_memory_that_an_exception_keeps_is_named(session):
     assert last is not None
 
 
-def test_memory_that_a_closure_keeps_is_named(session):
-    def make():
-        table = torch.ones(32 * MIB, dtype=torch.uint8, device="cuda")
-        return lambda: table
+def make_closure():
+    table = torch.ones(32 * MIB, dtype=torch.uint8, device="cuda")
+    return lambda: table
 
-    function = make()
+
+def test_memory_that_a_closure_keeps_is_named(session):
+    function = make_closure()
     (found,) = kept_of(session)
     assert (found.holder, found.through, found.nbytes) == ("table", "closure", 32 * MIB)
-    assert found.line == line_of(test_memory_that_a_closure_keeps_is_named, "table = torch.ones")
+    assert found.line == line_of(make_closure, "table = torch.ones")
     assert callable(function)
 
 

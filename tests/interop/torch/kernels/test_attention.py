@@ -110,6 +110,7 @@ def test_shapes_are_computed_without_values():
         assert result.shape == given.grad.shape == (1, 2, 8, 64)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # the reasons: test_attention_reasons.py
 def test_unusable_choice_is_refused(emulated):
     given = torch.ones(1, 2, 8, 64, device="cuda")
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION), pytest.raises(RuntimeError, match="No available kernel"):

@@ -111,7 +111,10 @@ def _line_of(variable: Variable) -> int:
         return 0
     code = variable.function
     last = 0 if code is None else max((line for _, _, line in code.co_lines() if line), default=0)
-    lines = (1, 1 << 30) if code is None or len(names) > 1 else (code.co_firstlineno, last)
+    if code is None or len(names) > 1:
+        lines = (1, 1 << 30)
+    else:  # a closure has its variable from a function around it
+        lines = (1 if variable.through == "closure" else code.co_firstlineno, last)
     best = (0, 0)
     for node in _nodes(variable.file):
         line = getattr(node, "lineno", 0)

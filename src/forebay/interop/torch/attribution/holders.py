@@ -36,16 +36,18 @@ class Holders:
         """Note the holders of all live records. `frame` is the innermost one of the program."""
         with torch._C.DisableTorchFunctionSubclass():  # attributes of subclasses would call their code
             found = [*tensors_of_program(frame)]
+            direct: set[int] = set()
             for each in found:
                 for record in records_of(each.tensor):
                     record.holder = each.variable
+                    direct.add(id(record))
                     if record.site is not None:
                         self.sites[record.site] = each.variable
             copies.mark_containers(_containers(found))
             nodes = _nodes(found)
         for use in uses:
             for record in [*use.live.values()]:
-                if record.holder is None and record.node in nodes:
+                if id(record) not in direct and record.node in nodes:
                     record.holder = nodes[record.node]
                     if record.site is not None:
                         self.sites[record.site] = record.holder

@@ -275,7 +275,7 @@ def _place(opened: OpenDevice) -> int:
     return index if visible is None else int(visible()[index])
 
 
-def _of_kinds(objects: list[Any], kinds: Iterable[type], base: type) -> list[Any]:
+def _of_kinds(objects: list[Any], kinds: set[type[Any]], base: type) -> list[Any]:
     """Return the objects whose types are subclasses of `base`. `kinds` are the types of all objects."""
     wanted = {each for each in kinds if issubclass(each, base)}
     return [each for each in objects if type(each) in wanted]

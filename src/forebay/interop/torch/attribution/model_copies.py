@@ -26,6 +26,7 @@ class ModelCopies:
     def __init__(self) -> None:
         self._trained: set[_Key] = set()
         self._shapes: list[list[tuple[int, ...]]] = []
+        self._models: WeakSet[torch.nn.Module] = WeakSet()  # those that were trained: their optimizers may have ended
         self._copies: WeakSet[torch.nn.Module] = WeakSet()
 
     def category(self, root: torch.nn.Module) -> str:
@@ -40,11 +41,13 @@ class ModelCopies:
             with suppress(RuntimeError, AttributeError):  # a module whose __init__ has failed
                 names = [*root.named_parameters()]
                 if any(id(each) in updated for _, each in names):
+                    self._models.add(root)
+                    self._copies.discard(root)
                     self._trained |= {_key(name, each) for name, each in names}
                     shapes = [tuple(each.shape) for _, each in names if id(each) in updated]
                     if shapes not in self._shapes:
                         self._shapes.append(shapes)
-                elif names:
+                elif names and root not in self._models:
                     others.append((root, {_key(name, each) for name, each in names}))
         self._copies.update(root for root, keys in others if len(keys) >= _FEWEST and keys <= self._trained)
 

@@ -168,7 +168,8 @@ def _category(record: Record) -> str:
             return "data"
         return "other" if record.survived else "temporaries"
     # A forward pass that ended before its backward pass, such as at the peak of a program that ran out of memory.
-    unfinished = record.phase == "forward" and record.grad and record.alive
+    # Or one whose result is kept, and that no backward pass follows.
+    unfinished = record.phase == "forward" and record.grad and (record.alive or record.survived)
     return "activations" if record.kept or unfinished else "temporaries"
 
 
