@@ -130,3 +130,40 @@ def test_memory_of_a_long_program_is_that_of_its_live_tensors(session):
     assert use.allocations >= 200
     assert len(use.live) == 0
     assert len([*use.at_peak()]) <= 2
+
+
+class Equal(torch.nn.Linear):
+    """A module that cannot be hashed or compared."""
+
+    __hash__ = None
+
+    def __eq__(self, other):
+        raise AssertionError("compared")
+
+
+def test_modules_without_a_hash_are_attributed(session):
+    model = Equal(1024, 1024, bias=False, device="cuda")
+    optimizer = torch.optim.SGD([model.weight], 0.1)  # parameters() hashes modules
+    for _ in range(2):
+        model(torch.ones(16, 1024, device="cuda")).sum().backward()
+        optimizer.step()
+    _, found = sizes(session)
+    assert found["parameters"] == 4 * MIB
+
+
+@pytest.mark.parametrize("flags", ["error", "ignore"])
+@pytest.mark.filterwarnings("error")
+def test_failing_walk_ends_no_program(session, monkeypatch, flags):
+    import warnings
+
+    from forebay.interop.torch.attribution import holders
+
+    def fail(frame):
+        raise RuntimeError(f"no walk of {frame}")
+
+    monkeypatch.setattr(holders, "tensors_of_program", fail)
+    with warnings.catch_warnings():
+        warnings.simplefilter(flags)
+        kept = torch.ones(16 * MIB, dtype=torch.uint8, device="cuda")
+        _, found = sizes(session)
+    assert sum(found.values()) == kept.nbytes

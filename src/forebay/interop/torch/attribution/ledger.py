@@ -8,7 +8,6 @@ import warnings
 from contextlib import suppress
 from types import FrameType
 from typing import Any
-from weakref import WeakSet
 
 import torch
 
@@ -27,10 +26,12 @@ from forebay.interop.torch.attribution.marks import (
     tensors_in,
 )
 from forebay.interop.torch.attribution.model_copies import ModelCopies
+from forebay.interop.torch.attribution.module_members import named_parameters
 from forebay.interop.torch.attribution.phases import Phases
 from forebay.interop.torch.attribution.records import DeviceUse, Record
 from forebay.interop.torch.attribution.results import PeakUse, peak_use
 from forebay.interop.torch.attribution.user_frames import user_site
+from forebay.interop.torch.attribution.weak_identity import WeakIdentityTable
 from forebay.interop.torch.devices._storage_owners import EmulatedMemory
 from forebay.interop.torch.devices.emulated_memory import set_observer
 from forebay.interop.torch.devices.other_cards import same_cards
@@ -60,7 +61,7 @@ class Ledger:
         self.logs: dict[OpenDevice, AllocationLog] = {}  # if the run answers for other cards, too
         self.phases = Phases()
         self.meters: dict[OpenDevice, int] = {}
-        self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._optimizers: WeakIdentityTable[torch.optim.Optimizer, bool] = WeakIdentityTable()
         self._ooms = self._backwards = 0
         self._boundary: dict[OpenDevice, int] = {}  # number after the last backward pass or step
         self._seen: dict[OpenDevice, int] = {}  # number up to which records were asked whether they survive
@@ -157,7 +158,8 @@ class Ledger:
         try:
             self._holders.walk(frame, self.devices.values(), self._copies)
         except Exception as error:  # noqa: BLE001 -- no report may end a program, whatever its objects are
-            warnings.warn(f"the holders of memory are unknown: {error!r}", ForebayWarning, stacklevel=2)
+            with suppress(ForebayWarning):  # a program may turn warnings into errors
+                warnings.warn(f"the holders of memory are unknown: {error!r}", ForebayWarning, stacklevel=2)
         finally:
             self._walking = False
 
@@ -228,12 +230,12 @@ class Ledger:
             self._settle()
             self._walk(sys._getframe(1))
         for root in [*self.phases.roots]:
-            for name, parameter in root.named_parameters():
+            for name, parameter in named_parameters(root):
                 if parameter.grad is not None:
                     mark(parameter.grad, "gradients", f"{type(root).__name__}.{name.rpartition('.')[0]}")
 
     def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizers.add(optimizer)
+        self._optimizers.set(optimizer, True)
         self._pass_boundary()
         self._set_boundary()
         mark_parameters(optimizer)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from forebay.errors import ForebayError
+from forebay.interop.torch.attribution.module_members import named_buffers, named_parameters
 from forebay.interop.torch.attribution.records import Record
 from forebay.interop.torch.devices.emulated_memory import memory_of
 
@@ -61,7 +62,7 @@ def mark_module(root: torch.nn.Module, category: str = "parameters") -> None:
     """Mark the parameters, gradients and buffers of an outermost module; `category` is that of its parameters."""
     kind = type(root).__name__
     with suppress(RuntimeError, AttributeError):  # a module whose __init__ has failed
-        for name, parameter in root.named_parameters():
+        for name, parameter in named_parameters(root):
             if parameter.is_cuda:
                 module = f"{kind}.{name}".rpartition(".")[0]
                 mark(parameter, category, module)
@@ -69,7 +70,7 @@ def mark_module(root: torch.nn.Module, category: str = "parameters") -> None:
                     _mark_attributes(parameter, category, module)
                 if parameter.grad is not None:
                     mark(parameter.grad, "gradients", module)
-        for name, buffer in root.named_buffers():
+        for name, buffer in named_buffers(root):
             if buffer.is_cuda:
                 is_cache = _CACHE.fullmatch(name) is not None
                 mark(buffer, "caches" if is_cache else "buffers", f"{kind}.{name}".rpartition(".")[0])

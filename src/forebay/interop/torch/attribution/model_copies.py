@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
-from weakref import WeakSet
 
 import torch
 
 from forebay.interop.torch.attribution.marks import mark, records_of
+from forebay.interop.torch.attribution.module_members import named_parameters
+from forebay.interop.torch.attribution.weak_identity import WeakIdentityTable
 
 __all__ = ["ModelCopies"]
 
@@ -26,8 +27,9 @@ class ModelCopies:
     def __init__(self) -> None:
         self._trained: set[_Key] = set()
         self._shapes: list[list[tuple[int, ...]]] = []
-        self._models: WeakSet[torch.nn.Module] = WeakSet()  # those that were trained: their optimizers may have ended
-        self._copies: WeakSet[torch.nn.Module] = WeakSet()
+        # Those that were trained, also if their optimizers have ended.
+        self._models: WeakIdentityTable[torch.nn.Module, bool] = WeakIdentityTable()
+        self._copies: WeakIdentityTable[torch.nn.Module, bool] = WeakIdentityTable()
 
     def category(self, root: torch.nn.Module) -> str:
         """Return the category of the parameters of an outermost module."""
@@ -39,9 +41,9 @@ class ModelCopies:
         others = []
         for root in roots:
             with suppress(RuntimeError, AttributeError):  # a module whose __init__ has failed
-                names = [*root.named_parameters()]
+                names = [*named_parameters(root)]
                 if any(id(each) in updated for _, each in names):
-                    self._models.add(root)
+                    self._models.set(root, True)
                     self._copies.discard(root)
                     self._trained |= {_key(name, each) for name, each in names}
                     shapes = [tuple(each.shape) for _, each in names if id(each) in updated]
@@ -49,7 +51,9 @@ class ModelCopies:
                         self._shapes.append(shapes)
                 elif names and root not in self._models:
                     others.append((root, {_key(name, each) for name, each in names}))
-        self._copies.update(root for root, keys in others if len(keys) >= _FEWEST and keys <= self._trained)
+        for root, keys in others:
+            if len(keys) >= _FEWEST and keys <= self._trained:
+                self._copies.set(root, True)
 
     def mark_containers(self, values: Iterable[tuple[Any, list[tuple[Any, torch.Tensor]]]]) -> None:
         """Mark the tensors of dicts and lists that have the names and shapes of trained parameters."""

@@ -7,7 +7,6 @@ from bisect import bisect_right
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.autograd
@@ -15,7 +14,9 @@ import torch.autograd.graph
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from forebay.interop.torch.attribution.module_members import named_modules
 from forebay.interop.torch.attribution.variables import variables_of
+from forebay.interop.torch.attribution.weak_identity import WeakIdentityTable
 from forebay.interop.torch.devices.python_names import NameReplacements
 
 __all__ = ["Phases"]
@@ -40,7 +41,7 @@ class Phases:
 
     Attributes
     ----------
-    roots : weak dict of torch.nn.Module to dict
+    roots : WeakIdentityTable of torch.nn.Module to dict
         The outermost modules that were called, and the names of their modules by id.
     calls, backwards : int
         Calls of outermost modules outside backward passes, and backward passes.
@@ -53,7 +54,7 @@ class Phases:
     """
 
     def __init__(self) -> None:
-        self.roots: WeakKeyDictionary[torch.nn.Module, dict[int, str]] = WeakKeyDictionary()
+        self.roots: WeakIdentityTable[torch.nn.Module, dict[int, str]] = WeakIdentityTable()
         self.on_forward: Callable[[torch.nn.Module, Any], object] = _ignore
         self.on_result: Callable[[torch.nn.Module, Any], object] = _ignore
         self.on_backward: Callable[[Any], object] = _ignore
@@ -160,8 +161,8 @@ class Phases:
         names = self.roots.get(root)
         if names is None:
             kind = type(root).__name__
-            names = {id(each): f"{kind}.{name}" if name else kind for name, each in root.named_modules()}
-            self.roots[root] = names
+            names = {id(each): f"{kind}.{name}" if name else kind for name, each in named_modules(root)}
+            self.roots.set(root, names)
         return names
 
     def _begin_step(self, optimizer: Any, *_: Any) -> None:
