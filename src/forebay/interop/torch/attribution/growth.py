@@ -23,7 +23,7 @@ _LASTING = {"parameters", "buffers", "gradients", "optimizer state", "gathered p
             "copies of parameters", "loaded checkpoints"}  # fmt: skip
 _FEWEST = 3  # iterations that are growth
 _SHARE = 0.05  # of the peak that is worth a line
-_SHARE_THROUGH = 0.01  # of what an exception or a closure keeps, which nobody expects
+_SHARE_THROUGH = 0.01  # of what an exception or a closure keeps, which is easily missed
 _ADDS = {"append", "appendleft", "extend", "add", "insert", "update", "setdefault", "put", "push"}
 
 
