@@ -69,7 +69,7 @@ class LazyInit:
         self.prepared: bool = False
         self.count: int = 0  # devices at initialisation; as in PyTorch, not counted again
         self.devices: dict[int, Device] = {}  # by index; empty unless `done`
-        self.bad_fork = False  # forked from a process that had initialised the kind
+        self.bad_fork = False  # forked from a process that had initialised the kind, or its driver
         self.queued: list[_Call] = []
         self.deferred_error: type[Exception] = DeferredCallError
         self.no_backend = ""  # text of the AssertionError that PyTorch raises without a backend
@@ -77,6 +77,7 @@ class LazyInit:
         self.thread_state: _ThreadState = _ThreadState()
         self.seeds: SeedTracker = SeedTracker()
         self._where = ""
+        self._asked = ""  # where `note_driver` was called
 
     @property
     def word(self) -> str:
@@ -127,11 +128,24 @@ class LazyInit:
 
     def check_fork(self) -> None:
         if self.bad_fork:
-            word, where = self.word, self._where
+            word = self.word
+            reason = f"\nThe parent process initialised {word} in {self._where}." if self._where else ""
+            if self._asked and not reason:
+                reason = f"\nThe parent process initialised the driver of {word} with {self._asked}."
             raise Forked(
                 f"Cannot re-initialize {word} in forked subprocess. To use {word} with multiprocessing, you must use "
-                "the 'spawn' start method" + (f"\nThe parent process initialised {word} in {where}." if where else "")
+                f"the 'spawn' start method{reason}"
             )
+
+    def note_driver(self, function: str) -> None:
+        """Note that a function of this name initialises the driver, but not the kind, as some of PyTorch's queries do.
+
+        A child that is forked afterwards cannot use the kind. Only the first call counts. See
+        Note [Queries that initialise the driver].
+        """
+        if not self._asked:
+            where = _caller()
+            self._asked = f"{function}() in {where}" if where else f"{function}()"
 
     def call(self, function: Callable[[], Any], *, seeds: str = "") -> Any:
         """Call the function now and return its result, or queue it until initialisation and return None.
@@ -169,7 +183,8 @@ class LazyInit:
     def reset(self) -> None:
         """Return to the uninitialised state when the kind's emulation stops. Queued calls are kept."""
         with self.lock:
-            self.done, self.prepared, self._where, self.seeds = False, False, "", SeedTracker()
+            self.done, self.prepared, self._where, self._asked = False, False, "", ""
+            self.seeds = SeedTracker()
             self.devices.clear()
 
 
@@ -188,7 +203,7 @@ def after_fork_in_child(usable: frozenset[str]) -> None:
         init.lock = threading.RLock()
         init.thread_state = _ThreadState()
         if kind not in usable:
-            init.bad_fork = init.bad_fork or init.done
+            init.bad_fork = init.bad_fork or init.done or bool(init._asked)  # noqa: SLF001 -- of this module
             init.done = init.prepared = False
             init.devices.clear()
 

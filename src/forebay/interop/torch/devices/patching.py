@@ -34,6 +34,7 @@ from forebay.interop.torch.devices import compilation, values
 from forebay.interop.torch.devices.card_questions import note_questions
 from forebay.interop.torch.devices.cudnn import replace_cudnn
 from forebay.interop.torch.devices.device_communication import replace_communication
+from forebay.interop.torch.devices.driver_queries import replace_queries
 from forebay.interop.torch.devices.ended_tensors import EndedTensors
 from forebay.interop.torch.devices.generators import EmulatedGenerator, GeneratorFactory, to_bytes, to_tensor
 from forebay.interop.torch.devices.graph_capture import TorchGraph
@@ -227,7 +228,6 @@ def _replace_names(names: NameReplacements) -> None:
     for module in (torch.cuda, torch.cuda.random):
         for name, function in _random_functions().items():
             names.replace(module, name, function)
-    names.replace(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))  # noqa: ARG005 -- PyTorch's signature
     for module in (torch, torch.cuda):
         names.replace(module, "AcceleratorError", forebay.AcceleratorError)
     names.replace(torch, "Generator", GeneratorFactory)
@@ -248,6 +248,7 @@ def _replace_names(names: NameReplacements) -> None:
     run_backward = torch.autograd.graph._engine_run_backward
     for module in (torch.autograd.graph, torch.autograd):
         names.replace(module, "_engine_run_backward", _in_one_thread(run_backward))
+    replace_queries(names)
     replace_methods(names)
     replace_communication(names)
     replace_stream_types(names)
