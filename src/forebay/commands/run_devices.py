@@ -19,17 +19,19 @@ def start(memory: int | None, entries: int | None) -> None:
     """Allocate NumPy's arrays on the CPU device, and record it and each device that is opened later.
 
     `memory` is the capacity of the CPU device, by default as FOREBAY_CPU_MEMORY or unlimited. `entries` is the size of
-    the history; None: no history. Raises as the runtime does.
+    the history; None: no history. Raises as the runtime does. See Note [Settings of a program].
     """
     from forebay import memory as runtime
     from forebay.backends import EMULATED
     from forebay.interop import numpy
     from forebay.runtime.history import recording
+    from forebay.runtime.settings import process_settings
 
     if memory is not None or not os.environ.get(CPU_MEMORY.name, "").strip():
         runtime.set_capacity(memory or UNLIMITED, CPU)
     numpy.install(CPU)
     numpy.other_arrays(reset=True)
+    process_settings.read_again()
     if entries is None:
         return
     runtime.record_history(entries, device=CPU)

@@ -1,4 +1,13 @@
-"""Allocator settings of this process: read from the environment at the first use, changed by `apply`."""
+"""Allocator settings of this process: read from the environment at the first use, changed by `apply`.
+
+# Note [Settings of a program]
+PyTorch reads its variables at the first use of a device, and programs set them in their first lines. The commands that
+run a program in their own process open the CPU device before it, and so read the variables too early. They call
+`read_again` before the program begins: the first use after that reads them as the program has left them, and devices
+that are open already keep what they have. Rejected: reading the variables at each use, as PyTorch ignores what is
+set later.
+Test: tests/process/test_run_torch_settings.py::test_settings_that_a_program_makes_before_its_import_of_pytorch_apply
+"""
 
 from __future__ import annotations
 
@@ -20,6 +29,7 @@ __all__ = [
     "enable_caching",
     "for_devices",
     "keep_for_kind",
+    "read_again",
     "subscribe",
 ]
 
@@ -34,7 +44,14 @@ _followers: WeakSet[_Follower] = WeakSet()
 _current: AllocatorSettings | None = None
 _at_first_use: dict[str, AllocatorSettings] = {}  # by kind
 _NO_CACHE = ("FOREBAY_NO_MEMORY_CACHING", "PYTORCH_NO_CUDA_MEMORY_CACHING")
-caching: bool = all(os.environ.get(name, "") != "1" for name in _NO_CACHE)  # whether freed memory is cached
+
+
+def _is_cached() -> bool:
+    return all(os.environ.get(name, "") != "1" for name in _NO_CACHE)
+
+
+caching: bool = _is_cached()  # whether freed memory is cached
+_switched = False  # `enable_caching` was called
 
 
 def current(*, common_first: bool = False) -> AllocatorSettings:
@@ -42,8 +59,9 @@ def current(*, common_first: bool = False) -> AllocatorSettings:
 
     `common_first`: of several errors, the one is raised that PyTorch's functions for all accelerators raise.
     """
-    global _current  # noqa: PLW0603 -- one set of settings per process, as PyTorch
+    global _current, caching  # noqa: PLW0603 -- one set of settings per process, as PyTorch
     if _current is None:
+        caching = caching if _switched else _is_cached()
         _current = configuration.from_environment(common_first=common_first)
         _check_backend(_current)
     return _current
@@ -61,6 +79,13 @@ def for_devices() -> AllocatorSettings:
             raise
         _check_backend(error.applied)
         return error.applied
+
+
+def read_again() -> None:
+    """Read the environment at the next use as at the first one: Note [Settings of a program]."""
+    global _current, _switched
+    _current, _switched = None, False
+    _at_first_use.clear()
 
 
 def _check_backend(settings: AllocatorSettings) -> None:
@@ -100,5 +125,5 @@ def _set(new: AllocatorSettings) -> None:
 
 
 def enable_caching(on: bool) -> None:
-    global caching  # noqa: PLW0603 -- as above
-    caching = on
+    global caching, _switched
+    caching, _switched = on, True

@@ -41,6 +41,7 @@ from forebay.runtime.allocator.metrics import ALLOCATED_BYTES, RESERVED_BYTES
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.storage import AnyBlock
+from forebay.runtime.settings import process_settings
 
 __all__ = ["Ledger"]
 
@@ -111,7 +112,7 @@ class Ledger:
         )
         record.role, record.node = role, _node_number() - 1
         record.call, record.backward = phases.calls, phases.backwards
-        use.allocated(record, opened.allocator.current(ALLOCATED_BYTES))
+        use.allocated(record, _in_use(opened)[0])
         if (log := self.logs.get(opened)) is not None:
             log.belongs(block.address, record)
         memory.record, memory.freed = record, use.freed
@@ -123,11 +124,10 @@ class Ledger:
         use = self.devices.get(opened) or self._begin(opened)
         if (log := self.logs.get(opened)) is not None:
             log.allocated(opened.allocator.counts()[_ALLOCATIONS] - 1, block.address, nbytes)
-        allocator = opened.allocator
-        allocated = allocator.current(ALLOCATED_BYTES)
-        use.reached(allocated)
+        allocated, reserved = _in_use(opened)
+        use.reached(allocated, reserved)
         use.idle_since_oom = False
-        recorder.used(use.place, use.capacity, allocated, allocator.current(RESERVED_BYTES))
+        recorder.used(use.place, use.capacity, allocated, reserved)
 
     def _begin(self, opened: OpenDevice) -> DeviceUse:
         use = self.devices[opened] = DeviceUse(_place(opened), opened.port.memory_info()[1])
@@ -268,6 +268,18 @@ class Ledger:
                     mark(tensor, "parameters", only_unmarked=True)
                     if tensor.grad is not None:
                         mark(tensor.grad, "gradients", only_unmarked=True)
+
+
+def _in_use(opened: OpenDevice) -> tuple[int, int]:
+    """Return the bytes that are allocated and reserved on a device.
+
+    Without the caching allocator, which counts both, they are what the device has given.
+    """
+    allocated, reserved = opened.allocator.current(ALLOCATED_BYTES), opened.allocator.current(RESERVED_BYTES)
+    if process_settings.caching:
+        return allocated, reserved
+    uncached = max(getattr(opened.port, "reserved", 0) - reserved, 0)  # of an emulated port
+    return allocated + uncached, reserved + uncached
 
 
 def _place(opened: OpenDevice) -> int:

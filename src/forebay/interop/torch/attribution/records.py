@@ -63,7 +63,7 @@ class DeviceUse:
     def __init__(self, place: int = 0, capacity: int = 0) -> None:
         self.place, self.capacity = place, capacity  # the machine's index of the device, and its memory
         self.freed: list[Record] = []
-        self.peak = self.peak_number = 0
+        self.peak = self.peak_reserved = self.peak_number = 0
         self.allocations = 0
         self.failed = 0  # bytes of the last request that ran out of memory
         self.idle_since_oom = False  # nothing was allocated after it
@@ -96,9 +96,10 @@ class DeviceUse:
             self.reached(total)
         self._is_new = False
 
-    def reached(self, total: int) -> None:
-        """Note that the allocator has allocated `total` bytes, those of tensors and others."""
+    def reached(self, total: int, reserved: int = 0) -> None:
+        """Note that `total` bytes are allocated, those of tensors and others, of `reserved` bytes."""
         self._take_freed()
+        self.peak_reserved = max(self.peak_reserved, reserved)
         self._is_new = total > self.peak
         if self._is_new:
             self.peak, self.peak_number = total, self._number

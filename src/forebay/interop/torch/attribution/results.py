@@ -102,7 +102,7 @@ def peak_use(
     `sites` and `usual_calls` are those of `kept_memory`.
     """
     records = [*use.at_peak()]
-    allocated, reserved = meter[:2]
+    allocated, reserved = max(meter[0], use.peak), max(meter[1], use.peak_reserved)  # also without the cache
     total = max(allocated, 1)
     categories = _group(records, _category, total)
     others = allocated - sum(each.size for each in records)  # memory that is no tensor's
