@@ -265,6 +265,8 @@ def prepare(*extras: str, core: bool = True) -> None:
         stamp.pop("built", None)
         save(stamp)
         pip("building forebay", "--no-deps", "--no-build-isolation", "--editable", ".")
+        below = sysconfig.get_path("purelib", "venv", {"base": str(VENV)})
+        shutil.copy(ROOT / "src/forebay_startup.pth", below)  # an editable installation has no files of its own
         stamp["built"] = built()
         save(stamp)
 

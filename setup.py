@@ -1,4 +1,4 @@
-"""The extension modules, one for each .pyx file; all other metadata is in pyproject.toml."""
+"""The extension modules, one for each .pyx file, and forebay_startup.pth; all other metadata is in pyproject.toml."""
 
 import os
 import shlex
@@ -9,6 +9,7 @@ import numpy as np
 from Cython.Build import cythonize
 from pybind11.setup_helpers import ParallelCompile
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
 
 if sys.platform == "win32":
     sys.exit("forebay runs on Linux and macOS: on Windows, install it in the Windows Subsystem for Linux (WSL 2)")
@@ -65,8 +66,26 @@ def small(source: Path) -> Extension:
     )
 
 
+class BuildPython(build_py):
+    """The Python files, and the file that Python executes when it starts: Note [Emulation by the environment]."""
+
+    startup = "forebay_startup.pth"
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:  # dev.py copies it
+            self.copy_file(f"src/{self.startup}", str(Path(self.build_lib, self.startup)))
+
+    def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        own = [] if self.editable_mode else [str(Path(self.build_lib, self.startup))]
+        return [*super().get_outputs(include_bytecode), *own]
+
+
 others = sorted({*Path("src").rglob("*.pyx")} - {Path("src/forebay/_core.pyx")})
 extensions = [core, *map(small, others)]
 # Cython would give each extension type methods for pickling. They make objects without `__init__`, from any state:
 # addresses of another process, tables that are too short. Without these methods, pickle and copy raise TypeError.
-setup(ext_modules=cythonize(extensions, nthreads=in_parallel, compiler_directives={"auto_pickle": False}))
+setup(
+    cmdclass={"build_py": BuildPython},
+    ext_modules=cythonize(extensions, nthreads=in_parallel, compiler_directives={"auto_pickle": False}),
+)

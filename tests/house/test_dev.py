@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,7 @@ def calls(dev, tmp_path, monkeypatch):
     for module in COMPILED:
         (tmp_path / module).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{module}.pyx").touch()
+    (tmp_path / "src/forebay_startup.pth").touch()
     steps: list[str] = []
 
     def pip(purpose, *arguments, python=dev.PYTHON):
@@ -85,7 +87,8 @@ def calls(dev, tmp_path, monkeypatch):
 
     def environment():
         steps.append("creating")
-        (tmp_path / "venv").mkdir(exist_ok=True)
+        packages = sysconfig.get_path("purelib", "venv", {"base": str(tmp_path / "venv")})
+        Path(packages).mkdir(parents=True, exist_ok=True)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(dev, "ROOT", tmp_path)
@@ -210,7 +213,6 @@ def test_environment_beside_finds_the_packages_of_the_other_one(dev, calls, tmp_
     folder = tmp_path / "venv/numba"
     (below,) = folder.glob("lib/python*/site-packages")
     above = tmp_path / "venv" / below.relative_to(folder)
-    above.mkdir(parents=True)
     for place, names in ((above, ("one", "both")), (below, ("both",))):
         for name in names:
             (place / f"{name}.py").write_text("")

@@ -150,6 +150,7 @@ class _PatchedBlock(ContextDecorator):
         self._running: list[Patch] = []
 
     def __enter__(self) -> None:
+        _stop_default()
         self._running.append(running := Patch(self._mode))
         try:
             running.start()
@@ -195,6 +196,22 @@ def patch(mode: values.Mode = "compute") -> AbstractContextManager[None]:
     cuda:0 4000256
     """
     return _PatchedBlock(mode)
+
+
+_stop: Callable[[], None] | None = None  # ends a patch that the program has not made itself
+
+
+def set_default(stop: Callable[[], None]) -> None:
+    """Let `patch` replace the present patch, which `stop` ends, instead of raising WrongState."""
+    global _stop  # noqa: PLW0603 -- one patch per process
+    _stop = stop
+
+
+def _stop_default() -> None:
+    global _stop
+    if _stop is not None:
+        stop, _stop = _stop, None
+        stop()
 
 
 _ended = EndedTensors()

@@ -12,7 +12,7 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from types import ModuleType
 from typing import Any
 
-__all__ = ["begin"]
+__all__ = ["begin", "install_hooks"]
 
 
 def _load(file: str) -> Any:
@@ -24,12 +24,18 @@ def _load(file: str) -> Any:
     return module
 
 
-def _install() -> None:
+def install_hooks() -> Any:
+    """Let PyTorch use emulated devices when it is imported. Returns the class of the hooks."""
     hook = _load("interop/torch/import_hook.py").ImportHook
     hook("torch", lambda _: _patch()).install()
     for name, change in _load("interop/torch/deferred_compiler.py").CHANGES.items():
         hook(name, change).install()
     hook("safetensors.torch", _replace_save_file).install()
+    return hook
+
+
+def _install() -> None:
+    hook = install_hooks()
     services: tuple[str, ...] = ()
     if os.environ.get("FOREBAY_REHEARSAL") == "inside":
         loaded = _load("rehearsal/services.py")
