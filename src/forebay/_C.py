@@ -132,7 +132,7 @@ def _cuda_cudaCachingAllocator_raw_alloc(size: int, cuda_stream: int) -> int:
 
 
 def _cuda_isHistoryEnabled() -> bool:
-    return any(allocator.recording for allocator in open_device.open_devices(CUDA.name).native)
+    return any(allocator.program_records for allocator in open_device.open_devices(CUDA.name).native)
 
 
 def _cuda_memorySnapshot(mempool_id: tuple[Any, ...] | None) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class FlightRecorder:
 
     def _write(self, opened: OpenDevice, reason: str) -> Path | None:
         def write(path: Path) -> Snapshot:
-            snapshot = take_snapshot(opened)
+            snapshot = take_snapshot(opened, for_program=True)
             native.write(snapshot, path)
             return snapshot
 

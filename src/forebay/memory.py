@@ -422,7 +422,7 @@ def snapshot(device: DeviceLike | None = None, *, notes: Mapping[str, Any] | Non
         JSON-serialisable values to store in the snapshot, beside the allocator's policy, which `forebay replay` needs:
         the settings, and whether the memory consists of segments (and their granularity) or of heaps.
     """
-    return take_snapshot(opened_for(device), notes)
+    return take_snapshot(opened_for(device), notes, for_program=True)
 
 
 def memory_snapshot(device: DeviceLike | None = None) -> dict[str, Any]:

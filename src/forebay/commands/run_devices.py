@@ -34,12 +34,16 @@ def start(memory: int | None, entries: int | None) -> None:
     process_settings.read_again()
     if entries is None:
         return
-    runtime.record_history(entries, device=CPU)
+    _record_cpu(entries)
     for kind in EMULATED:
-        recording.set_default(
-            kind,
-            lambda pool: recording.start(pool, context="alloc", stacks="python", max_entries=entries),
-        )
+        recording.set_whole(kind, lambda pool: recording.start_whole(pool, entries))
+
+
+def _record_cpu(entries: int) -> None:
+    from forebay.runtime.devices.current import opened_for
+    from forebay.runtime.history import recording
+
+    recording.start_whole(opened_for(CPU).allocator, entries)
 
 
 def restart(entries: int | None) -> None:
@@ -55,7 +59,7 @@ def restart(entries: int | None) -> None:
     memory.reset_peak_memory_stats(CPU)
     memory.reset_accumulated_memory_stats(CPU)
     if entries is not None:
-        memory.record_history(entries, device=CPU)
+        _record_cpu(entries)
 
 
 def snapshots(notes: Mapping[str, Any], *, opened_only: bool = False) -> list[Snapshot]:
@@ -63,13 +67,12 @@ def snapshots(notes: Mapping[str, Any], *, opened_only: bool = False) -> list[Sn
 
     The CPU device is left out if others are reported and nothing was allocated on it.
     """
-    from forebay import backends, memory
+    from forebay import backends
     from forebay.runtime.devices import open_device
+    from forebay.runtime.memory.device_snapshot import take_snapshot
     from forebay.spi import Describes
 
-    opened = {
-        str(each.device): memory.snapshot(each.device, notes=notes) for each in open_device.open_devices().devices
-    }
+    opened = {str(each.device): take_snapshot(each, notes) for each in open_device.open_devices().devices}
     for name, found in opened.items():
         if found.capacity >= UNLIMITED:
             opened[name] = replace(found, capacity=0)

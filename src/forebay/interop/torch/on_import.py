@@ -161,7 +161,7 @@ def _options(folder: str) -> Mapping[str, Any]:
 def _record_history() -> None:
     from forebay.runtime.history import recording
 
-    recording.set_default("cuda", lambda pool: recording.start(pool, context=None, max_entries=_ENTRIES))
+    recording.set_whole("cuda", lambda pool: recording.start_whole(pool, _ENTRIES, stacks=False))
 
 
 def _details(session: TorchSession, capacity: int | None) -> list[dict[str, Any]]:

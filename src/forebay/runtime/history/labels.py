@@ -22,10 +22,15 @@ class Labels:
 
     def __init__(self, *, contexts: bool = False, annotations: bool = False, most: int = 0) -> None:
         self.starts = 0  # how often the recording was started or changed
-        self._contexts = contexts
         self._table: list[tuple[str, str]] = [("", "")]
         self._numbers = {("", ""): 0}
-        self.annotations: deque[dict[str, Any]] | None = deque(maxlen=most) if annotations else None
+        self.annotations: deque[dict[str, Any]] | None = None
+        self.record(contexts=contexts, annotations=annotations, most=most)
+
+    def record(self, *, contexts: bool, annotations: bool, most: int) -> None:
+        """Record the contexts and annotations from now on, or not. Earlier annotations are discarded."""
+        self._contexts = contexts
+        self.annotations = deque(maxlen=most) if annotations else None
 
     def current_number(self) -> int:
         """Return the number of this thread's current label, adding it to the table if it is new."""

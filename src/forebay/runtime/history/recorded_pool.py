@@ -8,6 +8,7 @@ from typing import Any
 from forebay._core import Pool
 from forebay.runtime.base.pool_ids import PoolId
 from forebay.runtime.history.labels import Labels
+from forebay.runtime.history.program_history import ProgramHistory
 from forebay.spi import Port
 
 __all__ = ["RecordedPool"]
@@ -21,6 +22,13 @@ class RecordedPool(Pool, ABC):
         self.port = port
         self.limit: int | None = None  # of reserved bytes
         self.labels: Labels = Labels()  # of the history, if it is recorded
+        self.program: ProgramHistory | None = None  # while a command records the whole history
+        self.whole: tuple[int, int] = (0, 0)  # then the entries and the depth of stacks that the command wants
+
+    @property
+    def program_records(self) -> bool:
+        """True if the program records the history."""
+        return self.recording if self.program is None else self.program.is_recording
 
     @abstractmethod
     def id_of(self, pool_number: int) -> PoolId:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from forebay.errors import ForebayError
+from forebay.records.model import ENTRY
 from forebay.runtime.history.annotations import register
 from forebay.runtime.history.labels import Labels
+from forebay.runtime.history.program_history import ProgramHistory
 from forebay.runtime.history.recorded_pool import RecordedPool
 from forebay.runtime.history.torch_schema import ACTIONS
 
@@ -20,14 +22,18 @@ __all__ = [
     "get_default",
     "recording_of",
     "set_default",
+    "set_whole",
     "start",
     "start_default",
+    "start_whole",
 ]
 
 UNLIMITED = (1 << 63) - 1
 _DEPTH = 256  # frames of a stack
+_MOST_SPANS = 1 << 20  # of annotations
 _BY_NAME = {name: int(action) for action, name in ACTIONS.items()}
 
+_whole: dict[str, Callable[[RecordedPool], object]] = {}  # by kind: as below, of a command
 _defaults: dict[str, Callable[[RecordedPool], object]] = {}  # by kind: starts the recording of a device just opened
 
 
@@ -83,6 +89,12 @@ def start(
     """
     check(enabled, context, stacks, max_entries)
     check_actions(skip_actions)
+    if pool.program is not None:
+        most = 0 if enabled is None else max(max_entries, 1) if enabled == "all" else 1
+        skipped = {_BY_NAME[name] for name in skip_actions}
+        _start_in_whole(pool, pool.program, context, most, depth, clear_history=clear_history, skip=skipped)
+        pool.labels.record(contexts=compile_context, annotations=global_record_annotations, most=min(most, _MOST_SPANS))
+        return
     if enabled is None:
         pool.record_history(0)
         pool.labels = Labels()
@@ -90,7 +102,7 @@ def start(
     capacity = max(max_entries, 1) if enabled == "all" else 1
     if clear_history or not pool.recording:
         pool.labels = Labels(
-            contexts=compile_context, annotations=global_record_annotations, most=min(capacity, 1 << 20)
+            contexts=compile_context, annotations=global_record_annotations, most=min(capacity, _MOST_SPANS)
         )
     pool.labels.starts += 1
     pool.record_history(
@@ -101,6 +113,44 @@ def start(
         skip=sum(1 << _BY_NAME[name] for name in set(skip_actions)),
         keep=not clear_history,
         outside=first_frames_outside(stacks),
+    )
+    register(pool)
+
+
+def start_whole(pool: RecordedPool, max_entries: int, *, stacks: bool = True) -> None:
+    """Record the whole history for a command, anew; what the program records is a part of it: Note [Two recordings]."""
+    pool.program = None
+    context = "alloc" if stacks else None
+    start(pool, context=context, stacks="python", max_entries=max_entries, clear_history=True)
+    pool.program = ProgramHistory()
+    pool.whole = max_entries, _DEPTH if stacks else 0
+
+
+def _start_in_whole(
+    pool: RecordedPool,
+    program: ProgramHistory,
+    context: str | None,
+    most: int,
+    depth: int,
+    *,
+    clear_history: bool,
+    skip: Collection[int],
+) -> None:
+    """Start, change or (`most` 0) stop what the program records of the whole history."""
+    entries, own_depth = pool.whole
+    _, _, history, lost, _ = pool.tables()
+    number = lost + len(history) // ENTRY.itemsize
+    if most:
+        program.start(number, context, most, clear_history=clear_history, skip=skip)
+    else:
+        program.stop(number)
+    pool.record_history(
+        max(entries, most),
+        max(own_depth, depth if most and context is not None else 0),
+        stacks=True,
+        frees=most > 0 and context == "all",
+        keep=True,
+        outside=first_frames_outside("python"),
     )
     register(pool)
 
@@ -137,7 +187,17 @@ def get_default(kind: str) -> Callable[[RecordedPool], object] | None:
     return _defaults.get(kind)
 
 
+def set_whole(kind: str, start_recording: Callable[[RecordedPool], object] | None) -> None:
+    """Set how a command records the whole history of devices of the kind that are opened later; None: not at all."""
+    if start_recording is None:
+        _whole.pop(kind, None)
+    else:
+        _whole[kind] = start_recording
+
+
 def start_default(kind: str, pool: RecordedPool) -> None:
     """Start recording on a device that was just opened, if set for its kind."""
+    if (start_recording := _whole.get(kind)) is not None:
+        start_recording(pool)
     if (start_recording := _defaults.get(kind)) is not None:
         start_recording(pool)

@@ -54,8 +54,12 @@ def snapshot_allocators(
     annotations: list[dict[str, Any]] = []
     for allocator in allocators:
         props = allocator.port.props
-        taken = memory_snapshot.snapshot(allocator, allocator.name, props.total_bytes, labels=allocator.labels.table)
-        allocator.record_snapshot_event()
+        taken = _seen(
+            allocator,
+            memory_snapshot.snapshot(allocator, allocator.name, props.total_bytes, labels=allocator.labels.table),
+        )
+        if allocator.program_records:
+            allocator.record_snapshot_event()
         pool_of = allocator.id_of
         rows += segments(taken, props.index, pool_of)
         traces += [[] for _ in range(props.index + 1 - len(traces))]
@@ -76,17 +80,28 @@ def snapshot_allocators(
 def snapshot_pool(allocator: RecordedPool, pool: PoolId | None = None) -> list[dict[str, Any]]:
     """Return the segments of one pool, or of all, without adding a history entry."""
     props = allocator.port.props
-    taken = memory_snapshot.snapshot(allocator, allocator.name, props.total_bytes, trace=False)
+    taken = _taken(allocator)
     rows = segments(taken, props.index, allocator.id_of)
     return rows if pool is None else [row for row in rows if row["segment_pool_id"] == pool]
 
 
 def allocation_frames(allocator: RecordedPool, address: int) -> list[dict[str, Any]] | None:
     """Return the stack that allocated the live block at exactly `address`; None if unknown."""
-    taken = memory_snapshot.snapshot(allocator, allocator.name, allocator.port.props.total_bytes, trace=False)
+    taken = _taken(allocator)
     blocks = taken.blocks
     matches = blocks[(blocks["address"] == address) & (blocks["state"] == State.LIVE) & (blocks["stack"] != 0)]
     return _Frames(taken)[int(matches["stack"][0])] if len(matches) else None
+
+
+def _taken(allocator: RecordedPool) -> Snapshot:
+    """Return the segments and blocks, with the stacks that the program has recorded."""
+    total, is_part = allocator.port.props.total_bytes, allocator.program is not None
+    return _seen(allocator, memory_snapshot.snapshot(allocator, allocator.name, total, trace=is_part))
+
+
+def _seen(allocator: RecordedPool, taken: Snapshot) -> Snapshot:
+    """Return what the program has recorded: Note [Two recordings]."""
+    return taken if allocator.program is None else allocator.program.view(taken)
 
 
 class _Frames(dict[int, list[dict[str, Any]]]):

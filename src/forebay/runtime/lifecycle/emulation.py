@@ -157,6 +157,7 @@ def reset_kind(kind: str) -> None:
         steps.callback(current.reset_kind, kind)
         steps.callback(pluggable_allocator.reset_kind, kind)
         steps.callback(recording.set_default, kind, None)
+        steps.callback(recording.set_whole, kind, None)
         steps.callback(pinned_history.set_default, kind, None)
         steps.callback(oom_observers.reset_kind, kind)
         steps.callback(retired_devices.retire_kind, kind)

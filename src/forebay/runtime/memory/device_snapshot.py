@@ -13,11 +13,11 @@ from forebay.runtime.history import memory_snapshot
 __all__ = ["take_snapshot"]
 
 
-def take_snapshot(opened: OpenDevice, notes: Mapping[str, Any] | None = None) -> Snapshot:
-    """Return the snapshot of `forebay.memory.snapshot`."""
+def take_snapshot(opened: OpenDevice, notes: Mapping[str, Any] | None = None, *, for_program: bool = False) -> Snapshot:
+    """Return a snapshot with all that is recorded; `for_program`: with what the program has recorded."""
     _, total = opened.port.memory_info()
     allocator = opened.allocator
-    return memory_snapshot.snapshot(
+    taken = memory_snapshot.snapshot(
         allocator,
         str(opened.device),
         total,
@@ -25,3 +25,4 @@ def take_snapshot(opened: OpenDevice, notes: Mapping[str, Any] | None = None) ->
         notes={**allocator.snapshot_notes(), **(notes or {})},
         labels=allocator.labels.table,
     )
+    return allocator.program.view(taken) if for_program and allocator.program is not None else taken
