@@ -41,10 +41,7 @@ from forebay.runtime.memory.storage import AnyBlock, allocate_block
 from forebay.runtime.streams.stream import current_stream_for
 
 __all__ = [
-    "accessed_memory",
-    "adopt",
-    "alias",
-    "allocate_bytes",
+    "accessed_memory", "adopt", "alias", "allocate_bytes",
     "check_host",
     "ended_tensor",
     "explain_host_error",
@@ -58,10 +55,9 @@ __all__ = [
     "open_torch_device",
     "over_storage",
     "part_of_storage",
-    "replaying",
-    "resize_storage",
-    "set_observer",
+    "replaying", "resize_storage", "set_observer",
     "shadow",
+    "storage_at",
     "swap_memory",
     "without_block",
 ]  # fmt: skip
@@ -126,8 +122,12 @@ def part_of_storage(storage: torch.UntypedStorage, memory: EmulatedMemory, begin
         part = torch.UntypedStorage(end - begin, device=memory.values.device)
     part.forebay_whole = storage
     memory.known = memory.assumed = None  # of which writes to the part are not seen
-    taken = EmulatedMemory(part, None, memory.opened, end - begin)
-    return _bytes_over(taken, storage.data_ptr() + begin).untyped_storage()
+    return storage_at(part, memory.opened, storage.data_ptr() + begin)
+
+
+def storage_at(values: torch.UntypedStorage, opened: OpenDevice, address: int) -> torch.UntypedStorage:
+    """Return a storage of the device with the values, over memory at an address that is not its own."""
+    return _bytes_over(EmulatedMemory(values, None, opened, values.nbytes()), address).untyped_storage()
 
 
 def open_torch_device(device: torch.device | int | None) -> OpenDevice:

@@ -44,6 +44,7 @@ from forebay.interop.torch.devices.profiling import replace_profiler
 from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.interop.torch.devices.reducer_timers import replace_reducer_timers
 from forebay.interop.torch.devices.saved_files import replace_saving
+from forebay.interop.torch.devices.shared_storages import replace_sharing
 from forebay.interop.torch.devices.stream_types import replace_stream_types
 from forebay.interop.torch.devices.streams_of_engine import connect_streams, disconnect_streams
 from forebay.interop.torch.devices.tensor_methods import replace_methods
@@ -276,6 +277,7 @@ def _replace_names(names: NameReplacements) -> None:
     replace_questions(names)
     replace_synchronization(names)
     replace_saving(names)
+    replace_sharing(names)  # Note [Sent storages]
     compilation.replace_compilation(names)
     note_questions(names)  # last: about the functions that are left
 
