@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 
@@ -15,6 +17,7 @@ import forebay  # noqa: E402 -- after PyTorch, without which the file is skipped
 from forebay.interop.torch import patch  # noqa: E402 -- as above
 from forebay.interop.torch.devices.values import DataDependent  # noqa: E402 -- as above
 from forebay.interop.torch.kernels import collectives  # noqa: E402 -- as above
+from forebay.interop.torch.processes import assumed_values  # noqa: E402 -- as above
 
 
 def train(model, x):
@@ -245,3 +248,32 @@ def test_futures_of_the_cpu_are_not_awaited(one_rank):
     work = torch.distributed.all_reduce(torch.ones(2), async_op=True)
     assert work not in collectives._of_device
     assert not work.get_future().wait()[0].is_cuda
+
+
+@pytest.mark.parametrize("form", ["group", "mesh"])
+def test_process_without_a_launcher_is_a_group_of_one_that_is_noted(emulated, form):
+    for name in ("RANK", "WORLD_SIZE"):
+        assert name not in os.environ
+    if form == "group":
+        torch.distributed.init_process_group("nccl", timeout=timedelta(seconds=20))
+    else:
+        torch.cuda.set_device(0)
+        torch.distributed.init_device_mesh("cuda", (1,))
+    try:
+        assert (torch.distributed.get_rank(), torch.distributed.get_world_size()) == (0, 1)
+        tensor = torch.ones(3, device="cuda")
+        torch.distributed.all_reduce(tensor)
+        assert tensor.tolist() == [1.0] * 3
+        (noted,) = assumed_values.found()
+        assert "test_collectives.py" in noted.line
+        assert noted.text.startswith("a process group of one process, as RANK and WORLD_SIZE are not set")
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(("variables", "options"), [({"RANK": "0"}, {}), ({}, {"rank": 0}), ({}, {"world_size": 2})])
+def test_group_that_is_partly_described_fails_as_without_emulation(emulated, monkeypatch, variables, options):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR) expected, but not set"):
+        torch.distributed.init_process_group("nccl", **options)

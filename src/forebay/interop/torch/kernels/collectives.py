@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,9 +19,12 @@ from forebay.interop.torch.devices.emulated_memory import alias
 from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.interop.torch.devices.reducer_timers import has_reducer_timer
 from forebay.interop.torch.kernels.known_values import forget_values
+from forebay.interop.torch.processes import assumed_values
 
 __all__ = ["collective_kernels", "replace_process_groups"]
 
+# What says which ranks a group has, and the defaults, which leave that to the environment.
+_ALONE = {"store": None, "rank": -1, "world_size": -1}
 _GLOO = "cpu:gloo,cuda:gloo"
 _NAMES = (
     "_allgather_base_", "_reduce_scatter_base_", "allgather_", "allgather_coalesced_",
@@ -206,10 +211,13 @@ def replace_process_groups(names: NameReplacements) -> None:
     if not values.is_computed():  # it compares the shapes in tensors
         names.replace(module, "_verify_params_across_processes", lambda *_: None)
     asked: dict[str, str] = {}
-    for owner in (module, module.distributed_c10d):
+    # The last one has copies of these names.
+    for owner in (module, module.distributed_c10d, *filter(None, [sys.modules.get("torch.distributed.device_mesh")])):
         for name in ("init_process_group", "new_group"):
-            names.replace(owner, name, _with_gloo(getattr(owner, name), asked))
-        names.replace(owner, "get_backend", _asked_backend(owner.get_backend, asked))
+            if hasattr(owner, name):
+                names.replace(owner, name, _with_gloo(getattr(owner, name), asked))
+        if hasattr(owner, "get_backend"):
+            names.replace(owner, "get_backend", _asked_backend(owner.get_backend, asked))
 
 
 def _with_gloo(function: Callable[..., Any], asked: dict[str, str]) -> Callable[..., Any]:
@@ -224,6 +232,8 @@ def _with_gloo(function: Callable[..., Any], asked: dict[str, str]) -> Callable[
         given = parameters.bind(*args, **keywords)
         given.arguments.pop("device_id", None)  # binds the group to a device of NCCL
         backend = given.arguments.get("backend")
+        if function.__name__ == "init_process_group" and (backend is None or "nccl" in str(backend)):
+            _set_alone(given.arguments)
         given.arguments["backend"] = _gloo(backend)
         group = function(*given.args, **given.kwargs) or torch.distributed.group.WORLD
         if backend is not None and isinstance(group, torch.distributed.ProcessGroup):
@@ -231,6 +241,18 @@ def _with_gloo(function: Callable[..., Any], asked: dict[str, str]) -> Callable[
         return None if function.__name__ == "init_process_group" else group
 
     return create
+
+
+def _set_alone(arguments: dict[str, Any]) -> None:
+    """Let a process without a launcher, which says its rank, be a group of one, and note that."""
+    named = any(arguments.get(name, default) != default for name, default in _ALONE.items())
+    named |= arguments.get("init_method") not in (None, "env://")
+    if named or any(name in os.environ for name in ("RANK", "WORLD_SIZE")) or torch.distributed.is_initialized():
+        return
+    arguments.update(init_method=None, store=torch.distributed.HashStore(), rank=0, world_size=1)
+    assumed_values.note(
+        values.calling_line()[0], "a process group of one process, as RANK and WORLD_SIZE are not set: use torchrun"
+    )
 
 
 def _asked_backend(get_backend: Callable[..., Any], asked: dict[str, str]) -> Callable[..., Any]:
