@@ -112,6 +112,7 @@ class Ending:
     line: str = ""  # the line of the program; "" if it is not known
     raised_out_of_memory: bool = False  # the exception is an out-of-memory error, or was raised from one
     handling_out_of_memory: bool = False  # the exception was raised while an out-of-memory error was handled
+    missing: str = ""  # data that the program could not read or download, which the exception is about
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +262,7 @@ def _ended(processes: Sequence[ProcessEvents]) -> Judgement | None:
         if each.ran_out:
             endings = [end for end in (each.ending, *each.failures) if each._because_of_memory(end)]  # noqa: SLF001 -- of this file
             return _failed(Verdict.DOES_NOT_FIT, each, endings[0])
-    for each in processes:
+    for each in sorted(processes, key=lambda process: not process.ending.missing):  # its parent fails because of it
         if each.has_failed:
             return _failed(Verdict.DID_NOT_FINISH, each, each.ending)
         if each.failures:
@@ -287,7 +288,12 @@ def _failed(verdict: Verdict, process: ProcessEvents, ending: Ending) -> Judgeme
         is_request = ending.raised_out_of_memory  # whose text is long
         reasons = [f"A{request[1:]}{_where(process)}{at}."] if is_request else [end, f"Before that, {request}."]
     message = f"{ending.what}{_where(process)}" if ending.what else f"{subject} {_END_IN_WORDS[ending.how]}"
-    return Judgement(verdict, str(verdict), tuple(reasons), message, ending.line)
+    text = str(verdict)
+    if ending.missing and verdict is Verdict.DID_NOT_FINISH:
+        text += ": offline data"
+        reasons = [f"Data is missing: {ending.missing}. This says nothing about the model.", *reasons]
+        message = f"{ending.missing} is missing ({message.rstrip('.')})"
+    return Judgement(verdict, text, tuple(reasons), message, ending.line)
 
 
 def _not_counted(processes: Sequence[ProcessEvents]) -> Judgement:

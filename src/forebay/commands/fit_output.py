@@ -111,7 +111,7 @@ def _remark(found: FitResult) -> str:
     """Return what the table does not say about a verdict."""
     if found.verdict is Verdict.DID_NOT_FINISH:
         at = f", at {found.line}" if found.line and found.line not in found.message else ""
-        return f"{found.verdict}: {found.message.rstrip('.')}{at}. The figures are the peak so far."
+        return f"{found.text}: {found.message.rstrip('.')}{at}. The figures are the peak so far."
     return f"{found.text}: {' '.join(found.reasons)}" if found.reasons and not found.settings else ""
 
 

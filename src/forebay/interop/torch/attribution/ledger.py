@@ -273,12 +273,12 @@ class Ledger:
 def _in_use(opened: OpenDevice) -> tuple[int, int]:
     """Return the bytes that are allocated and reserved on a device.
 
-    Without the caching allocator, which counts both, they are what the device has given.
+    Without the caching allocator, which counts both, they are what the device has given to the program.
     """
     allocated, reserved = opened.allocator.current(ALLOCATED_BYTES), opened.allocator.current(RESERVED_BYTES)
     if process_settings.caching:
         return allocated, reserved
-    uncached = max(getattr(opened.port, "reserved", 0) - reserved, 0)  # of an emulated port
+    uncached = max(getattr(opened.port, "reserved", 0) - reserved, 0)  # of emulated devices: what the program has
     return allocated + uncached, reserved + uncached
 
 

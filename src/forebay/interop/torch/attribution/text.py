@@ -67,7 +67,7 @@ def verdict_heading(judgement: Judgement, where: str = "") -> str:
         Verdict.FITS_AFTER_ERRORS: f"the program {judgement.text}{on}",
         Verdict.FITS_WITH_OTHER_SETTINGS: f"the program fits with other settings{on}",
         Verdict.DOES_NOT_FIT: f"the program does not fit{on}",
-        Verdict.DID_NOT_FINISH: f"the program did not finish{on}",
+        Verdict.DID_NOT_FINISH: f"the program {judgement.text}{on}",
         Verdict.NO_DEVICE_MEMORY: f"no device memory used{on}",
     }
     return f"PyTorch: {words[judgement.verdict]}"

@@ -6,6 +6,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from forebay._base.untrusted import printable, shortened
 from forebay._base.verdicts import Ending, How
 from forebay.errors import OutOfMemory
+from forebay.interop.torch.processes.missing_data import missing_data
 
 __all__ = ["ending_of", "line_of", "with_status"]
 
@@ -38,7 +40,15 @@ def ending_of(error: BaseException, where: str = "") -> Ending:
         line_of(error),
         raised_out_of_memory=any(map(_is_out_of_memory, _causes(error))),
         handling_out_of_memory=isinstance(error, Exception) and any(map(_is_out_of_memory, _contexts(error))),
+        missing=_missing(error),
     )
+
+
+def _missing(error: BaseException) -> str:
+    """Return the data that was missing, see Note [Missing data]; "" also if the exceptions cannot be looked at."""
+    with suppress(Exception):
+        return missing_data([*_causes(error)], [*_contexts(error)])
+    return ""
 
 
 def with_status(status: int, what: str = "", error: BaseException | None = None) -> Ending:
