@@ -84,3 +84,20 @@ def test_circular_chains_and_long_texts_end():
     found = ending_of(one)
     assert len(found.what) < 400
     assert "\x1b" not in found.what
+
+
+def test_extension_that_cannot_be_built_is_named_without_the_text_of_a_compiler(tmp_path):
+    path = tmp_path / "torch/utils/cpp_extension.py"
+    source = "def load(name, with_cuda):\n    raise RuntimeError('Error building extension: 1\\n2\\n3')\n"
+    namespace = {}
+    exec(compile(source, path, "exec"), namespace)
+    whats = []
+    for with_cuda in (True, False):
+        try:
+            namespace["load"]("fused_norm", with_cuda)
+        except RuntimeError as error:
+            whats.append(ending_of(error).what)
+    assert whats == [
+        "RuntimeError: the CUDA extension fused_norm cannot be built or loaded here: it needs CUDA",
+        "RuntimeError: Error building extension: 1 2 3",
+    ]

@@ -50,6 +50,7 @@ from forebay.interop.torch.devices.streams_of_engine import connect_streams, dis
 from forebay.interop.torch.devices.tensor_methods import replace_methods
 from forebay.interop.torch.devices.torch_internals import CudaInterfaces
 from forebay.interop.torch.extensions.bitsandbytes_library import replace_bitsandbytes
+from forebay.interop.torch.extensions.stand_in_modules import install_stand_ins
 from forebay.interop.torch.kernels import workspaces
 from forebay.interop.torch.kernels.attention_choice import replace_questions
 from forebay.interop.torch.kernels.collectives import replace_process_groups
@@ -130,6 +131,7 @@ class Patch:
                 replace_cudnn(names, undo)
                 replace_reducer_timers(undo)
                 replace_bitsandbytes(undo)
+                install_stand_ins(undo)  # Note [Stand-ins of packages]
                 compilation.forget_functions()
                 undo.callback(_ended.stop)
                 _ended.refuse_methods()

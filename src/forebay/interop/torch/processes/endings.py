@@ -22,6 +22,7 @@ _OURS = f"{Path(__file__).parents[3]}/"
 _HIDDEN = (_OURS, "<frozen", "<__array_function__")
 _LIBRARIES = (f"{sysconfig.get_path('stdlib')}/", "<string>", "<eval_with_key>")
 _PACKAGES = ("/site-packages/", "/dist-packages/")
+_EXTENSIONS = "/torch/utils/cpp_extension.py"
 _MOST = 300  # characters of a message
 _DEPTH = 100  # exceptions in a chain
 
@@ -31,8 +32,8 @@ def ending_of(error: BaseException, where: str = "") -> Ending:
     if isinstance(error, SystemExit):
         what = f"SystemExit: {shortened(printable(' '.join(str(error.code).split())), _MOST)}"
         return with_status(_status_of(error), f"{what} ({where})" if where else what, error)
-    text = shortened(printable(" ".join(str(error).split())), _MOST)
     name = type(error).__name__
+    text = _unbuilt(error) or shortened(printable(" ".join(str(error).split())), _MOST)
     what = text if _is_out_of_memory(error) and text else f"{name}: {text}" if text else name
     return Ending(
         How.EXCEPTION,
@@ -42,6 +43,18 @@ def ending_of(error: BaseException, where: str = "") -> Ending:
         handling_out_of_memory=isinstance(error, Exception) and any(map(_is_out_of_memory, _contexts(error))),
         missing=_missing(error),
     )
+
+
+def _unbuilt(error: BaseException) -> str:
+    """Return that an extension cannot be built or loaded, not what a compiler has printed; "" for other errors."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    building = [each for each in frames if each.f_code.co_filename.endswith(_EXTENSIONS)]
+    has_cuda = any(each.f_locals.get("with_cuda") or "cuda_home" in each.f_code.co_name for each in building)
+    if not has_cuda:
+        return ""
+    name = next((found for each in building if isinstance(found := each.f_locals.get("name"), str)), "")
+    what = f"the CUDA extension {printable(name)}" if name else "a CUDA extension"
+    return f"{what} cannot be built or loaded here: it needs CUDA"
 
 
 def _missing(error: BaseException) -> str:
