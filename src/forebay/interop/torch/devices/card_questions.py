@@ -63,7 +63,7 @@ def _note_of(name: str, module: ModuleType) -> Callable[[], None] | None:
 
 
 def _note_free_memory() -> None:
-    ask(("total_memory",))
+    ask(("total_memory", "name"))  # the memory outside the allocator depends on the card
     read_statistics()
 
 
