@@ -138,3 +138,10 @@ def test_many_repetitions_have_their_size_and_no_values(shapes_only):
     assert repeated.shape == (1 << 31,)
     with pytest.raises(DataDependent):
         repeated[0].item()
+
+
+def test_elements_that_unknown_masks_choose_are_unknown(shapes_only):
+    mask, zeros = torch.randn(3, device="cuda") == 1, torch.zeros(3, device="cuda")
+    for made in (torch.where(mask, 5.0, zeros), zeros.masked_fill(mask, 5.0)):
+        with pytest.raises(DataDependent):
+            made.tolist()

@@ -149,7 +149,7 @@ def _of_integers(given: Mapping[str, Any]) -> Elements:
 def where_rule(given: Mapping[str, Any]) -> Elements:
     condition, one, other = (assumed(given.get(key)) for key in ("condition", "self", "other"))
     if condition.value is not None and condition.share in (None, 0.0, 1.0):
-        return one if condition.value else other
+        return _chosen(one if condition.value else other, condition)
     return one.joined(other)
 
 
@@ -157,8 +157,13 @@ def masked_fill_rule(given: Mapping[str, Any]) -> Elements:
     mask, one, other = (assumed(given[key]) for key in ("mask", "self", "value"))
     other = other.as_type(given["self"].dtype)
     if mask.value is not None and mask.share in (None, 0.0, 1.0):
-        return other if mask.value else one
+        return _chosen(other if mask.value else one, mask)
     return one.joined(other)
+
+
+def _chosen(found: Elements, condition: Elements) -> Elements:
+    """Return what holds for elements that a condition has chosen: they are assumed if the condition is."""
+    return found._replace(origin=found.origin or condition.origin)
 
 
 def scatter_rule(given: Mapping[str, Any]) -> Elements:
