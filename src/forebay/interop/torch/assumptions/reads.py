@@ -12,10 +12,10 @@ import torch
 from forebay.interop.torch.assumptions.elements import Elements, assumed, is_integral
 from forebay.interop.torch.assumptions.endless_loops import LOOP_READS, Turn, turn_of
 from forebay.interop.torch.assumptions.routing import shares_of
-from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices import host_values, values
 from forebay.interop.torch.processes import assumed_values
 
-__all__ = ["fill_with_assumed", "is_assumed_equal", "read_number", "refused"]
+__all__ = ["copy_assumed", "fill_with_assumed", "is_assumed_equal", "read_number", "refused"]
 
 _MOST_HALVINGS = 60
 _LARGE = 1000.0
@@ -51,6 +51,27 @@ def fill_with_assumed(target: torch.Tensor, source: torch.Tensor) -> None:
         target.copy_(shares)
     else:
         target.fill_(_number(source.dtype, found, turn))
+
+
+def copy_assumed(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Write assumed values to a tensor of the CPU: a large one of numbers receives them when the host reads it.
+
+    Raises DataDependent in the mode "strict".
+    """
+    is_recorded = source.is_floating_point() and host_values.is_large(target) and host_values.covers(target)
+    if not is_recorded or values.is_strict() or _refused.get():
+        fill_with_assumed(target, source)
+        return
+    found, dtype = assumed(source), source.dtype
+
+    def read(elements: torch.Tensor) -> None:
+        line, _ = values.calling_line()
+        is_opposite = assumed_values.choices().is_opposite_at(line)
+        turn = Turn(assumed_values.count(line) + 1, False, False, is_opposite)
+        assumed_values.note(line, _in_words(found, dtype, turn))
+        elements.fill_(_number(dtype, found, turn))
+
+    host_values.defer(target, None, discards=True, read=read)
 
 
 def is_assumed_equal(one: torch.Tensor, other: torch.Tensor) -> bool:

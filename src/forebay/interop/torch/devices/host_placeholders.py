@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import mmap
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+from forebay.interop.torch.devices import host_values
 
 __all__ = ["copy_without_values", "has_no_values", "is_saving", "make", "saving"]
 
@@ -23,7 +24,6 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-_loaded: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # by the address of the memory
 
 
 @contextmanager
@@ -52,15 +52,15 @@ def copy_without_values(target: torch.Tensor) -> None:
 
 def make(nbytes: int) -> torch.UntypedStorage:
     """Return memory of the host without values. It reads as zeros, and takes no memory until it is written."""
-    found: torch.UntypedStorage = torch.frombuffer(mmap.mmap(-1, max(nbytes, 1)), dtype=torch.uint8).untyped_storage()
-    address = found.data_ptr()
-    _loaded[address] = weakref.ref(found, lambda _: _loaded.pop(address, None))
-    return found
+    made = torch.frombuffer(mmap.mmap(-1, max(nbytes, 1)), dtype=torch.uint8)
+    host_values.defer(made, None, discards=False)
+    return made.untyped_storage()
 
 
 def has_no_values(storage: torch.UntypedStorage) -> bool:
     """Return True for memory of the host that stands for unknown values."""
-    if storage.device.type != "cpu" or not (_loaded or _thread.copies):
+    if storage.device.type != "cpu":
         return False
-    address = storage.data_ptr()
-    return address in _loaded or address in (_thread.copies or {})
+    if host_values.has_deferred(storage):
+        return True
+    return storage.data_ptr() in (_thread.copies or ())

@@ -30,7 +30,7 @@ import forebay.cuda.tunable
 from forebay._base.device_spec import Device
 from forebay.errors import WrongState
 from forebay.interop.torch.assumptions import endless_loops
-from forebay.interop.torch.devices import compilation, values
+from forebay.interop.torch.devices import compilation, host_values, values
 from forebay.interop.torch.devices.card_questions import note_questions
 from forebay.interop.torch.devices.cudnn import replace_cudnn
 from forebay.interop.torch.devices.device_communication import replace_communication
@@ -38,6 +38,7 @@ from forebay.interop.torch.devices.driver_queries import replace_queries
 from forebay.interop.torch.devices.ended_tensors import EndedTensors
 from forebay.interop.torch.devices.generators import EmulatedGenerator, GeneratorFactory, to_bytes, to_tensor
 from forebay.interop.torch.devices.graph_capture import TorchGraph
+from forebay.interop.torch.devices.host_methods import replace_host_methods
 from forebay.interop.torch.devices.legacy_types import replace_legacy_types
 from forebay.interop.torch.devices.pinned_memory import replace_pinned_memory
 from forebay.interop.torch.devices.profiling import replace_profiler
@@ -162,6 +163,7 @@ class _PatchedBlock(ContextDecorator):
             raise
 
     def __exit__(self, *_: object) -> None:
+        host_values.make_all_real()
         self._running.pop().stop()
 
 
@@ -270,6 +272,7 @@ def _replace_names(names: NameReplacements) -> None:
         names.replace(module, "_engine_run_backward", _in_one_thread(run_backward))
     replace_queries(names)
     replace_methods(names)
+    replace_host_methods(names)
     replace_communication(names)
     replace_stream_types(names)
     replace_pinned_memory(names)

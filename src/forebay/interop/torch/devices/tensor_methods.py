@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import torch
 import torch.utils.dlpack
 
+from forebay.interop.torch.devices import host_values
 from forebay.interop.torch.devices.emulated_memory import (
     find_memory,
     memory_of,
@@ -104,7 +105,10 @@ def _get_item(original: Any) -> Any:
     def get(self: torch.UntypedStorage, index: Any) -> Any:
         memory = find_memory(self)
         if memory is None or not isinstance(index, slice):
-            return original(self, index)
+            part = original(self, index)
+            if isinstance(part, torch.UntypedStorage):
+                host_values.note_part(self, part)
+            return part
         begin, end, step = index.indices(memory.nbytes)
         if step != 1:
             raise RuntimeError(f"Trying to slice with a step of {step}, but only a step of 1 is supported")

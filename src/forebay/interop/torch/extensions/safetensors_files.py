@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices import host_placeholders, host_values, values
 from forebay.interop.torch.kernels.known_values import known_values
 from forebay.rehearsal.file_functions import has_private_places, place_of
 from forebay.rehearsal.inside import is_inside
@@ -45,7 +45,13 @@ def replace_save_file(module: ModuleType) -> None:
             original(tensors, place_of(filename, write=True), metadata)
             return
         if not is_inside():
-            raise values.needs_values("safetensors.torch.save_file")
+            for each in tensors.values():
+                if each.device.type == "cpu":
+                    host_values.make_real(each, "safetensors.torch.save_file")
+            if any(map(_is_unknown, tensors.values())):
+                raise values.needs_values("safetensors.torch.save_file")
+            original(tensors, place_of(filename, write=True), metadata)
+            return
         check = getattr(module, "_evaluate_tensors_for_save", None)
         if check is not None:  # its errors are the library's
             check(tensors)
@@ -64,7 +70,11 @@ def replace_save_file(module: ModuleType) -> None:
 
 
 def _is_unknown(tensor: object) -> bool:
-    return isinstance(tensor, torch.Tensor) and tensor.is_cuda and known_values(tensor) is None
+    if not isinstance(tensor, torch.Tensor):
+        return False
+    if tensor.device.type == "cpu":
+        return host_placeholders.has_no_values(tensor.untyped_storage())
+    return tensor.is_cuda and known_values(tensor) is None
 
 
 def _write(

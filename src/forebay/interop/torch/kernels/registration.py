@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 import torch
 
+from forebay.interop.torch.devices import host_values
 from forebay.interop.torch.devices.graph_capture import capturable
 from forebay.interop.torch.devices.operator_libraries import close_library, open_library
 from forebay.interop.torch.devices.pinned_memory import is_pinned_kernel
 from forebay.interop.torch.kernels.copies import COPY_KERNELS
 from forebay.interop.torch.kernels.factories import FACTORY_KERNELS
 from forebay.interop.torch.kernels.generic import generic_kernel, view_kernel, with_tensors
+from forebay.interop.torch.kernels.host_kernels import first_kernels, other_kernels
 from forebay.interop.torch.kernels.known_values import with_known_values
 from forebay.interop.torch.kernels.nested import NESTED_KEY, nested_kernel
 from forebay.interop.torch.kernels.random_draws import RANDOM_KERNELS
-from forebay.interop.torch.kernels.schemas import written_arguments
+from forebay.interop.torch.kernels.schemas import is_view, written_arguments
 from forebay.interop.torch.kernels.sparse import SPARSE_KEYS, sparse_kernel
 from forebay.interop.torch.kernels.stream_waits import waits_for_stream
 
@@ -62,6 +64,9 @@ class Kernels:
                 if name.startswith("aten::") and not name.removeprefix("aten::").startswith(_OF_CPU):
                     self._add_aten(name)
             self._add("aten::is_pinned", is_pinned_kernel, "CPU")
+            if self._values_device() == "meta":
+                self._add_host_kernels(first_kernels())
+                host_values.before_first(lambda: self._add_host_kernels(other_kernels()))
             for name, function in self._composites.items():
                 for key in ("AutogradCUDA", "CUDA"):
                     self._add(name, function, key)
@@ -71,9 +76,15 @@ class Kernels:
 
     def remove(self) -> None:
         """Remove the kernels."""
+        host_values.before_first(None)
         for library in self._libraries.values():
             close_library(library)
         self._libraries.clear()
+
+    def _add_host_kernels(self, kernels: Mapping[str, Callable[..., Any]]) -> None:
+        for name, kernel in kernels.items():
+            if name != "aten::is_pinned":
+                self._add(name, kernel, "CPU")
 
     def _add_aten(self, name: str) -> None:
         for key, sparse in _sparse_kernels(name):
@@ -132,7 +143,7 @@ def _dense_kernel(name: str, values_device: Callable[[], str]) -> Callable[..., 
     operator = _operator(name)
     if operator is None or not _needs_kernel(name):
         return None
-    if _is_view(operator):
+    if is_view(operator):
         return view_kernel(operator)
     return _recorded(name, operator, generic_kernel(operator, values_device))
 
@@ -151,9 +162,3 @@ def _needs_kernel(name: str) -> bool:
     if any(_has_kernel(name, key) for key in ("CPU", "CompositeExplicitAutogradNonFunctional")):
         return True
     return _has_kernel(name, "CompositeExplicitAutograd") and short.startswith(_COMPOSITE)
-
-
-def _is_view(operator: Any) -> bool:
-    """Return True if results share the memory of arguments that the operator does not write."""
-    returned = [each.alias_info for each in operator._schema.returns]
-    return bool(returned) and all(each is not None and not each.is_write for each in returned)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["written_arguments"]
+__all__ = ["is_view", "written_arguments"]
 
 _RUNNING = ("running_mean", "running_var")
 # Operators that write arguments which their schemas do not mark.
@@ -12,6 +12,12 @@ _UNMARKED = {
     "aten::native_batch_norm": _RUNNING, "aten::batch_norm_gather_stats": _RUNNING,
     "aten::batch_norm_gather_stats_with_counts": _RUNNING, "aten::batch_norm_update_stats": _RUNNING,
 }  # fmt: skip
+
+
+def is_view(operator: Any) -> bool:
+    """Return True if results share the memory of arguments that the operator does not write."""
+    returned = [each.alias_info for each in operator._schema.returns]
+    return bool(returned) and all(each is not None and not each.is_write for each in returned)
 
 
 def written_arguments(operator: Any) -> dict[int, str]:
