@@ -15,7 +15,7 @@ import forebay  # noqa: E402 -- as above
 from forebay.interop.torch import patch  # noqa: E402 -- as above
 from forebay.interop.torch.assumptions.elements import assumed  # noqa: E402 -- needs torch
 from forebay.interop.torch.devices.values import DataDependent  # noqa: E402 -- as above
-from forebay.interop.torch.kernels import known_values  # noqa: E402 -- as above
+from forebay.interop.torch.kernels import known_memory, known_values, recorded_calls  # noqa: E402 -- as above
 
 SAMPLES = 3  # of each operator and type
 SLOW = ("linalg", "svd", "lu", "pca", "cholesky", "lstsq", "geqrf", "ormqr", "fft", "stft", "nn.functional.scaled_dot")
@@ -61,7 +61,20 @@ def filled(number):
 @pytest.fixture
 def without_small_values(monkeypatch):
     """Rules decide everything: nothing is kept as values, however small."""
-    monkeypatch.setattr(known_values, "_KNOWN_BYTES", 0)
+    for module in (known_values, recorded_calls):
+        monkeypatch.setattr(module, "captured", lambda *_: None)
+    for module in (known_values, known_memory):
+        monkeypatch.setattr(module, "SMALL", -1)
+    with forebay.emulate("cuda", profile="h100"), patch("strict"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture
+def with_records(monkeypatch):
+    """All values are computed when they are read, however small."""
+    for module in (known_values, known_memory):
+        monkeypatch.setattr(module, "SMALL", -1)
     with forebay.emulate("cuda", profile="h100"), patch("strict"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -134,3 +147,21 @@ def test_errors_are_pytorchs(with_assumptions, name):
         ERRORS[name](torch.randn(4, 5, device="cuda"))
     if not isinstance(found.value, DataDependent):
         assert str(found.value).splitlines()[0][:40] == str(expected.value).splitlines()[0][:40]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_recorded_calls_are_what_the_cpu_computes(with_records, dtype):
+    compared = 0
+    for operator in op_db:
+        for arguments, keywords in samples(operator, dtype):
+            for expected, found in zip(*run_both(operator, arguments, keywords), strict=False):
+                if not found.is_cuda or found.layout is not torch.strided or found.is_nested or not found.numel():
+                    continue
+                try:
+                    read = found.cpu()
+                except DataDependent:
+                    continue
+                compared += 1
+                torch.testing.assert_close(read, expected, equal_nan=True, rtol=1e-3, atol=1e-5, msg=operator.name)
+    assert compared > 100

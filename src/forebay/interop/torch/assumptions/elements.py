@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from forebay.interop.torch.devices import host_values
 from forebay.interop.torch.devices.emulated_memory import memory_of
 
 __all__ = ["NOTHING", "Elements", "assumed", "is_integral", "note_elements"]
@@ -102,10 +103,12 @@ def assumed(argument: Any) -> Elements:
     """Return what is known or assumed about the elements of an argument, which is a tensor or a number."""
     if isinstance(argument, torch.Tensor):
         if not argument.is_cuda:
-            return _of_values(argument)
+            return NOTHING if host_values.reads_as_zeros(argument) else _of_values(argument)
         memory = memory_of(argument)
         if memory.known is not None:
-            return _of_values(torch.empty(0, dtype=argument.dtype).set_(memory.known))
+            elements = memory.known.elements(argument.dtype, _of_values)
+            if isinstance(elements, Elements) and elements != NOTHING:
+                return elements
         found, dtype = memory.assumed or (NOTHING, None)
         return found if dtype is argument.dtype or found.value == 0 else NOTHING  # else a view as another type
     if isinstance(argument, (bool, int)):
@@ -147,7 +150,7 @@ def note_elements(tensor: torch.Tensor, found: Elements, before: Elements | None
         What held for the memory before, of which the tensor may be a part; nothing by default.
     """
     memory = memory_of(tensor)
-    if memory.known is None:
+    if memory.known is None or memory.known.storage is None:
         if not is_integral(tensor.dtype) and tensor.dtype != torch.bool:
             found = found._replace(low=None, high=None)
         is_whole = tensor.numel() * tensor.itemsize >= memory.nbytes

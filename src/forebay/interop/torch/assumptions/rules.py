@@ -24,7 +24,7 @@ from forebay.interop.torch.assumptions.masks import (
 )
 from forebay.interop.torch.assumptions.single_elements import Rule, length, moving_rule, pointwise_rule
 
-__all__ = ["rule_of"]
+__all__ = ["moves_elements", "rule_of"]
 
 
 def rule_of(operator: Any) -> Rule | None:
@@ -38,6 +38,11 @@ def rule_of(operator: Any) -> Rule | None:
             return NOTHING
 
     return None if rule is None else safe
+
+
+def moves_elements(operator: Any) -> bool:
+    """Return True if the results of an operator consist of elements of its arguments."""
+    return operator._schema.name.partition("::")[2].removesuffix("_") in _MOVING
 
 
 def _find(operator: Any) -> Rule | None:

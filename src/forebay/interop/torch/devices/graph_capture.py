@@ -78,6 +78,7 @@ def capturable(
                 queue = current_stream_for(open_torch_device(_device_of(args, keywords))).queue
                 if capture_state.capture_of(queue) is not None and can_launch(queue):
                     queue.call(_do_nothing)
+                    _forget([result, *(args[at] for at in written if at < len(args)), *keywords.values()])
             return result
         if not capture_state.active or _thread.inside:
             try:
@@ -105,6 +106,17 @@ def run_or_capture(function: Callable[[], object], written: Iterable[torch.Untyp
                 _keep_storage(each)
             queue.call(function)
     function()
+
+
+def _forget(argument: Any) -> None:
+    """Note that the values of tensors are unknown, as replays change them: Note [Known values]."""
+    if isinstance(argument, torch.Tensor):
+        if argument.is_cuda:
+            memory = memory_of(argument)
+            memory.known = memory.assumed = None
+    elif isinstance(argument, (list, tuple)):
+        for each in argument:
+            _forget(each)
 
 
 def _do_nothing() -> None:

@@ -104,7 +104,7 @@ def _compute(function: LibraryFunction, args: list[Any]) -> None:
     written = [each for at in function.written if (each := memory_of_address(args[at])) is not None]
     if not values.is_computed():
         for memory in written:
-            memory.known = None
+            memory.known = memory.assumed = None
         return
 
     def run_without_gradients() -> None:

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
-from forebay.interop.torch.assumptions.elements import assumed, note_elements
-from forebay.interop.torch.assumptions.reads import fill_with_assumed, is_assumed_equal, read_number
+from forebay.interop.torch.assumptions.reads import copy_assumed, is_assumed_equal, read_number
 from forebay.interop.torch.devices import host_placeholders, values
 from forebay.interop.torch.devices.emulated_memory import alias, check_host, mixed_devices
-from forebay.interop.torch.kernels.known_values import keep_known, known_values
+from forebay.interop.torch.kernels.known_values import keep_copied, keep_known, known_values
 
 __all__ = ["COPY_KERNELS"]
 
@@ -30,18 +29,13 @@ def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
             if host_placeholders.is_saving():
                 host_placeholders.copy_without_values(target)
             else:
-                fill_with_assumed(target, source)
+                copy_assumed(target, source)
             return target
         target.copy_(known)
         return target
     torch.broadcast_shapes(target.size(), source.size())  # parameters of lazy modules have no `shape`
     if source.is_cuda:
-        known = known_values(source)
-        before, elements = assumed(target), assumed(source)
-        keep_known(target, known)
-        if known is None:
-            elements = elements.as_type(target.dtype)
-            note_elements(target, elements if target.stride() == source.stride() else elements.without_places(), before)
+        keep_copied(target, source)
     else:
         has_values = source.device.type == "cpu" and not host_placeholders.has_no_values(source.untyped_storage())
         keep_known(target, source if has_values else None)

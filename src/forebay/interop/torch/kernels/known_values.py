@@ -2,11 +2,13 @@
 
 # Note [Known values]
 A program without values can read masks, lengths and labels that come from the host, but not results of its model. The
-known values of a memory are a small storage on the CPU (32 KiB at most), of the memory and not of a tensor, as views
-share it. An operator whose tensors are all known is computed on the CPU as well; any other makes what it writes
-unknown, before it runs, so that an error leaves nothing that is wrong. Random numbers are never known. A value that is
-taken for known although it is not would lead the program another way than on a GPU, without an error; one that is
-forgotten only raises DataDependent. Rejected: tracking elements, as masks are written by views and indices of any form.
+known values of a memory are a storage on the CPU, of the memory and not of a tensor, as views share it. An operator
+whose tensors are all known is computed on the CPU as well, at once if they are small (32 KiB), else when a value is
+read: Note [Values computed when they are read]. Any other makes what it writes unknown, before it runs, so that an
+error leaves nothing that is wrong. What a graph captures is unknown, as its replays change it. Random numbers are
+never known. A value that is taken for known although it is not would lead the program another way than on a GPU,
+without an error; one that is forgotten only raises DataDependent. Rejected: tracking elements, as masks are written by
+views and indices of any form.
 Test: tests/interop/torch/kernels/test_known_values.py::test_unknown_values_are_not_taken_for_known_ones
 """
 
@@ -18,8 +20,8 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.assumptions.elements import NOTHING, Elements, assumed, note_elements
-from forebay.interop.torch.assumptions.rules import rule_of
-from forebay.interop.torch.devices import values
+from forebay.interop.torch.assumptions.rules import moves_elements, rule_of
+from forebay.interop.torch.devices import host_values, values
 from forebay.interop.torch.devices._storage_owners import EmulatedMemory
 from forebay.interop.torch.devices.emulated_memory import (
     accessed_memory,
@@ -27,15 +29,21 @@ from forebay.interop.torch.devices.emulated_memory import (
     check_host,
     memory_of,
     open_torch_device,
-    over_storage,
 )  # fmt: skip
 from forebay.interop.torch.kernels.generic import caller_of, replace_values
+from forebay.interop.torch.kernels.known_memory import SMALL, Captured, Known, captured, layout_of
+from forebay.interop.torch.kernels.recorded_calls import RecordedCall
 from forebay.interop.torch.kernels.schemas import written_arguments
 from forebay.interop.torch.processes import unread_values
 
-__all__ = ["forget_values", "keep_known", "known_values", "with_known_values"]
+__all__ = ["forget_values", "keep_captured", "keep_copied", "keep_known", "known_values", "with_known_values"]
 
-_KNOWN_BYTES = 32 << 10  # of a memory whose values are kept
+_NEVER, _LATER, _NOW = range(3)
+# Operators whose results of floating-point numbers are recorded, beside those of single elements.
+_CHEAP = {
+    "_softmax", "_to_copy", "amax", "amin", "arange", "constant_pad_nd", "cumsum", "eye", "linspace", "masked_fill",
+    "scatter", "sum", "tril", "triu", "where",
+}  # fmt: skip
 _FAILED = object()
 _NEVER_KNOWN = (torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view)  # random or resized
 _MOST_REPEATS = 1 << 16  # elements of a result whose size depends on values
@@ -47,21 +55,16 @@ def known_values(tensor: torch.Tensor) -> torch.Tensor | None:
 
     All elements of a tensor of any size that was filled with one number are known, too.
     """
-    known = accessed_memory(tensor).known
-    if known is not None:
-        return _over_known(tensor, known)
+    memory = accessed_memory(tensor)
+    if memory.known is not None:
+        storage = memory.known.read()
+        if storage is not None:
+            return layout_of(tensor).over(storage)
+        memory.known = None  # what is assumed about the elements stays
     found = assumed(tensor)
     if not found.is_exact:
         return None
     return torch.tensor(found.value, dtype=tensor.dtype).expand(tensor.shape)
-
-
-def _over_known(tensor: torch.Tensor, known: torch.UntypedStorage) -> torch.Tensor:
-    """Return a tensor over known values, conjugated or negated as that of the device."""
-    found = over_storage(tensor, known)
-    if tensor.is_conj():
-        found = found.conj()
-    return torch._neg_view(found) if tensor.is_neg() else found
 
 
 def keep_known(tensor: torch.Tensor, source: torch.Tensor | None) -> None:
@@ -71,17 +74,113 @@ def keep_known(tensor: torch.Tensor, source: torch.Tensor | None) -> None:
     """
     memory = accessed_memory(tensor)
     before = assumed(tensor)
-    if source is None or memory.nbytes > _KNOWN_BYTES:
+    if source is None:
         memory.known = memory.assumed = None
-        if source is not None:
-            note_elements(tensor, assumed(source).as_type(tensor.dtype), before)
+    elif memory.nbytes <= SMALL:
+        _write_small(tensor, memory, source, before)
+    else:
+        found = assumed(source).as_type(tensor.dtype)
+        known = memory.known
+        if known is not None and known.storage is not None and tensor.numel() * tensor.itemsize < memory.nbytes:
+            memory.assumed, memory.known = None, known.writable()
+            if memory.known is not None:
+                layout_of(tensor).over(memory.known.storage).copy_(source)
+            return
+        keep_captured(tensor, None if found.is_exact else captured(source, None), found, before)
+
+
+def keep_copied(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Note that a tensor of a device has received the values of another one."""
+    memory, found, before = accessed_memory(source), assumed(source), assumed(target)
+    sizes = memory.nbytes, accessed_memory(target).nbytes
+    if memory.known is not None and memory.known.storage is not None and max(sizes) <= SMALL:
+        keep_known(target, known_values(source))
         return
+    taken = captured(source, found.value if found.is_exact else None)
+    elements = found.as_type(target.dtype)
+    if target.stride() != source.stride():
+        elements = elements.without_places()
+    if taken is None:
+        keep_known(target, None)
+        note_elements(target, elements, before)
+    else:
+        keep_captured(target, None if elements.is_exact else taken, elements, before)
+
+
+def _is_whole_number(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex()
+
+
+def _write_small(tensor: torch.Tensor, memory: EmulatedMemory, source: torch.Tensor, before: Elements) -> None:
+    if memory.known is not None and memory.known.read() is None:
+        memory.known = None
     if memory.known is None:
         if not tensor.numel() or tensor.numel() * tensor.itemsize != memory.nbytes:
             note_elements(tensor, assumed(source).as_type(tensor.dtype), before)
             return
-        memory.known = torch.UntypedStorage(memory.nbytes)
-    _over_known(tensor, memory.known).copy_(source)
+        memory.known = Known(memory.nbytes, torch.UntypedStorage(memory.nbytes))
+    memory.known = written = memory.known.writable()
+    if written is not None:
+        layout_of(tensor).over(written.storage).copy_(source)
+
+
+def keep_captured(tensor: torch.Tensor, source: Captured | None, found: Elements, before: Elements) -> None:
+    """Note the values that were written to a tensor of a large memory, which are computed when they are read.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        The tensor of the device.
+    source : Captured or None
+        The values; None if they are unknown, or follow from `found`.
+    found : Elements
+        What holds for the elements that were written.
+    before : Elements
+        What held for the memory before.
+    """
+    memory = accessed_memory(tensor)
+    is_whole = bool(tensor.numel()) and tensor.numel() * tensor.itemsize == memory.nbytes
+    held = None if is_whole else _held(tensor, memory, before)
+    if source is None and found.is_exact and not is_whole and held is not None:
+        value, dtype = found.value, tensor.dtype
+        source = Captured(lambda: torch.tensor(value, dtype=dtype))
+    if source is None or (not is_whole and held is None):
+        memory.known = memory.assumed = None
+        note_elements(tensor, found, before)
+        return
+    layout, nbytes, write = layout_of(tensor), memory.nbytes, source
+
+    def make() -> torch.UntypedStorage:
+        storage = torch.UntypedStorage(nbytes) if held is None else held().untyped_storage().clone()
+        layout.over(storage).copy_(write())
+        return storage
+
+    records = 1 + write.records + (0 if held is None else held.records)
+    memory.known = memory.assumed = None
+    note_elements(tensor, found, before)
+    memory.known = known = Known(nbytes, None, make, records)
+    if known.is_chain_long() and known.read() is None:
+        memory.known = None
+
+
+def _held(tensor: torch.Tensor, memory: EmulatedMemory, before: Elements) -> Captured | None:
+    """Return the known values of a whole memory as they are now, as bytes."""
+    known = memory.known
+    if known is None:
+        count = memory.nbytes // tensor.itemsize
+        if not before.is_exact or memory.nbytes % tensor.itemsize:
+            return None
+        value, dtype = before.value, tensor.dtype
+        return Captured(lambda: torch.full((count,), value, dtype=dtype, device="cpu"))
+    known.is_shared = True
+
+    def read() -> torch.Tensor:
+        storage = known.read()
+        if storage is None:
+            raise ValueError("the values are unknown")
+        return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+    return Captured(read, known.records)
 
 
 def forget_values(argument: Any, find: Callable[[torch.Tensor], EmulatedMemory] = accessed_memory) -> None:
@@ -106,6 +205,7 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
     only_written = {argument.name for argument in operator._schema.arguments if argument.is_out}
     call = caller_of(operator)
     name = operator._schema.name.partition("::")[2]
+    records = _recorder_of(operator, name)
     if any(tag in operator.tags for tag in _NEVER_KNOWN) or name.startswith(("empty", "new_empty")):
         is_written = torch.Tag.inplace_view not in operator.tags
         return _forgetting(kernel, written, accessed_memory if is_written else memory_of)
@@ -114,12 +214,21 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
         if values.is_computed():
             return kernel(*args, **keywords)
         given = _given(args, keywords, written)
-        copies: dict[int, torch.Tensor] = {}
-        if not _are_known(args, keywords, only_written):
+        kind = _knowledge(args, keywords, only_written)
+        if kind == _LATER and records is not None:
+            try:
+                return record(args, keywords, given)
+            except values.DataDependent as error:  # the size of the result depends on the values
+                if not _can_read(args, keywords):
+                    raise
+                unread_values.withdraw(error.line)
+                kind = _NOW
+        if kind != _NOW:
             if rule is None:
                 forget_values(given)  # first: Note [Known values]
                 return kernel(*args, **keywords)
             return assume(args, keywords, given)
+        copies: dict[int, torch.Tensor] = {}
         known = _read_all(args, keywords, copies, only_written)
         try:
             result = kernel(*args, **keywords)
@@ -134,8 +243,13 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
             originals = {id(copies[id(each)]): each for each in _tensors(given)}
             result = _adopt(found, _device_of((args, keywords)), originals)
         else:
-            is_small = all(each.numel() * each.itemsize <= _KNOWN_BYTES for each in _tensors([given, result]))
-            found = _compute(call, *known) if is_small else _FAILED
+            is_small = all(each.numel() * each.itemsize <= SMALL for each in _tensors([given, result]))
+            if not is_small:
+                elements = NOTHING if rule is None else rule(_by_name(args, keywords, names))
+                before = {id(each): assumed(each) for each in _tensors(given) if each.is_cuda}
+                keep_call(RecordedCall(call, args, keywords, only_written), result, given, elements, before)
+                return result
+            found = _compute(call, *known)
         for tensor in _tensors(given):
             if tensor.is_cuda:
                 keep_known(tensor, None if found is _FAILED else copies.get(id(tensor)))
@@ -143,6 +257,38 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
         if found is _FAILED and rule is not None:
             _note_assumed(rule(_by_name(args, keywords, names)), result)
         return result
+
+    def record(args: tuple[Any, ...], keywords: Mapping[str, Any], given: list[Any]) -> Any:
+        """Run the kernel, and record what computes the values."""
+        elements = NOTHING if rule is None else rule(_by_name(args, keywords, names))
+        exact = isinstance(elements, Elements) and elements.is_exact
+        made = None if exact and not written else RecordedCall(call, args, keywords, only_written)
+        before = {id(each): assumed(each) for each in _tensors(given) if each.is_cuda}
+        result = kernel(*args, **keywords)
+        keep_call(made, result, given, elements, before)
+        return result
+
+    def keep_call(
+        made: RecordedCall | None, result: Any, given: list[Any], elements: Elements | Sequence[Elements],
+        before: Mapping[int, Elements],
+    ) -> None:  # fmt: skip
+        """Note the results of a recorded call, and what it has written."""
+        if made is not None and not made.is_complete:
+            made = None
+        found = iter([elements] if isinstance(elements, Elements) else elements)
+        noted = set()
+        for at, tensor in enumerate(_tensors(result)):
+            of_tensor = next(found, NOTHING)
+            if tensor.is_cuda and tensor.layout is torch.strided and not tensor.is_nested:
+                noted.add(id(tensor))
+                source = made.result(at) if made is not None and records(tensor) else None
+                if of_tensor.is_exact and tensor.numel() * tensor.itemsize == accessed_memory(tensor).nbytes:
+                    source = None
+                keep_captured(tensor, source, of_tensor, before.get(id(tensor), NOTHING))
+        for tensor in _tensors(given):
+            if tensor.is_cuda and id(tensor) not in noted:
+                source = made.written(tensor) if made is not None and records(tensor) else None
+                keep_captured(tensor, source, NOTHING, before[id(tensor)])
 
     def assume(args: tuple[Any, ...], keywords: Mapping[str, Any], given: list[Any]) -> Any:
         elements = rule(_by_name(args, keywords, names))  # type: ignore[misc]  # there is a rule
@@ -211,23 +357,44 @@ def _read_all(
     return positional, {name: _read(each, copies, empty=name in only_written) for name, each in keywords.items()}
 
 
-def _are_known(args: tuple[Any, ...], keywords: Mapping[str, Any], only_written: set[str]) -> bool:
-    """Return True if the values of all arguments are known, apart from those that are only written."""
-    return _is_known(args) and all(_is_known(each, empty=name in only_written) for name, each in keywords.items())
+def _recorder_of(operator: Any, name: str) -> Callable[[torch.Tensor], bool]:
+    """Return whether what an operator writes to a tensor is recorded: numbers of its kind are cheap to compute."""
+    is_cheap = torch.Tag.pointwise in operator.tags or name.removesuffix("_") in _CHEAP or moves_elements(operator)
+    return lambda tensor: is_cheap or _is_whole_number(tensor)
 
 
-def _is_known(argument: Any, *, empty: bool = False) -> bool:
+def _knowledge(args: tuple[Any, ...], keywords: Mapping[str, Any], only_written: set[str]) -> int:
+    """Return whether the values of all arguments are known now, can be computed later, or are unknown."""
+    kinds = [_knows(each) for each in args]
+    kinds += [_knows(each, empty=name in only_written) for name, each in keywords.items()]
+    return min(kinds, default=_NOW)
+
+
+def _knows(argument: Any, *, empty: bool = False) -> int:
     if isinstance(argument, torch.Tensor):
-        if argument.layout is not torch.strided or argument.numel() * argument.itemsize > _KNOWN_BYTES:
-            return False
+        if argument.layout is not torch.strided or argument.is_nested:
+            return _NEVER
+        is_small = argument.numel() * argument.itemsize <= SMALL
         if argument.is_cuda:
-            return empty or memory_of(argument).known is not None
+            memory = memory_of(argument)
+            if empty:
+                return _NOW if is_small else _LATER
+            if memory.known is None:
+                return _LATER if memory.assumed is not None and assumed(argument).is_exact else _NEVER
+            return _NOW if is_small and memory.known.storage is not None else _LATER
         if argument.device.type == "cpu":
             check_host(argument)
-        return bool(argument.device.type == "cpu")
+            if host_values.reads_as_zeros(argument):
+                return _NEVER
+            return _NOW if is_small else _LATER if _is_whole_number(argument) else _NEVER
+        return _NEVER
     if isinstance(argument, (list, tuple)):
-        return all(_is_known(each, empty=empty) for each in argument)
-    return not isinstance(argument, torch.Generator)
+        return min((_knows(each, empty=empty) for each in argument), default=_NOW)
+    return _NEVER if isinstance(argument, torch.Generator) else _NOW
+
+
+def _can_read(args: tuple[Any, ...], keywords: Mapping[str, Any]) -> bool:
+    return all(known_values(each) is not None for each in _tensors([args, [*keywords.values()]]) if each.is_cuda)
 
 
 def _read(argument: Any, copies: dict[int, torch.Tensor], *, empty: bool = False) -> Any:
