@@ -36,8 +36,9 @@ _ENTRIES = 4_000_000  # of the history, which has no stacks here
 _STARTUP = str(Path(__file__).with_name("startup"))
 
 _SAFETENSORS = "safetensors.torch"
+_TRANSFORMERS = "transformers.modeling_utils"
 
-_hooks: list[ImportHook] = []  # those of PyTorch and safetensors
+_hooks: list[ImportHook] = []  # those of PyTorch, safetensors and transformers
 
 
 def install(after: Callable[[], None] | None = None) -> None:
@@ -54,6 +55,10 @@ def install(after: Callable[[], None] | None = None) -> None:
         _replace_save_file(sys.modules[_SAFETENSORS])
     else:
         _install(_SAFETENSORS, _replace_save_file)
+    if _TRANSFORMERS in sys.modules:
+        _replace_search(sys.modules[_TRANSFORMERS])
+    else:
+        _install(_TRANSFORMERS, _replace_search)
 
 
 def _install(name: str, after: Callable[[ModuleType], None]) -> None:
@@ -97,6 +102,13 @@ def _replace_save_file(module: ModuleType) -> None:
     from forebay.interop.torch.extensions.safetensors_files import replace_save_file
 
     replace_save_file(module)
+
+
+def _replace_search(module: ModuleType) -> None:
+    """Let missing weights be assumed, if PyTorch is patched without values."""
+    from forebay.interop.torch.extensions.pretrained_weights import replace_search
+
+    replace_search(module)
 
 
 def _patch() -> None:
