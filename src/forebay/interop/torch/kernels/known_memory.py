@@ -20,7 +20,7 @@ import torch
 
 from forebay.interop.torch.devices.emulated_memory import memory_of
 
-__all__ = ["BUDGET", "SMALL", "Captured", "Known", "Layout", "captured", "has_room", "layout_of"]
+__all__ = ["BUDGET", "SMALL", "Captured", "Known", "Layout", "captured", "has_room", "held_now", "layout_of"]
 
 BUDGET = 256 << 20  # bytes of all large storages
 SMALL = 32 << 10  # bytes of a memory whose values are computed at once
@@ -192,3 +192,33 @@ def _copied(tensor: torch.Tensor) -> Captured:
     with torch.no_grad():
         made.copy_(tensor)
     return Captured(lambda: (copy, made.expand(shape))[1])  # the budget counts the copy while it is referred to
+
+
+def held_now(tensor: torch.Tensor, known: Known | None, nbytes: int, uniform: complex | None) -> Captured | None:
+    """Return the known values of the whole memory of a tensor as they are now, for a record; None if they are unknown.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        The tensor of the device.
+    known : Known or None
+        The values of its memory.
+    nbytes : int
+        The size of the memory.
+    uniform : complex, optional
+        The value of all elements, if they have one value.
+    """
+    if known is None:
+        count, dtype = nbytes // tensor.itemsize, tensor.dtype
+        if uniform is None or nbytes % tensor.itemsize:
+            return None
+        return Captured(lambda: torch.full((count,), uniform, dtype=dtype, device="cpu"))
+    known.is_shared = True
+
+    def read() -> torch.Tensor:
+        storage = known.read()
+        if storage is None:
+            raise ValueError("the values are unknown")
+        return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+    return Captured(read, known.records)

@@ -21,24 +21,23 @@ import torch
 
 from forebay.interop.torch.assumptions.elements import NOTHING, Elements, assumed, note_elements
 from forebay.interop.torch.assumptions.rules import moves_elements, rule_of
-from forebay.interop.torch.devices import host_values, values
+from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices._storage_owners import EmulatedMemory
 from forebay.interop.torch.devices.emulated_memory import (
     accessed_memory,
     adopt,
-    check_host,
     memory_of,
     open_torch_device,
 )  # fmt: skip
 from forebay.interop.torch.kernels.generic import caller_of, replace_values
-from forebay.interop.torch.kernels.known_memory import SMALL, Captured, Known, captured, layout_of
+from forebay.interop.torch.kernels.knowledge import LATER, NOW, is_whole_number, knowledge_of
+from forebay.interop.torch.kernels.known_memory import SMALL, Captured, Known, captured, held_now, layout_of
 from forebay.interop.torch.kernels.recorded_calls import RecordedCall
 from forebay.interop.torch.kernels.schemas import written_arguments
 from forebay.interop.torch.processes import unread_values
 
 __all__ = ["forget_values", "keep_captured", "keep_copied", "keep_known", "known_values", "with_known_values"]
 
-_NEVER, _LATER, _NOW = range(3)
 # Operators whose results of floating-point numbers are recorded, beside those of single elements.
 _CHEAP = {
     "_softmax", "_to_copy", "amax", "amin", "arange", "constant_pad_nd", "cumsum", "eye", "linspace", "masked_fill",
@@ -107,10 +106,6 @@ def keep_copied(target: torch.Tensor, source: torch.Tensor) -> None:
         keep_captured(target, None if elements.is_exact else taken, elements, before)
 
 
-def _is_whole_number(tensor: torch.Tensor) -> bool:
-    return not tensor.is_floating_point() and not tensor.is_complex()
-
-
 def _write_small(tensor: torch.Tensor, memory: EmulatedMemory, source: torch.Tensor, before: Elements) -> None:
     if memory.known is not None and memory.known.read() is None:
         memory.known = None
@@ -140,7 +135,9 @@ def keep_captured(tensor: torch.Tensor, source: Captured | None, found: Elements
     """
     memory = accessed_memory(tensor)
     is_whole = bool(tensor.numel()) and tensor.numel() * tensor.itemsize == memory.nbytes
-    held = None if is_whole else _held(tensor, memory, before)
+    held = (
+        None if is_whole else held_now(tensor, memory.known, memory.nbytes, before.value if before.is_exact else None)
+    )
     if source is None and found.is_exact and not is_whole and held is not None:
         value, dtype = found.value, tensor.dtype
         source = Captured(lambda: torch.tensor(value, dtype=dtype))
@@ -161,26 +158,6 @@ def keep_captured(tensor: torch.Tensor, source: Captured | None, found: Elements
     memory.known = known = Known(nbytes, None, make, records)
     if known.is_chain_long() and known.read() is None:
         memory.known = None
-
-
-def _held(tensor: torch.Tensor, memory: EmulatedMemory, before: Elements) -> Captured | None:
-    """Return the known values of a whole memory as they are now, as bytes."""
-    known = memory.known
-    if known is None:
-        count = memory.nbytes // tensor.itemsize
-        if not before.is_exact or memory.nbytes % tensor.itemsize:
-            return None
-        value, dtype = before.value, tensor.dtype
-        return Captured(lambda: torch.full((count,), value, dtype=dtype, device="cpu"))
-    known.is_shared = True
-
-    def read() -> torch.Tensor:
-        storage = known.read()
-        if storage is None:
-            raise ValueError("the values are unknown")
-        return torch.empty(0, dtype=torch.uint8).set_(storage)
-
-    return Captured(read, known.records)
 
 
 def forget_values(argument: Any, find: Callable[[torch.Tensor], EmulatedMemory] = accessed_memory) -> None:
@@ -214,16 +191,16 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
         if values.is_computed():
             return kernel(*args, **keywords)
         given = _given(args, keywords, written)
-        kind = _knowledge(args, keywords, only_written)
-        if kind == _LATER and records is not None:
+        kind = knowledge_of(args, keywords, only_written)
+        if kind == LATER and records is not None:
             try:
                 return record(args, keywords, given)
             except values.DataDependent as error:  # the size of the result depends on the values
                 if not _can_read(args, keywords):
                     raise
                 unread_values.withdraw(error.line)
-                kind = _NOW
-        if kind != _NOW:
+                kind = NOW
+        if kind != NOW:
             if rule is None:
                 forget_values(given)  # first: Note [Known values]
                 return kernel(*args, **keywords)
@@ -360,37 +337,7 @@ def _read_all(
 def _recorder_of(operator: Any, name: str) -> Callable[[torch.Tensor], bool]:
     """Return whether what an operator writes to a tensor is recorded: numbers of its kind are cheap to compute."""
     is_cheap = torch.Tag.pointwise in operator.tags or name.removesuffix("_") in _CHEAP or moves_elements(operator)
-    return lambda tensor: is_cheap or _is_whole_number(tensor)
-
-
-def _knowledge(args: tuple[Any, ...], keywords: Mapping[str, Any], only_written: set[str]) -> int:
-    """Return whether the values of all arguments are known now, can be computed later, or are unknown."""
-    kinds = [_knows(each) for each in args]
-    kinds += [_knows(each, empty=name in only_written) for name, each in keywords.items()]
-    return min(kinds, default=_NOW)
-
-
-def _knows(argument: Any, *, empty: bool = False) -> int:
-    if isinstance(argument, torch.Tensor):
-        if argument.layout is not torch.strided or argument.is_nested:
-            return _NEVER
-        is_small = argument.numel() * argument.itemsize <= SMALL
-        if argument.is_cuda:
-            memory = memory_of(argument)
-            if empty:
-                return _NOW if is_small else _LATER
-            if memory.known is None:
-                return _LATER if memory.assumed is not None and assumed(argument).is_exact else _NEVER
-            return _NOW if is_small and memory.known.storage is not None else _LATER
-        if argument.device.type == "cpu":
-            check_host(argument)
-            if host_values.reads_as_zeros(argument):
-                return _NEVER
-            return _NOW if is_small else _LATER if _is_whole_number(argument) else _NEVER
-        return _NEVER
-    if isinstance(argument, (list, tuple)):
-        return min((_knows(each, empty=empty) for each in argument), default=_NOW)
-    return _NEVER if isinstance(argument, torch.Generator) else _NOW
+    return lambda tensor: is_cheap or is_whole_number(tensor)
 
 
 def _can_read(args: tuple[Any, ...], keywords: Mapping[str, Any]) -> bool:
