@@ -18,7 +18,7 @@ NEEDS_TORCH = re.compile(r"importorskip\(\s*\"torch\"|find_spec\(\"torch\"\) is 
 QUESTIONS = "interop/torch/fit/test_questions.py"  # of processes in which nothing depends on the build
 LONG = (
     "test_run_rehearsal", "test_questions", "test_run_torch", "test_allocation_sequences", "test_distributed_training",
-    "test_operator_database", "test_collectives",
+    "test_operator_database", "test_collectives", "test_half_operators",
 )  # fmt: skip
 PYTEST = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 SOURCES = ["--doctest-modules", "src/forebay/interop/torch", "tests/house/test_public_names.py", "-k=interop.torch"]

@@ -10,9 +10,12 @@ from typing import NamedTuple
 
 import torch
 
+from forebay.interop.torch.kernels.wide_types import over_values
+
 __all__ = ["Attention", "backward", "forward", "score_gradient"]
 
-_aten = torch.ops.aten
+_compute = over_values(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default)
+_compute_backward = over_values(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
 
 
 class Attention(NamedTuple):
@@ -65,7 +68,7 @@ def forward(given: Attention) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the result and the log-sum-exp in single precision, of the shape [batch, heads, queries]."""
     given = _repeated(given)
     if _is_computed_by_cpu(given):
-        result, sums = _aten._scaled_dot_product_flash_attention_for_cpu(
+        result, sums = _compute(
             given.query, given.key, given.value, 0.0, given.is_causal, attn_mask=given.mask, scale=given.scale
         )
         return result, sums.float()
@@ -81,7 +84,7 @@ def backward(
     full = _repeated(given)
     scores = torch.empty(0)
     if _is_computed_by_cpu(full):
-        query, key, value = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        query, key, value = _compute_backward(
             gradient, full.query, full.key, full.value, result, sums, 0.0, full.is_causal,
             attn_mask=full.mask, scale=full.scale,
         )  # fmt: skip

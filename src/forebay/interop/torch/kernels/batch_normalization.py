@@ -14,10 +14,12 @@ from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_devi
 from forebay.interop.torch.kernels.known_values import forget_values
 from forebay.interop.torch.kernels.normalization import statistics_for, wide_type
 from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, give, values_of
+from forebay.interop.torch.kernels.wide_types import over_values
 
 __all__ = ["BATCH_NORM_KERNELS", "has_channels_last", "take_absent_weights", "take_staging"]
 
 _aten = torch.ops.aten
+_compute_backward = over_values(_aten.native_batch_norm_backward.default)
 _Optional: TypeAlias = torch.Tensor | None
 
 
@@ -64,6 +66,7 @@ def take_absent_weights(scratch: Scratch, given: torch.Tensor, weight: _Optional
 
 def _batch_norm(operator: Any) -> Callable[..., Any]:
     """Return the kernel of an operator with running statistics, which follow the weights, or without."""
+    compute = over_values(operator)
     training_at = [argument.name for argument in operator._schema.arguments].index("training") - 1
 
     def kernel(given: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
@@ -71,7 +74,7 @@ def _batch_norm(operator: Any) -> Callable[..., Any]:
         opened = open_torch_device(given.device)
         training = args[training_at]
         running = args[2:training_at]
-        found = operator(values_of(given), *map(values_of, args))
+        found = compute(values_of(given), *map(values_of, args))
         if training:
             for each in running:
                 if each is not None:
@@ -100,7 +103,7 @@ def _batch_norm_backward(
     statistics = [  # the CPU has none in evaluation
         statistics_for(given, weight, each) if train and each is not None else None for each in (save_mean, save_invstd)
     ]
-    found = _aten.native_batch_norm_backward(
+    found = _compute_backward(
         values_of(gradient), values_of(given), values_of(weight), values_of(running_mean), values_of(running_var),
         *statistics, train, eps, output_mask,
     )  # fmt: skip

@@ -14,10 +14,12 @@ from torch._prims_common import suggest_memory_format
 from forebay.interop.torch.devices.emulated_memory import adopt, mixed_devices, open_torch_device
 from forebay.interop.torch.kernels.reductions import take_reduction
 from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, give, nbytes_of, values_of
+from forebay.interop.torch.kernels.wide_types import over_values
 
 __all__ = ["CONVOLUTION_KERNELS"]
 
-_aten = torch.ops.aten
+_compute = over_values(torch.ops.aten.convolution.default)
+_compute_backward = over_values(torch.ops.aten.convolution_backward.default)
 _Optional: TypeAlias = torch.Tensor | None
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -57,7 +59,7 @@ def _convolution(
 ) -> torch.Tensor:  # fmt: skip
     _check_types(given, weight, bias)
     opened = open_torch_device(given.device)
-    found = _aten.convolution(
+    found = _compute(
         values_of(given), values_of(weight), values_of(bias), stride, padding, dilation, transposed, output_padding,
         groups,
     )  # fmt: skip
@@ -75,7 +77,7 @@ def _convolution_backward(
     output_padding: Sequence[int], groups: int, output_mask: Sequence[bool],
 ) -> tuple[_Optional, ...]:  # fmt: skip
     opened = open_torch_device(given.device)
-    found = _aten.convolution_backward(
+    found = _compute_backward(
         values_of(gradient), values_of(given), values_of(weight), bias_sizes, stride, padding, dilation, transposed,
         output_padding, groups, output_mask,
     )  # fmt: skip

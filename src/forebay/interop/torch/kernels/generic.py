@@ -26,6 +26,7 @@ from forebay.interop.torch.devices.generators import host_generator
 from forebay.interop.torch.kernels.nested import nested_on_device
 from forebay.interop.torch.kernels.schemas import written_arguments
 from forebay.interop.torch.kernels.sparse import sparse_on_device
+from forebay.interop.torch.kernels.wide_types import on_host
 from forebay.runtime.devices.open_device import OpenDevice
 
 __all__ = [
@@ -42,6 +43,7 @@ Operator = Any  # torch._ops.OpOverload, which has no annotations
 _TENSOR = torch._C.TensorType.get()
 _NUMBERS = (bool, int, float, complex)
 _AS_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_as_strided = torch.ops.aten.as_strided.default.redispatch
 # Operators whose tensors may be on several devices.
 _MIXED = {"copy_", "_copy_from", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_", "_foreach_copy_",
           "_unsafe_index", "_unsafe_index_put", "_nested_from_padded", "_amp_foreach_non_finite_check_and_unscale_",
@@ -176,15 +178,17 @@ def _tensor_of(number: complex) -> torch.Tensor:
     return torch.tensor(number, dtype=dtype, device="cpu")
 
 
-def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Callable[..., Any]:
-    """Return the kernel of an operator."""
+def generic_kernel(
+    operator: Operator, values_device: Callable[[], str], *, is_foreign: bool = False
+) -> Callable[..., Any]:
+    """Return the kernel of an operator. One of another package may take tensors of the CPU, too, and return views."""
     name = operator._schema.name.partition("::")[2]
-    mixed = name in _MIXED
+    mixed = is_foreign or name in _MIXED
     written = written_arguments(operator)
     returns_written = [any(alias_of.is_write for alias_of in [each.alias_info] if alias_of is not None)
                        for each in operator._schema.returns]  # fmt: skip
     names = [argument.name for argument in operator._schema.arguments]
-    call = caller_of(operator)
+    call = on_host(operator, caller_of(operator))
     draws = "generator" in names
     first = next(iter(written), 0)
 
@@ -212,6 +216,8 @@ def generic_kernel(operator: Operator, values_device: Callable[[], str]) -> Call
             if found is None:
                 raise values.needs_values(f"{name}()") from None
             results = found
+        if is_foreign:
+            results = _views_of_arguments(results, reader)
         if written:
             reader.write_back()
             if not returns_written:
@@ -232,9 +238,23 @@ def _wrap(result: Any, reader: ArgumentReader, opened: OpenDevice) -> Any:
         if result.layout is not torch.strided:
             return sparse_on_device(result, opened)
         original = reader.originals.get(id(result))
+        if result.is_cuda:
+            return result
         return adopt(result, opened) if original is None else original
     if isinstance(result, (list, tuple)):
         return type(result)(_wrap(each, reader, opened) for each in result)
+    return result
+
+
+def _views_of_arguments(result: Any, reader: ArgumentReader) -> Any:
+    """Return results with views of the device in place of those that share the values of an argument."""
+    if isinstance(result, (list, tuple)):
+        return type(result)(_views_of_arguments(each, reader) for each in result)
+    if not isinstance(result, torch.Tensor) or id(result) in reader.originals or result.layout is not torch.strided:
+        return result
+    for original, known in zip(reader.originals.values(), reader.aliases.values(), strict=True):
+        if result.dtype == known.dtype and torch._C._storage_id(result) == torch._C._storage_id(known):
+            return _as_strided(_AS_CPU, original, result.shape, result.stride(), result.storage_offset())
     return result
 
 

@@ -18,11 +18,13 @@ from forebay.interop.torch.kernels.scratch_memory import (
     type_name,
     values_of,
 )
+from forebay.interop.torch.kernels.wide_types import over_values
 from forebay.interop.torch.kernels.workspaces import blas_workspace
 
 __all__ = ["GROUPED_KERNELS"]
 
 _aten = torch.ops.aten
+_compute = over_values(_aten._grouped_mm.default)
 _WORKSPACE_OF_PROCESSOR = 512  # bytes that CUTLASS takes for each multiprocessor
 
 
@@ -50,7 +52,7 @@ def _grouped_product(
     strides = (shape[-2] * width, width, 1)[-len(shape) :]
     result = torch.empty_strided(shape, strides, dtype=one.dtype, device=values.device())
     if values.is_computed():
-        result.copy_(_aten._grouped_mm(values_of(one), values_of(other), values_of(offs), values_of(bias), out_dtype))
+        result.copy_(_compute(values_of(one), values_of(other), values_of(offs), values_of(bias), out_dtype))
     made = adopt(result, opened)
     if is_fused:
         with Scratch(opened) as scratch:

@@ -13,6 +13,7 @@ from forebay.interop.torch.kernels.contiguous_copies import with_copy
 from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.reductions import take_reduction
 from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of, values_of
+from forebay.interop.torch.kernels.wide_types import over_values
 
 __all__ = ["LOSS_KERNELS"]
 
@@ -46,7 +47,7 @@ def _embedding_backward(gradient: torch.Tensor, indices: torch.Tensor, *args: An
 def _loss_2d(given: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the loss and the sum of the weights, which is allocated first."""
     arguments, named = [values_of(each) for each in args], {key: values_of(each) for key, each in kwargs.items()}
-    loss, weights = _aten.nll_loss2d_forward(values_of(given), *arguments, **named)
+    loss, weights = _compute_2d(values_of(given), *arguments, **named)
     opened = open_torch_device(given.device)
     second = adopt(weights, opened)
     return adopt(loss, opened), second
@@ -91,17 +92,20 @@ _compute_binary = generic_kernel(_aten.binary_cross_entropy.default, values.devi
 def _log_sigmoid(given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the result and an empty buffer, where the CPU's kernel keeps powers for the gradient."""
     opened = open_torch_device(given.device)
-    result = adopt(_aten.log_sigmoid_forward(values_of(given))[0], opened)
+    result = adopt(_compute_log_sigmoid(values_of(given))[0], opened)
     return result, torch.empty(0, dtype=given.dtype, device=given.device)
 
 
 def _log_sigmoid_backward(gradient: torch.Tensor, given: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
-    powers = _aten.log_sigmoid_forward(values_of(given))[1]
-    found = _aten.log_sigmoid_backward(values_of(gradient), values_of(given), powers)
+    powers = _compute_log_sigmoid(values_of(given))[1]
+    found = _compute_log_sigmoid_backward(values_of(gradient), values_of(given), powers)
     return adopt(found, open_torch_device(given.device))
 
 
 _FEW_INDICES = 3072
+_compute_2d = over_values(_aten.nll_loss2d_forward.default)
+_compute_log_sigmoid = over_values(_aten.log_sigmoid_forward.default)
+_compute_log_sigmoid_backward = over_values(_aten.log_sigmoid_backward.default)
 _compute_embedding_backward = generic_kernel(_aten.embedding_dense_backward.default, values.device)
 
 LOSS_KERNELS: dict[str, Callable[..., Any]] = {

@@ -17,6 +17,7 @@ from forebay.errors import ForebayWarning, Unsupported
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import accessed_memory, adopt, alias, open_torch_device
 from forebay.interop.torch.kernels.schemas import written_arguments
+from forebay.interop.torch.kernels.wide_types import over_values
 from forebay.runtime.devices.open_device import OpenDevice
 
 __all__ = ["NESTED_KERNELS", "NESTED_KEY", "nested_kernel", "nested_on_device"]
@@ -35,6 +36,7 @@ def nested_kernel(operator: Any) -> Callable[..., Any]:
     """Return the kernel of an operator for nested tensors of the device, from that for nested tensors of the CPU."""
     name = operator._schema.name.partition("::")[2]
     written = written_arguments(operator)
+    compute = over_values(operator)
     redispatch, keys = operator.redispatch, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _AS_CPU))
 
     def structure(*args: Any, **keywords: Any) -> Any:
@@ -43,7 +45,7 @@ def nested_kernel(operator: Any) -> Callable[..., Any]:
     def kernel(*args: Any, **keywords: Any) -> Any:
         if not values.is_computed():
             raise _unsupported(f"{name}() of nested tensors with strides is")
-        result = operator(*map(_on_host, args), **{key: _on_host(each) for key, each in keywords.items()})
+        result = compute(*map(_on_host, args), **{key: _on_host(each) for key, each in keywords.items()})
         for at, argument in written.items():
             return args[at] if at < len(args) else keywords[argument]
         device = next(each.device for each in _tensors([*args, *keywords.values()]) if each.is_cuda)

@@ -14,11 +14,15 @@ from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_devi
 from forebay.interop.torch.devices.other_cards import answer
 from forebay.interop.torch.kernels.reductions import take_reduction
 from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, give, values_of
+from forebay.interop.torch.kernels.wide_types import over_values
 from forebay.runtime.devices.open_device import OpenDevice
 
 __all__ = ["NORMALIZATION_KERNELS", "statistics_for", "wide_type"]
 
-_aten = torch.ops.aten
+_compute_layer_norm = over_values(torch.ops.aten.native_layer_norm.default)
+_compute_layer_norm_backward = over_values(torch.ops.aten.native_layer_norm_backward.default)
+_compute_group_norm = over_values(torch.ops.aten.native_group_norm.default)
+_compute_group_norm_backward = over_values(torch.ops.aten.native_group_norm_backward.default)
 _Optional: TypeAlias = torch.Tensor | None
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -39,7 +43,7 @@ def _layer_norm(
 ) -> tuple[torch.Tensor, ...]:
     check_devices(given, weight, bias)
     opened = open_torch_device(given.device)
-    result, mean, scale = _aten.native_layer_norm(
+    result, mean, scale = _compute_layer_norm(
         values_of(given), normalized_shape, values_of(weight), values_of(bias), eps
     )
     with Scratch(opened) as scratch:
@@ -55,7 +59,7 @@ def _layer_norm_backward(
     gradient: torch.Tensor, given: torch.Tensor, normalized_shape: Sequence[int], mean: torch.Tensor,
     scale: torch.Tensor, weight: _Optional, bias: _Optional, output_mask: Sequence[bool],
 ) -> tuple[_Optional, ...]:  # fmt: skip
-    found = _aten.native_layer_norm_backward(
+    found = _compute_layer_norm_backward(
         values_of(gradient), values_of(given), normalized_shape, statistics_for(given, weight, mean),
         statistics_for(given, weight, scale), values_of(weight), values_of(bias), output_mask,
     )  # fmt: skip
@@ -140,7 +144,7 @@ def _group_norm(
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     check_devices(given, weight, bias)
     opened = open_torch_device(given.device)
-    found = _aten.native_group_norm(
+    found = _compute_group_norm(
         values_of(given), values_of(weight), values_of(bias), batch, channels, size, groups, eps
     )
     results = [give(found[0], opened), *(adopt(each.to(given.dtype).contiguous(), opened) for each in found[1:])]
@@ -160,7 +164,7 @@ def _group_norm_backward(
     batch: int, channels: int, size: int, groups: int, output_mask: Sequence[bool],
 ) -> tuple[_Optional, ...]:  # fmt: skip
     opened = open_torch_device(given.device)
-    found = _aten.native_group_norm_backward(
+    found = _compute_group_norm_backward(
         values_of(gradient), values_of(given), values_of(mean), values_of(scale), values_of(weight), batch, channels,
         size, groups, output_mask,
     )  # fmt: skip

@@ -14,6 +14,7 @@ import torch
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, alias, memory_of, mixed_devices, open_torch_device
 from forebay.interop.torch.kernels.schemas import written_arguments
+from forebay.interop.torch.kernels.wide_types import over_values
 from forebay.runtime.devices.open_device import OpenDevice
 
 __all__ = ["SPARSE_KEYS", "sparse_kernel", "sparse_on_device"]
@@ -34,6 +35,7 @@ def sparse_kernel(operator: Any, key: str) -> Callable[..., Any]:
     """Return the kernel of an operator for sparse tensors, from that of the CPU for the dispatch key."""
     name = operator._schema.name.partition("::")[2]
     written = written_arguments(operator)
+    compute = over_values(operator)
     redispatch, keys = operator.redispatch, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
 
     def structure(*args: Any, **keywords: Any) -> Any:
@@ -51,7 +53,7 @@ def sparse_kernel(operator: Any, key: str) -> Callable[..., Any]:
                 raise _needs_values(name)
             return _without_values(name, args, opened)
         given, named = [_on_host(each) for each in args], {at: _on_host(each) for at, each in keywords.items()}
-        result = operator(*given, **named)
+        result = compute(*given, **named)
         if not written:
             return sparse_on_device(result, opened)
         for at, argument in written.items():
