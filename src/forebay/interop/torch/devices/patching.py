@@ -129,6 +129,7 @@ class Patch:
                 interfaces.install()
                 kernels.register()
                 _replace_names(names)
+                kernels.replace_loading(names)
                 replace_cudnn(names, undo)
                 replace_reducer_timers(undo)
                 replace_bitsandbytes(undo)

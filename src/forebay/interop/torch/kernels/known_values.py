@@ -36,7 +36,15 @@ from forebay.interop.torch.kernels.recorded_calls import RecordedCall
 from forebay.interop.torch.kernels.schemas import written_arguments
 from forebay.interop.torch.processes import unread_values
 
-__all__ = ["forget_values", "keep_captured", "keep_copied", "keep_known", "known_values", "with_known_values"]
+__all__ = [
+    "adopt_layouts",
+    "forget_values",
+    "keep_captured",
+    "keep_copied",
+    "keep_known",
+    "known_values",
+    "with_known_values",
+]
 
 # Operators whose results of floating-point numbers are recorded, beside those of single elements.
 _CHEAP = {
@@ -218,7 +226,7 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
                 raise
             unread_values.withdraw(error.line)
             originals = {id(copies[id(each)]): each for each in _tensors(given)}
-            result = _adopt(found, _device_of((args, keywords)), originals)
+            result = adopt_layouts(found, _device_of((args, keywords)), originals)
         else:
             is_small = all(each.numel() * each.itemsize <= SMALL for each in _tensors([given, result]))
             if not is_small:
@@ -374,7 +382,7 @@ def _device_of(arguments: Any) -> torch.device:
     return next(each.device for each in _tensors(list(arguments)) if each.is_cuda)
 
 
-def _adopt(found: Any, device: torch.device, originals: dict[int, torch.Tensor]) -> Any:
+def adopt_layouts(found: Any, device: torch.device, originals: dict[int, torch.Tensor]) -> Any:
     """Return tensors of the device for results whose size depends on values, or the originals of those written."""
     if isinstance(found, torch.Tensor):
         original = originals.get(id(found))
@@ -386,7 +394,7 @@ def _adopt(found: Any, device: torch.device, originals: dict[int, torch.Tensor])
         replace_values(original, shape)
         return original
     if isinstance(found, (list, tuple)):
-        return type(found)(_adopt(each, device, originals) for each in found)
+        return type(found)(adopt_layouts(each, device, originals) for each in found)
     return found
 
 

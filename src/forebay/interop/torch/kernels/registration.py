@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial, wraps
 from typing import Any
 
 import torch
@@ -13,8 +13,10 @@ from forebay.interop.torch.devices import host_values
 from forebay.interop.torch.devices.graph_capture import capturable
 from forebay.interop.torch.devices.operator_libraries import close_library, open_library
 from forebay.interop.torch.devices.pinned_memory import is_pinned_kernel
+from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.interop.torch.kernels.copies import COPY_KERNELS
 from forebay.interop.torch.kernels.factories import FACTORY_KERNELS
+from forebay.interop.torch.kernels.foreign_operators import foreign_kernel, native_cuda_kernels
 from forebay.interop.torch.kernels.generic import generic_kernel, view_kernel, with_tensors
 from forebay.interop.torch.kernels.host_kernels import first_kernels, other_kernels
 from forebay.interop.torch.kernels.known_values import with_known_values
@@ -73,6 +75,30 @@ class Kernels:
             for name, kernel in self._special.items():
                 if not name.startswith("aten::"):
                     self._add(name, kernel)
+            self._libraries["_"] = open_library("_")
+            self._libraries["_"].fallback(_foreign, "CUDA")
+        self.replace_native()
+
+    def replace_native(self) -> None:
+        """Replace kernels for CUDA of other packages' native libraries: Note [Operators of other packages]."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of replaced kernels
+            for name in native_cuda_kernels():
+                operator = _operator(name)
+                if operator is not None and name not in self._special:
+                    self._add(name, partial(_foreign, operator))
+
+    def replace_loading(self, names: NameReplacements) -> None:
+        """Replace the kernels of each native library that PyTorch loads from now on, too."""
+        load = torch.ops.load_library
+
+        @wraps(load)
+        def load_library(path: Any) -> Any:
+            loaded = load(path)
+            self.replace_native()
+            return loaded
+
+        names.replace(torch.ops, "load_library", load_library)
 
     def remove(self) -> None:
         """Remove the kernels."""
@@ -108,6 +134,16 @@ class Kernels:
 
 
 # These are cached for the process: a test suite calls patch() in each test.
+
+
+def _foreign(operator: Any, *args: Any, **keywords: Any) -> Any:
+    """Run an operator of another package."""
+    return _foreign_kernel(operator)(*args, **keywords)
+
+
+@cache
+def _foreign_kernel(operator: Any) -> Callable[..., Any]:
+    return _recorded(operator._schema.name, operator, foreign_kernel(operator))
 
 
 @cache
