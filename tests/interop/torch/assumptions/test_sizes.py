@@ -47,6 +47,22 @@ def test_size_is_the_upper_bound_or_what_is_known(make, shape):
     assert make().shape == shape
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
+def test_mask_that_is_true_at_places_has_as_many_elements(dtype):
+    """As a detector samples boxes: indices of a random choice are written to a mask of zeros."""
+    positive = torch.where(unknown(1000) > 0)[0]
+    chosen = positive[torch.randperm(positive.numel(), device="cuda")[:64]]
+    mask = torch.zeros(1000, dtype=dtype, device="cuda")
+    mask[chosen] = 1
+    assert torch.where(mask)[0].shape == (64,)
+    assert torch.where(torch.cat([mask, mask]))[0].shape == (128,)
+    rows = torch.zeros(10, 20, dtype=dtype, device="cuda")
+    rows[:, torch.randint(20, (3,), device="cuda")] = 1
+    assert rows.nonzero().shape == (30, 2)
+    rows[unknown(10) > 0] = 1
+    assert rows.nonzero().shape == (200, 2)
+
+
 def test_tokens_are_distributed_evenly_to_experts():
     assert routed(tokens=64, experts=8, chosen=2) == [16] * 8
 

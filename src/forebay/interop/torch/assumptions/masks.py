@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ __all__ = [
     "equality_rule",
     "masked_fill_rule",
     "negation_rule",
+    "put_rule",
     "scatter_rule",
     "share_of",
     "true_count",
@@ -181,6 +182,32 @@ def scatter_rule(given: Mapping[str, Any]) -> Elements:
         classes = length if is_last and given["self"].is_contiguous() else None
         return found._replace(origin="scatter", share=min(1.0, chosen / max(1, length)), classes=classes)
     return found
+
+
+def put_rule(given: Mapping[str, Any]) -> Elements:
+    """Elements at chosen places of constants: a mask that was false, and is true at n places, has n true elements."""
+    tensor = given["self"]
+    one, other = assumed(tensor), assumed(given["values"]).as_type(tensor.dtype)
+    found = one.joined(other)
+    if None in (one.value, other.value) or one.value == other.value or 0 not in (one.value, other.value):
+        return found
+    share = min(1.0, _places(tensor.shape, given["indices"]) / max(1, tensor.numel()))
+    return found._replace(origin="index_put", share=share if other.value else 1 - share)
+
+
+def _places(shape: torch.Size, indices: Sequence[torch.Tensor | None]) -> int:
+    """Return the number of elements that indices choose."""
+    chosen, others, dim = [], 1, 0
+    for each in indices:
+        if each is None:
+            others, dim = others * shape[dim], dim + 1
+        elif each.dtype in (torch.bool, torch.uint8):
+            chosen.append(torch.Size([true_count(assumed(each), each.numel())]))
+            dim += each.dim()
+        else:
+            chosen.append(each.shape)
+            dim += 1
+    return int(math.prod(torch.broadcast_shapes(*chosen)) * others * math.prod(shape[dim:]))
 
 
 def _and(one: bool | None, other: bool | None) -> bool | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,6 +21,8 @@ __all__ = ["copy_assumed", "fill_with_assumed", "is_assumed_equal", "read_number
 
 _MOST_HALVINGS = 60
 _LARGE = 1000.0
+_DISTRIBUTIONS = os.path.join("torch", "distributions", "distribution.py")  # noqa: PTH118 -- a text
+_MOST_FRAMES = 12  # between a read and the function that reads: PyTorch's and forebay's
 _LOOP_NUMBERS = (0.0, 32768.0, -32768.0)  # that end loops: one of them is beyond most limits, and none is below itself
 _refused: ContextVar[bool] = ContextVar("_refused", default=False)
 _TRUE = {"lt", "le", "less", "less_equal", "all"}  # where nothing else decides
@@ -37,10 +41,25 @@ def refused() -> Iterator[None]:
 def read_number(tensor: torch.Tensor, what: str) -> Any:
     """Return what is read in place of the one element of a tensor. Raises DataDependent in the mode "strict"."""
     found = assumed(tensor)
+    if tensor.dtype == torch.bool and _checks_a_distribution():
+        _note(Elements("the checks of a distribution", True), tensor, what)
+        return True
     turn = _note(found, tensor, what)
     if (shares := shares_of(tensor, found, turn.is_opposite)) is not None:
         return shares.item()
     return _number(tensor.dtype, found, turn)
+
+
+def _checks_a_distribution() -> bool:
+    """Return True if torch.distributions asks whether arguments are valid: no choice of values may refuse them."""
+    frame = sys._getframe(1)  # the documented way to walk the stack
+    for _ in range(_MOST_FRAMES):
+        if frame.f_code.co_filename.endswith(_DISTRIBUTIONS):
+            return True
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return False
 
 
 def fill_with_assumed(target: torch.Tensor, source: torch.Tensor) -> None:

@@ -6,8 +6,8 @@ codes), compared with each expert, or made to one-hot codes of which each expert
 programs split their tokens by the counts. Balanced routing gives each expert the same count, the first ones what is
 left over. The worst case for the memory of one expert, with which a program must reckon, is that the first gets all:
 a comparison with the smallest number is true everywhere, others nowhere. What a slice of one-hot codes belongs to is
-found by its place in memory. A slice that was copied has lost it: it counts as full in the worst case, so that no less
-memory is found than is needed.
+found by its place in memory. A slice that was copied to another layout has lost it: it gets the balanced share in the
+worst case, too.
 Test: tests/interop/torch/assumptions/test_routing.py::test_counts_and_masks_of_experts_agree
 """
 

@@ -18,6 +18,7 @@ from forebay.interop.torch.assumptions.masks import (
     equality_rule,
     masked_fill_rule,
     negation_rule,
+    put_rule,
     scatter_rule,
     true_count,
     where_rule,
@@ -210,6 +211,7 @@ _MOVING = {
     "unfold_copy", "view_copy",
 }  # fmt: skip
 _RULES: dict[str, Rule] = {
+    "_index_put_impl": put_rule,
     "_log_softmax": _log_softmax,
     "_softmax": _softmax,
     "_to_copy": _converted,
@@ -232,6 +234,7 @@ _RULES: dict[str, Rule] = {
     "cumsum": _running_sum,
     "embedding": _embedding,
     "eq": equality_rule(is_equal=True),
+    "index_put": put_rule,
     "isin": constant_rule("isin", False),
     "isinf": constant_rule("isinf", False),
     "isnan": constant_rule("isnan", False),

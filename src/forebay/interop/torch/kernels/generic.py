@@ -178,6 +178,16 @@ def _tensor_of(number: complex) -> torch.Tensor:
     return torch.tensor(number, dtype=dtype, device="cpu")
 
 
+# Operators without a kernel for the meta device: the argument that their result is like.
+_LIKE_ARGUMENT = {
+    "_dirichlet_grad": 0,
+    "_sample_dirichlet": 0,
+    "_standard_gamma_grad": 0,
+    "binomial": 0,
+    "multi_margin_loss_backward": 1,
+}
+
+
 def generic_kernel(
     operator: Operator, values_device: Callable[[], str], *, is_foreign: bool = False
 ) -> Callable[..., Any]:
@@ -212,7 +222,10 @@ def generic_kernel(
                 raise
             if not returns_written:  # it returns nothing, and changes no shape
                 return None
-            found = None if written else sized_result(name, {**dict(zip(names, args, strict=False)), **kwargs})
+            if name in _LIKE_ARGUMENT:
+                found = torch.empty_like(given[_LIKE_ARGUMENT[name]])
+            else:
+                found = None if written else sized_result(name, {**dict(zip(names, args, strict=False)), **kwargs})
             if found is None:
                 raise values.needs_values(f"{name}()") from None
             results = found
