@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="predicts the memory of PyTorch programs")
 
-from support import gpu_truth, stub_cublas  # noqa: E402 -- needs torch
+from support import gpu_truth, stub_libraries  # noqa: E402 -- needs torch
 from support.on_oracle import ORACLE  # noqa: E402 -- as above
 from support.oracle_programs import on_oracle  # noqa: E402 -- as above
 
@@ -128,7 +128,7 @@ def test_workload_runs_without_values(name):
 @on_oracle
 def test_prediction_agrees_with_the_real_allocator(tmp_path):
     """The workloads whose kernels the stand-in plays are measured with the real PyTorch, and must be equal."""
-    libraries = ":".join(map(str, stub_cublas.build()))
+    libraries = ":".join(map(str, stub_libraries.build()))
     program = f"""
 import ctypes
 for each in {libraries!r}.split(":"):

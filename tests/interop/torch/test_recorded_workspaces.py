@@ -16,7 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="compares calls of PyTorch on emulated devices")
 
-from support import stub_cublas  # noqa: E402 -- needs torch
+from support import stub_libraries  # noqa: E402 -- needs torch
 from support.on_oracle import ORACLE  # noqa: E402 -- as above
 from support.oracle_programs import on_oracle  # noqa: E402 -- as above
 
@@ -133,7 +133,7 @@ def test_comparison_is_printed(gpu, record, capsys):
 
 @on_oracle
 def test_calls_allocate_what_the_real_pytorch_allocates(gpu, some, tmp_path):
-    libraries = ":".join(map(str, stub_cublas.build()))
+    libraries = ":".join(map(str, stub_libraries.build()))
     program = f"""
 import ctypes, sys, time
 from pathlib import Path
