@@ -25,22 +25,8 @@ DIFFERS = {
     "normalization": {
         "group_norm_channels_last": "PyTorch 2.13 copies the input to the contiguous layout, 2.15 does not"
     },
+    "optimizers": {"other_optimizers_for_loop": "one temporary result for each parameter is missing"},
     "losses": {"other_losses": "a temporary result of cosine_embedding_loss is missing"},
-    "optimizers": {
-        "adam_options": "temporary results of powers with tensors of no dimension are missing",
-        "other_optimizers_for_loop": "as adam_options",
-        "foreach_operators": "the buffers of _foreach_max are missing",
-    },
-    "elementwise": {
-        'factories: torch.randperm(1000, device="cuda")': "the buffers of its sort are missing",
-        'factories: torch.normal(torch.ones(5, device="cuda"), 1.0)': "one temporary result is missing",
-        "arithmetic: 2 ** one": "one temporary result is missing",
-        "reductions: one.median()": "the buffers of its sort are missing",
-        "joins: torch.vander(one[0])": "one temporary result is missing",
-        "indexing: one.index_reduce(0, index, torch.ones(4, 8, device=\"cuda\"), 'mean')": "temporary results missing",
-        "sorting: one.view(-1).sort()": "the buffer of the sort is an estimate",
-        'sorting: torch.ones(4, 5000, device="cuda").sort()': "the buffers of the sort are an estimate",
-    },
 }
 
 

@@ -11,6 +11,7 @@ from forebay.interop.torch.assumptions.reads import copy_assumed, is_assumed_equ
 from forebay.interop.torch.devices import host_placeholders, values
 from forebay.interop.torch.devices.emulated_memory import alias, check_host, mixed_devices
 from forebay.interop.torch.kernels.known_values import keep_copied, keep_known, known_values
+from forebay.interop.torch.kernels.scratch_memory import Scratch
 
 __all__ = ["COPY_KERNELS"]
 
@@ -67,6 +68,10 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
         raise mixed_devices(here.device, elsewhere.device)
     if one.shape != other.shape:
         return False
+    if one.is_cuda and one.numel():  # the comparison of the elements, and whether all are equal
+        with Scratch(one.device) as scratch:
+            scratch.take(one.numel())
+            scratch.take(1)
     if values.is_computed():
         return bool(alias(one).equal(alias(other)))
     if (known := known_values(one)) is None or (known_other := known_values(other)) is None:

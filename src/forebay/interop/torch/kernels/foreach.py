@@ -15,6 +15,7 @@ __all__ = ["FOREACH_KERNELS"]
 
 _aten = torch.ops.aten
 _CHUNK = 65536  # elements
+_compute_max = generic_kernel(_aten._foreach_max.default, values.device)
 _compute_norm = generic_kernel(_aten._foreach_norm.Scalar, values.device)
 
 
@@ -27,6 +28,18 @@ def _norm(tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
             scratch.take((len(tensors) + 1) * 8)
             scratch.take(sum(-(-each.numel() // _CHUNK) for each in tensors) * width)
         return _compute_norm(tensors, *args, **kwargs)
+
+
+def _max(tensors: Sequence[torch.Tensor]) -> Any:
+    """Return the largest elements. The largest of the chunks are in a buffer."""
+    first = tensors[0]
+    if not all(each.dtype == first.dtype and each.is_contiguous() and each.numel() for each in tensors):
+        return _compute_max(tensors)
+    with Scratch(first.device) as scratch:
+        scratch.take((len(tensors) + 1) * 8)
+        result = _compute_max(tensors)
+        scratch.take(sum(-(-each.numel() // _CHUNK) for each in tensors) * first.itemsize)
+    return result
 
 
 def _with_scalars(packet: Any) -> Callable[..., Any]:
@@ -44,6 +57,7 @@ def _with_scalars(packet: Any) -> Callable[..., Any]:
 
 
 FOREACH_KERNELS: dict[str, Callable[..., Any]] = {
+    "aten::_foreach_max": _max,
     "aten::_foreach_norm.Scalar": _norm,
     **{
         f"aten::{name}.Tensor": _with_scalars(getattr(_aten, name))

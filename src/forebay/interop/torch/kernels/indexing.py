@@ -16,12 +16,13 @@ from forebay.interop.torch.devices.emulated_memory import memory_of
 from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.known_values import known_values
 from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of
+from forebay.interop.torch.kernels.selection import selected_count, take_places
+from forebay.interop.torch.kernels.sorting import take_index_sort
 
 __all__ = ["INDEXING_KERNELS", "masks_select_all"]
 
 _aten = torch.ops.aten
 _compute_put = generic_kernel(_aten._index_put_impl_.default, values.device)
-_ONE_TILE = 4864  # indices that the sort keeps in registers; an assumption
 _compute_index = generic_kernel(_aten.index.Tensor, values.device)
 _masks_select_all: ContextVar[bool] = ContextVar("_masks_select_all", default=False)
 
@@ -40,7 +41,10 @@ def _index_put(
     target: torch.Tensor, indices: Sequence[torch.Tensor | None], source: torch.Tensor, accumulate: bool = False,
     unsafe: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    result: torch.Tensor = _compute_put(target, indices, source, accumulate, unsafe)
+    with Scratch(target.device) as scratch:
+        if accumulate or source.is_cuda or source.numel() != 1:  # else it fills by the mask itself
+            _take_masks(scratch, indices)
+        result: torch.Tensor = _compute_put(target, indices, source, accumulate, unsafe)
     used = [each for each in indices if each is not None]
     kept = target.numel()
     for at, each in enumerate(indices):
@@ -48,12 +52,26 @@ def _index_put(
             kept //= max(1, target.shape[at])
     if (accumulate or torch.are_deterministic_algorithms_enabled()) and used and source.numel():
         with Scratch(target.device) as scratch:
-            _take_sort(scratch, used, source, kept, checks=not unsafe)
+            _take_sort(scratch, used, source, kept, (target.numel() - 1) // max(1, kept), checks=not unsafe)
     return result
 
 
+def _take_masks(scratch: Scratch, indices: Sequence[torch.Tensor | None]) -> None:
+    """Take the places of the elements of masks."""
+    for each in indices:
+        if each is not None and each.dtype in (torch.bool, torch.uint8) and each.numel():
+            count = selected_count(each)
+            if count is None:
+                continue  # the number of elements is an assumption
+            if each.is_cuda:
+                take_places(scratch, each, each.shape, count)
+            else:
+                for _ in range(each.dim()):
+                    scratch.take(count * 8)
+
+
 def _take_sort(
-    scratch: Scratch, indices: Sequence[torch.Tensor], source: torch.Tensor, kept: int, *, checks: bool
+    scratch: Scratch, indices: Sequence[torch.Tensor], source: torch.Tensor, kept: int, largest: int, *, checks: bool
 ) -> None:
     shape = torch.broadcast_shapes(*(each.shape for each in indices))
     bytes_of_all = shape.numel() * 8
@@ -82,7 +100,7 @@ def _take_sort(
         scratch.take(shape.numel() * kept * source.itemsize)
     for _ in range(3):
         scratch.take(bytes_of_all)
-    scratch.free(scratch.take(1 if shape.numel() <= _ONE_TILE else 2 * bytes_of_all))
+    take_index_sort(scratch, shape.numel(), 8, largest)
 
 
 def _index(given: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
@@ -94,6 +112,7 @@ def _index(given: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch
         for each in indices:
             if each is not None and not each.is_cuda and each.dtype != torch.bool:
                 scratch.take(nbytes_of(each))
+        _take_masks(scratch, indices)
         if not values.is_computed():
             indices = _without_known_masks(given, indices)
         result: torch.Tensor = _compute_index(given, indices)

@@ -13,6 +13,7 @@ from forebay.interop.torch.kernels.contiguous_copies import with_copy
 from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.reductions import take_reduction
 from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of, values_of
+from forebay.interop.torch.kernels.temporary_storage import bits_of, sort_bytes
 from forebay.interop.torch.kernels.wide_types import over_values
 
 __all__ = ["LOSS_KERNELS"]
@@ -34,13 +35,17 @@ def _softmax_backward(operator: Any) -> Callable[..., Any]:
 
 
 def _embedding_backward(gradient: torch.Tensor, indices: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Return the gradient of the weights. The buffers of the sort of more than 3072 indices are an estimate."""
+    """Return the gradient of the weights. More than 3072 indices are sorted; what the sums take is not counted."""
     with Scratch(gradient.device) as scratch:
         scratch.contiguous(gradient)
         result = _compute_embedding_backward(gradient, indices, *args, **kwargs)
         if indices.numel() > _FEW_INDICES:
-            for _ in range(4):  # sorted indices, their former places, the places before, and the sort's own buffer
+            rows = args[0] if args else kwargs["num_weights"]
+            for _ in range(3):  # sorted indices, their former places, the places before
                 scratch.take(nbytes_of(indices))
+            scratch.take(
+                sort_bytes(scratch.opened, indices.numel(), indices.itemsize, indices.itemsize, bits_of(int(rows)))
+            )
     return result
 
 
@@ -51,6 +56,19 @@ def _loss_2d(given: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tens
     opened = open_torch_device(given.device)
     second = adopt(weights, opened)
     return adopt(loss, opened), second
+
+
+def _loss(given: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Return the loss of classes, for which the target and the weights are made contiguous."""
+    result = _compute_loss(given, target, *args, **kwargs)
+    weight = args[0] if args else kwargs.get("weight")
+    with Scratch(given.device) as scratch:
+        scratch.contiguous(weight)
+        scratch.contiguous(target)
+    return result
+
+
+_compute_loss = generic_kernel(_aten.nll_loss_forward.default, values.device)
 
 
 def _reduced_loss(operator: Any, *, result_first: bool) -> Callable[..., Any]:
@@ -112,6 +130,7 @@ LOSS_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::_softmax_backward_data": _softmax_backward(_aten._softmax_backward_data.default),
     "aten::_log_softmax_backward_data": with_copy(_aten._log_softmax_backward_data.default),
     "aten::nll_loss_backward": with_copy(_aten.nll_loss_backward.default),
+    "aten::nll_loss_forward": _loss,
     "aten::nll_loss2d_forward": _loss_2d,
     "aten::embedding_dense_backward": _embedding_backward,
     "aten::log_sigmoid_forward": _log_sigmoid,

@@ -7,6 +7,7 @@ that is seeded from the GPU's: reproducible, but not the GPU's numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,9 @@ from forebay.interop.torch.assumptions.elements import Elements, note_elements
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, alias, open_torch_device
 from forebay.interop.torch.devices.generators import generator_of, host_generator
+from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.known_values import forget_values
+from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of
 from forebay.runtime.memory.storage import Storage
 from forebay.runtime.random import fill
 from forebay.runtime.streams.stream import current_stream_for
@@ -141,12 +144,63 @@ def _bernoulli_out(p: torch.Tensor, *, generator: Any = None, out: torch.Tensor)
 
 
 def _normal_of(mean: Any, std: Any, *, generator: Any = None) -> torch.Tensor:
+    """Return numbers about `mean`. CUDA's kernel checks the deviation before it allocates, and again after."""
     given = [each for each in (mean, std) if isinstance(each, torch.Tensor)]
+    _check_deviation(std)
     shape = torch.broadcast_shapes(*(each.shape for each in given))
-    made = torch.empty(shape, dtype=given[0].dtype, device=given[0].device).normal_(generator=generator)
-    return made.mul_(std).add_(mean)
+    made = torch.empty(shape, dtype=given[0].dtype, device=given[0].device)
+    _check_deviation(std)
+    # The deviation or the mean as a tensor.
+    other = [torch.empty(shape if each is std else (), dtype=made.dtype, device=made.device)
+             for each in (mean, std) if not isinstance(each, torch.Tensor)]  # fmt: skip
+    made.normal_(generator=generator).mul_(std).add_(mean)
+    del other
+    return made
 
 
+def _check_deviation(std: Any) -> None:
+    if isinstance(std, torch.Tensor) and std.numel() and not std.is_complex():
+        least = std.min()
+        positive = least >= 0
+        refused = values.is_computed() and not alias(positive).item()
+        del positive  # before the other, as C++ does
+        if refused:
+            raise RuntimeError("normal expects all elements of std >= 0.0")
+
+
+def _multinomial(
+    given: torch.Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None
+) -> torch.Tensor:  # fmt: skip
+    """Return places drawn by their weights, which CUDA's kernel checks first."""
+    result: torch.Tensor = _compute_multinomial(given, num_samples, replacement, generator=generator)
+    if not given.numel():
+        return result
+    with Scratch(given.device) as scratch:
+        if replacement and num_samples > 1:
+            for _ in range(2):  # the distribution, and the sums of the weights before each
+                scratch.take(nbytes_of(given))
+            return result
+        largest, least = given.max(), given.min()
+        valid = (largest < math.inf) & (least >= 0)
+        total = given.sum(-1)
+        empty = total == 0
+        if empty.dim():
+            rows = empty
+            empty = rows.any()
+            del rows
+        del total
+        scratch.free(scratch.take(1))
+        scratch.take(nbytes_of(given))
+        if num_samples > 1:
+            scratch.take(result.numel() * given.itemsize)
+        scratch.close()
+        del empty
+        del valid
+        del least
+    return result
+
+
+_compute_multinomial = generic_kernel(torch.ops.aten.multinomial.default, values.device)
 RANDOM_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::uniform_": _uniform,
     "aten::normal_": _normal,
@@ -165,5 +219,5 @@ RANDOM_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::normal.float_Tensor": _normal_of,
     "aten::normal.Tensor_Tensor": _normal_of,
 }
-# Not a draw in the queue: the graph that captures it runs the kernel again.
-DROPOUT_KERNELS: dict[str, Callable[..., Any]] = {"aten::native_dropout": _dropout}
+# Not draws in the queue: the graph that captures them runs the kernels again.
+DROPOUT_KERNELS: dict[str, Callable[..., Any]] = {"aten::native_dropout": _dropout, "aten::multinomial": _multinomial}

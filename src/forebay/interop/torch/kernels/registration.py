@@ -32,7 +32,7 @@ _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 # Composite operators that call kernels by the type of the device, and those with a kernel of CUDA's own.
 _COMPOSITE = (
     "_amp_", "_chunk_cat", "_foreach_", "_fused_", "_grouped_mm", "_index_put_impl_", "convolution",
-    "convolution_backward", "copy_", "split_with_sizes_copy",
+    "convolution_backward", "copy_", "ldexp", "split_with_sizes_copy",
 )  # fmt: skip
 # Operators that only the CPU has: programs get PyTorch's error, as on a GPU.
 _OF_CPU = (

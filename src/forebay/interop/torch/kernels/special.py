@@ -11,6 +11,8 @@ from forebay.interop.torch.kernels.collectives import collective_kernels
 from forebay.interop.torch.kernels.contiguous_copies import COPYING_KERNELS
 from forebay.interop.torch.kernels.convolutions import CONVOLUTION_KERNELS
 from forebay.interop.torch.kernels.copies import COPY_KERNELS
+from forebay.interop.torch.kernels.elementwise import ELEMENTWISE_KERNELS
+from forebay.interop.torch.kernels.embeddings import EMBEDDING_KERNELS
 from forebay.interop.torch.kernels.factories import FACTORY_KERNELS
 from forebay.interop.torch.kernels.foreach import FOREACH_KERNELS
 from forebay.interop.torch.kernels.gradient_scaling import SCALING_KERNELS
@@ -24,6 +26,7 @@ from forebay.interop.torch.kernels.packed_attention import PACKED_KERNELS
 from forebay.interop.torch.kernels.random_draws import DROPOUT_KERNELS, RANDOM_KERNELS
 from forebay.interop.torch.kernels.recurrent_cells import RNN_KERNELS
 from forebay.interop.torch.kernels.reductions import REDUCTION_KERNELS
+from forebay.interop.torch.kernels.selection import SELECTION_KERNELS
 from forebay.interop.torch.kernels.sorting import SORTING_KERNELS
 from forebay.interop.torch.kernels.storage_sizes import SIZE_KERNELS
 from forebay.interop.torch.kernels.synchronized_normalization import SYNCHRONIZED_KERNELS
@@ -44,6 +47,8 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
         **COPYING_KERNELS,
         **COPY_KERNELS,
         **DROPOUT_KERNELS,
+        **ELEMENTWISE_KERNELS,
+        **EMBEDDING_KERNELS,
         **FACTORY_KERNELS,
         **FOREACH_KERNELS,
         **GROUPED_KERNELS,
@@ -57,6 +62,7 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
         **REDUCTION_KERNELS,
         **RNN_KERNELS,
         **SCALING_KERNELS,
+        **SELECTION_KERNELS,
         **SIZE_KERNELS,
         **SORTING_KERNELS,
         **SYNCHRONIZED_KERNELS,

@@ -1,0 +1,91 @@
+"""Elementwise operators on emulated devices whose CUDA kernels convert or copy arguments first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from forebay.interop.torch.devices import values
+from forebay.interop.torch.kernels.contiguous_copies import with_copy
+from forebay.interop.torch.kernels.generic import generic_kernel
+from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of
+
+__all__ = ["ELEMENTWISE_KERNELS"]
+
+_aten = torch.ops.aten
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def _power_of_number(operator: Any) -> Callable[..., Any]:
+    """Return the kernel of a number to the power of a tensor: the GPU gets the number as a tensor, except 1."""
+    compute = generic_kernel(operator, values.device)
+
+    def kernel(base: complex, exponent: torch.Tensor, **kwargs: Any) -> Any:
+        result = compute(base, exponent, **kwargs)
+        if base != 1 or isinstance(base, bool):
+            with Scratch(exponent.device) as scratch:
+                scratch.take(1 if isinstance(base, bool) else 16 if isinstance(base, complex) else 8)
+        return result
+
+    return kernel
+
+
+def _where(condition: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return elements of two tensors. Those of another type than the result, or on the host, are converted before."""
+    devices = [each.device for each in (condition, one, other) if each.is_cuda]
+    dtype = torch.result_type(one, other)
+    with Scratch(devices[0]) as scratch:
+        for each in (one, other):
+            if each.dtype != dtype or not each.is_cuda:
+                scratch.take(nbytes_of(each, dtype))
+        if condition.dtype != torch.bool or not condition.is_cuda:
+            scratch.take(condition.numel())
+        result: torch.Tensor = _compute_where(condition, one, other)
+    return result
+
+
+def _renorm(operator: Any) -> Callable[..., Any]:
+    """Return the kernel, which computes the norms of slices, and factors in the type of the tensor."""
+    compute = generic_kernel(operator, values.device)
+
+    def kernel(given: torch.Tensor, p: float, dim: int, maxnorm: float) -> torch.Tensor:
+        result: torch.Tensor = compute(given, p, dim, maxnorm)
+        if given.numel():
+            others = [at for at in range(given.dim()) if at != dim % given.dim()]
+            wide = torch.float32 if given.dtype in _HALVES else given.dtype
+            norms = torch.linalg.vector_norm(given, p, others, keepdim=True, dtype=wide)
+            if wide != given.dtype:
+                with Scratch(given.device) as scratch:
+                    scratch.take(nbytes_of(norms, given.dtype))
+            del norms
+        return result
+
+    return kernel
+
+
+def _columns(given: torch.Tensor, *args: Any) -> torch.Tensor:
+    """Return the blocks of an image as columns. The memory of the result begins with the size of the image."""
+    with Scratch(given.device) as scratch:
+        first = nbytes_of(given)
+        scratch.take(first)
+        shape = _aten.im2col.default(torch.empty(given.shape, dtype=given.dtype, device="meta"), *args)
+        if nbytes_of(shape) <= first:  # it is large enough
+            scratch.close()
+        result: torch.Tensor = _compute_columns(given, *args)
+    return result
+
+
+_compute_where = generic_kernel(_aten.where.self, values.device)
+_compute_columns = generic_kernel(_aten.im2col.default, values.device)
+_SCANS: Sequence[str] = ("cumsum", "cumprod", "_logcumsumexp")
+ELEMENTWISE_KERNELS: dict[str, Callable[..., Any]] = {
+    "aten::pow.Scalar": _power_of_number(_aten.pow.Scalar),
+    "aten::pow.Scalar_out": _power_of_number(_aten.pow.Scalar_out),
+    "aten::where.self": _where,
+    "aten::renorm": _renorm(_aten.renorm.default),
+    "aten::renorm_": _renorm(_aten.renorm_.default),
+    "aten::im2col": _columns,
+    **{f"aten::{name}": with_copy(getattr(_aten, name).default) for name in _SCANS},
+}

@@ -1,0 +1,147 @@
+"""Operators on emulated devices whose results have as many elements as values decide: nonzero(), unique(), bincount().
+
+CUDA's kernels count first, or allocate the largest possible result, of which the rest is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.emulated_memory import adopt, alias, memory_of, open_torch_device
+from forebay.interop.torch.kernels.generic import generic_kernel
+from forebay.interop.torch.kernels.known_values import known_values
+from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, nbytes_of
+from forebay.interop.torch.kernels.temporary_storage import count_bytes, selection_bytes, sort_bytes
+from forebay.runtime.devices.open_device import OpenDevice
+
+__all__ = ["SELECTION_KERNELS", "Selecting", "selected_count", "take_places"]
+
+_aten = torch.ops.aten
+
+
+class Selecting:
+    """The buffers of a count and of a selection of elements; the result is allocated between them."""
+
+    def __init__(self, given: torch.Tensor, opened: OpenDevice) -> None:
+        self._count = given.numel()
+        self._scratch = Scratch(opened)
+        self._scratch.take(4)
+        self._scratch.free(self._scratch.take(count_bytes(self._scratch.opened, self._count)))
+
+    def finish(self) -> None:
+        """Take the buffer of the selection, and free all."""
+        self._scratch.free(self._scratch.take(selection_bytes(self._count, 1)))
+        self._scratch.close()
+
+
+def _nonzero(given: torch.Tensor) -> torch.Tensor:
+    if not given.numel():
+        return _compute_nonzero(given)
+    selecting = Selecting(given, open_torch_device(given.device))
+    result: torch.Tensor = _compute_nonzero(given)
+    selecting.finish()
+    return result
+
+
+def _unique(
+    given: torch.Tensor, is_sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return the unique elements, in memory for all elements."""
+    if not given.numel() or given.dtype == torch.bool:
+        found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _compute_unique(
+            given, is_sorted, return_inverse, return_counts
+        )
+        return found
+    opened, count = open_torch_device(given.device), given.numel()
+    if values.is_computed():
+        results = _aten._unique2(alias(given), is_sorted, return_inverse, return_counts)
+    else:  # with assumed sizes
+        results = [alias(each) for each in _compute_unique(given, is_sorted, return_inverse, return_counts)]
+    with Scratch(opened) as scratch:
+        scratch.contiguous(given)
+        if return_inverse:
+            scratch.take(count * 8)
+        scratch.take(nbytes_of(given))
+        value, floating = 8 if return_inverse else 0, given.is_floating_point()
+        scratch.free(scratch.take(sort_bytes(opened, count, given.itemsize, value, floating=floating)))
+        elements = adopt(_with_room(results[0], count), opened)
+        scratch.take(8)
+        inverse = adopt(results[1], opened)
+        counts = adopt(_with_room(results[2], count), opened) if return_counts else adopt(results[2], opened)
+        scratch.free(scratch.take(selection_bytes(count, given.itemsize)))
+    return elements, inverse, counts
+
+
+def _with_room(found: torch.Tensor, count: int) -> torch.Tensor:
+    """Return elements at the begin of a storage for `count` of them."""
+    room = torch.empty(count, dtype=found.dtype, device=found.device)[: found.numel()]
+    return room.copy_(found)
+
+
+def _nonzero_static(given: torch.Tensor, *, size: int, fill_value: int = -1) -> torch.Tensor:
+    """Return places, a column for each dimension, with the counts of the blocks and where each begins to write."""
+    blocks = -(-given.numel() // _BLOCK)
+    if not blocks or not given.dim():
+        return _compute_static(given, size=size, fill_value=fill_value)
+    opened = open_torch_device(given.device)
+    found = _aten.nonzero_static(alias(given), size=size, fill_value=fill_value)
+    result = adopt(found.t().contiguous().t(), opened)
+    with Scratch(opened) as scratch:
+        scratch.take(4 * blocks)
+        scratch.take(8 * blocks)
+    return result
+
+
+def _masked_select(given: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a mask. The GPU finds their places first."""
+    check_devices(given, mask)
+    shape = torch.broadcast_shapes(given.shape, mask.shape)
+    if not shape.numel():
+        return _compute_masked(given, mask)
+    count = selected_count(mask)
+    with Scratch(given.device) as scratch:
+        if count is not None:
+            take_places(scratch, mask, shape, count * shape.numel() // max(1, mask.numel()))
+        return _compute_masked(given, mask)
+
+
+def selected_count(mask: torch.Tensor) -> int | None:
+    """Return how many elements of a mask are True, or None if that is not known."""
+    if values.is_computed() or not mask.is_cuda:
+        return int((alias(mask) if mask.is_cuda else mask).count_nonzero())
+    known = known_values(mask) if memory_of(mask).known is not None else None
+    return None if known is None else int(known.count_nonzero())
+
+
+def take_places(scratch: Scratch, mask: torch.Tensor, shape: Sequence[int], count: int) -> None:
+    """Take the places of the elements of a mask of a shape, as nonzero() does."""
+    scratch.contiguous(mask)
+    selecting = Selecting(torch.empty(shape, dtype=mask.dtype, device="meta"), scratch.opened)
+    scratch.take(count * len(shape) * 8)
+    selecting.finish()
+
+
+def _bincount(given: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
+    if not given.numel() or given.dim() != 1:
+        return _compute_bincount(given, weights, minlength)
+    least, largest = given.min(), given.max()
+    result: torch.Tensor = _compute_bincount(given, weights, minlength)
+    del largest
+    del least
+    return result
+
+
+_BLOCK = 8192  # elements whose places one block of threads finds
+_compute_nonzero = generic_kernel(_aten.nonzero.default, values.device)
+_compute_static = generic_kernel(_aten.nonzero_static.default, values.device)
+_compute_masked = generic_kernel(_aten.masked_select.default, values.device)
+_compute_bincount = generic_kernel(_aten.bincount.default, values.device)
+_compute_unique = generic_kernel(_aten._unique2.default, values.device)
+SELECTION_KERNELS: dict[str, Callable[..., Any]] = {
+    "aten::_unique2": _unique, "aten::bincount": _bincount, "aten::masked_select": _masked_select,
+    "aten::nonzero": _nonzero, "aten::nonzero_static": _nonzero_static,
+}  # fmt: skip
