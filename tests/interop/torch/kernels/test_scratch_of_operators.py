@@ -11,7 +11,7 @@ from forebay.interop.torch import patch  # noqa: E402 -- as above
 
 # Expressions of t (float32), h (float16), i (int64), b (bool), all 40 x 50, and s (float32 without dimensions).
 REQUESTED = {
-    "2 ** t": "8000 8", "1 ** t": "8000", "True ** t": "8000 1", "2.5 ** i": "8000 8",
+    "(s > 0).sum()": "1 8 8", "2 ** t": "8000 8", "1 ** t": "8000", "True ** t": "8000 1", "2.5 ** i": "8000 8",
     "torch.float_power(2, t)": "16000 16000 8", "torch.where(b, t, h)": "8000 8000", "torch.where(b, t, s)": "8000",
     "torch.where(b, h, s)": "2 4000", "torch.where(s > 0, t, i)": "1 8000 8000",
     "torch.where(b, torch.tensor(1.0), h)": "2 4000", "torch.normal(t, 1.0)": "8000 8000",

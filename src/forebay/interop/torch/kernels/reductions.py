@@ -90,7 +90,7 @@ def _reduction(operator: Any, dims: _Dims, partial: _Bytes, *, converts: bool = 
     def kernel(given: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         result = compute(given, *args, **kwargs)
         first = result[0] if isinstance(result, (tuple, list)) else result
-        if not given.numel() or given.dim() == 0:
+        if not given.numel():
             return result
         with Scratch(given.device) as scratch:
             source = given

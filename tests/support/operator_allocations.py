@@ -1,0 +1,208 @@
+"""Allocations of PyTorch's operators (its OpInfo database) on the real PyTorch over the oracle and on emulated devices.
+
+`python3 tests/support/operator_allocations.py compare [PATTERN]` runs each sample, and the gradients of its results, in
+PyTorch's CUDA build twice: over the oracle (see on_oracle.py), where no kernel runs but all allocations are made, and
+on an emulated device of forebay. The sizes of allocations are compared in order. NVIDIA's libraries are replaced by
+ones that do nothing (stub_libraries.py).
+
+Samples are made on the CPU and copied. A sample whose allocations depend on values is not compared, as the oracle does
+not compute any, nor one that either side refuses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections import Counter
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+SAMPLES = 6
+SECONDS = 8  # for an operator and a type
+TYPES = ("float32", "float16", "bfloat16")
+REFUSED, NEEDS_VALUES = "refused", "needs values"
+
+
+def name_of(operator):
+    """Return the name of an operator with its variant."""
+    return operator.name + (f".{operator.variant_test_name}" if operator.variant_test_name else "")
+
+
+def convert(argument, dtype):
+    """Return an argument with its tensors on the device, and floats of another type if one is named."""
+    import torch
+
+    if isinstance(argument, torch.Tensor):
+        made = argument.detach()
+        if dtype is not None and made.dtype == torch.float32:
+            made = made.to(dtype)
+        return made.cuda().requires_grad_(argument.requires_grad)
+    if isinstance(argument, (list, tuple)):
+        converted = [convert(each, dtype) for each in argument]
+        return type(argument)(*converted) if hasattr(argument, "_fields") else type(argument)(converted)
+    if isinstance(argument, dict):
+        return {key: "cuda" if key == "device" else convert(each, dtype) for key, each in argument.items()}
+    return dtype if dtype is not None and argument == torch.float32 else argument
+
+
+def tensors(result):
+    """Return the tensors of a result or an argument."""
+    import torch
+
+    if isinstance(result, torch.Tensor):
+        return [result]
+    parts = result.values() if isinstance(result, dict) else result if isinstance(result, (list, tuple)) else ()
+    return [each for part in parts for each in tensors(part)]
+
+
+def samples_of(operator, name):
+    """Return samples of a type, and the type to convert them to: float32 is made if the CPU refuses the type."""
+    import torch
+
+    dtype = getattr(torch, name)
+    if dtype not in operator.dtypes | operator.dtypesIfCUDA:
+        return [], None
+    for made, converted in ((dtype, None), (torch.float32, dtype)):
+        torch.manual_seed(0)
+        with contextlib.suppress(Exception):
+            inputs = operator.sample_inputs("cpu", made, requires_grad=operator.supports_autograd)
+            found = [each for each, _ in zip(inputs, range(SAMPLES), strict=False)]
+            if found:
+                return found, converted
+    return [], None
+
+
+def sizes_of(operator, sample, dtype, needs_values):
+    """Return the sizes of the allocations of a sample, or why there are none."""
+    import torch
+
+    arguments, keywords = convert((sample.input, *sample.args), dtype), convert(sample.kwargs, dtype)
+    torch._C._cuda_clearCublasWorkspaces()
+    start = len(torch.cuda.memory._snapshot()["device_traces"][0])
+    try:
+        result = operator(*arguments, **keywords)
+        outputs = [
+            each.abs().sum() if each.is_complex() else each.sum() for each in tensors(result) if each.requires_grad
+        ]
+        inputs = [each for each in tensors([*arguments, keywords]) if each.requires_grad]
+        if outputs and inputs:
+            torch.autograd.grad(outputs, inputs, allow_unused=True)
+    except needs_values:
+        return NEEDS_VALUES
+    except Exception as error:  # noqa: BLE001 -- recorded
+        return f"{REFUSED}: {type(error).__name__}: {str(error).splitlines()[0][:150] if str(error) else ''}"
+    trace = torch.cuda.memory._snapshot()["device_traces"][0][start:]
+    return [entry["size"] for entry in trace if entry["action"] == "alloc"]
+
+
+def run(emulated, names):
+    """Print the sizes of the operators that are read from the standard input, a line of JSON for each type."""
+    for library in filter(None, os.environ.get("STUB_LIBRARIES", "").split(":")):
+        ctypes.CDLL(library)  # libraries of the same name are not loaded again
+    with contextlib.ExitStack() as stack:
+        needs_values = ()
+        if emulated:
+            import forebay
+            from forebay.interop.torch import patch
+            from forebay.interop.torch.devices.values import DataDependent
+
+            stack.enter_context(forebay.emulate("cuda", profile="h200"))
+            stack.enter_context(patch("strict"))
+            needs_values = DataDependent
+        import torch
+        from torch.testing._internal.common_methods_invocations import op_db
+
+        torch._C._set_cudnn_enabled(False)
+        torch.zeros(1, device="cuda")
+        torch.cuda.memory._record_memory_history("all", stacks="python", max_entries=1_000_000)
+        operators = {name_of(each): each for each in op_db}
+        if names == ["--list"]:
+            print(json.dumps(sorted(operators)))
+            return
+        for line in sys.stdin:
+            name, kind = line.split()
+            print(json.dumps([name, kind]), flush=True)
+            signal.alarm(SECONDS)  # ends the process
+            found, dtype = samples_of(operators[name], kind)
+            rows = []
+            for each in found:
+                rows.append(sizes_of(operators[name], each, dtype, needs_values))
+                gc.collect(0)
+            signal.alarm(0)
+            print(json.dumps([name, kind, rows]), flush=True)
+
+
+def measure(emulated, pairs):
+    """Return the rows of each pair of an operator and a type. A pair that ends the process has none."""
+    from support import stub_libraries
+    from support.beside import TORCH, paths_of_sources
+    from support.on_oracle import ORACLE, ORACLE_HOME
+
+    packages = sysconfig.get_path("purelib", vars={"base": str(TORCH.parents[1])})
+    # SciPy and expecttest of the other environment are found after the packages of the oracle.
+    program = f"import sys; sys.path.append({packages!r}); from support import operator_allocations as o; "
+    program += f"o.run({emulated}, sys.argv[1:])"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths_of_sources()}
+    interpreter = [str(ORACLE_HOME / "venv/bin/python")]
+    if emulated:
+        environment["PYTHONPATH"] += os.pathsep + sysconfig.get_path("purelib")
+    else:
+        environment["STUB_LIBRARIES"] = ":".join(map(str, stub_libraries.build(tuple(stub_libraries.HEADERS))))
+        interpreter = ["bash", str(ORACLE)]
+    if pairs is None:
+        done = subprocess.run(
+            [*interpreter, "-c", program, "--list"], env=environment, stdout=subprocess.PIPE, check=True
+        )
+        return json.loads(done.stdout.splitlines()[-1])
+    found, left = {}, list(pairs)
+    while left:
+        text = "".join(f"{name} {kind}\n" for name, kind in left)
+        done = subprocess.run(
+            [*interpreter, "-c", program], env=environment, input=text, capture_output=True, text=True, check=False
+        )  # fmt: skip
+        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+        for line in lines:
+            if len(line) == 3:
+                found[line[0], line[1]] = line[2]
+        last = tuple(lines[-1][:2]) if lines else None
+        if last is None:
+            raise RuntimeError(done.stderr[-3000:])
+        if last not in found:
+            found[last] = "ends the process"
+        left = left[left.index(last) + 1 :]
+    return found
+
+
+def outcome_of(real, emulated):
+    """Return "equal" or "different" for the rows of both sides, or why they cannot be compared; and what differs."""
+    if isinstance(real, str) or isinstance(emulated, str):
+        return "ends the process", []
+    both = [pair for pair in zip(real, emulated, strict=True) if all(isinstance(each, list) for each in pair)]
+    differing = [pair for pair in both if pair[0] != pair[1]]
+    return ("different" if differing else "equal") if both else "no sample that both run", differing
+
+
+def main(arguments):
+    pattern = re.compile(arguments[1] if len(arguments) > 1 else "")
+    pairs = [(name, kind) for name in measure(emulated=False, pairs=None) if pattern.search(name) for kind in TYPES]
+    real, emulated = (measure(emulated=each, pairs=pairs) for each in (False, True))
+    counts = Counter()
+    for pair in pairs:
+        outcome, differing = outcome_of(real[pair], emulated[pair])
+        counts[outcome] += 1
+        for expected, found in differing[:1]:
+            print(f"{' '.join(pair)}\n  PyTorch {expected}\n  forebay {found}")
+    print(f"{len(pairs)} operators and types: {dict(counts)}")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(TESTS))
+    main(sys.argv[1:])
