@@ -42,9 +42,27 @@ def _nonzero(given: torch.Tensor) -> torch.Tensor:
     if not given.numel():
         return _compute_nonzero(given)
     selecting = Selecting(given, open_torch_device(given.device))
-    result: torch.Tensor = _compute_nonzero(given)
+    known = elements_of(given)
+    result: torch.Tensor = _compute_nonzero(given) if known is None else _give(_aten.nonzero(known), given)
     selecting.finish()
     return result
+
+
+def elements_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the elements as a tensor of the CPU, or None if they are not known.
+
+    What is selected by known elements has a known size, which these kernels use themselves: they need it for buffers.
+    """
+    if not tensor.is_cuda:
+        return tensor
+    if values.is_computed():
+        return alias(tensor)
+    return known_values(tensor) if memory_of(tensor).known is not None else None
+
+
+def _give(found: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """Return a result on the device of an argument."""
+    return adopt(found.to(values.device()), open_torch_device(given.device))
 
 
 def _unique(
@@ -57,8 +75,9 @@ def _unique(
         )
         return found
     opened, count = open_torch_device(given.device), given.numel()
-    if values.is_computed():
-        results = _aten._unique2(alias(given), is_sorted, return_inverse, return_counts)
+    if (known := elements_of(given)) is not None:
+        found = _aten._unique2(known, is_sorted, return_inverse, return_counts)
+        results = [each.to(values.device()) for each in found]
     else:  # with assumed sizes
         results = [alias(each) for each in _compute_unique(given, is_sorted, return_inverse, return_counts)]
     with Scratch(opened) as scratch:
@@ -73,6 +92,10 @@ def _unique(
         inverse = adopt(results[1], opened)
         counts = adopt(_with_room(results[2], count), opened) if return_counts else adopt(results[2], opened)
         scratch.free(scratch.take(selection_bytes(count, given.itemsize)))
+    if known is not None and not values.is_computed():  # a part of a memory can be known if all of it is
+        for each in (elements, counts):
+            memory = memory_of(each)
+            memory.known = torch.zeros(memory.nbytes, dtype=torch.uint8).untyped_storage()
     return elements, inverse, counts
 
 
@@ -104,16 +127,18 @@ def _masked_select(given: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return _compute_masked(given, mask)
     count = selected_count(mask)
     with Scratch(given.device) as scratch:
-        if count is not None:
-            take_places(scratch, mask, shape, count * shape.numel() // max(1, mask.numel()))
-        return _compute_masked(given, mask)
+        if count is None:
+            return _compute_masked(given, mask)
+        selected = count * shape.numel() // max(1, mask.numel())
+        take_places(scratch, mask, shape, selected)
+        if values.is_computed():
+            return _compute_masked(given, mask)
+        return _give(torch.empty(selected, dtype=given.dtype, device="meta"), given)
 
 
 def selected_count(mask: torch.Tensor) -> int | None:
     """Return how many elements of a mask are True, or None if that is not known."""
-    if values.is_computed() or not mask.is_cuda:
-        return int((alias(mask) if mask.is_cuda else mask).count_nonzero())
-    known = known_values(mask) if memory_of(mask).known is not None else None
+    known = elements_of(mask)
     return None if known is None else int(known.count_nonzero())
 
 
@@ -129,7 +154,12 @@ def _bincount(given: torch.Tensor, weights: torch.Tensor | None = None, minlengt
     if not given.numel() or given.dim() != 1:
         return _compute_bincount(given, weights, minlength)
     least, largest = given.min(), given.max()
-    result: torch.Tensor = _compute_bincount(given, weights, minlength)
+    if values.is_computed() or (known := elements_of(given)) is None:
+        result: torch.Tensor = _compute_bincount(given, weights, minlength)
+    else:
+        size = _aten.bincount(known, None, minlength).numel()  # or the operator's error
+        dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
+        result = _give(torch.empty(size, dtype=dtype, device="meta"), given)
     del largest
     del least
     return result
