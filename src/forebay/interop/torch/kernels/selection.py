@@ -13,6 +13,7 @@ import torch
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, alias, memory_of, open_torch_device
 from forebay.interop.torch.kernels.generic import generic_kernel
+from forebay.interop.torch.kernels.known_memory import Known, has_room
 from forebay.interop.torch.kernels.known_values import known_values
 from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, nbytes_of
 from forebay.interop.torch.kernels.temporary_storage import count_bytes, selection_bytes, sort_bytes
@@ -95,7 +96,8 @@ def _unique(
     if known is not None and not values.is_computed():  # a part of a memory can be known if all of it is
         for each in (elements, counts):
             memory = memory_of(each)
-            memory.known = torch.zeros(memory.nbytes, dtype=torch.uint8).untyped_storage()
+            if has_room(memory.nbytes):
+                memory.known = Known(memory.nbytes, torch.zeros(memory.nbytes, dtype=torch.uint8).untyped_storage())
     return elements, inverse, counts
 
 

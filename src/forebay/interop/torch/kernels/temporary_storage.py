@@ -7,7 +7,8 @@ recorded on GPUs of capability 8.
 
 from __future__ import annotations
 
-from forebay.interop.torch.kernels.scratch_memory import capability
+from forebay.interop.torch.devices.other_cards import card_bytes
+from forebay.interop.torch.kernels.scratch_memory import bytes_by_capability
 from forebay.runtime.devices.open_device import OpenDevice
 
 __all__ = ["bits_of", "count_bytes", "selection_bytes", "sort_bytes"]
@@ -38,11 +39,18 @@ def sort_bytes(
 
     `floating` says whether the keys are.
     """
-    bits = key * 8 if bits is None else bits
-    wide = max(key, value)
-    if count <= _tile(256, 19, wide):
+    if count <= _tile(256, 19, max(key, value)):
         return 1
-    tile = _tile(*_onesweep(capability(opened), key, value, floating), wide)
+    bits = key * 8 if bits is None else bits
+
+    def rule(version: tuple[int, int]) -> int:
+        tile = _tile(*_onesweep(version, key, value, floating), max(key, value))
+        return _sort_of_tiles(tile, count, key, value, bits)
+
+    return bytes_by_capability(opened, rule, ("sort", count, key, value, bits, floating))
+
+
+def _sort_of_tiles(tile: int, count: int, key: int, value: int, bits: int) -> int:
     portion = _PORTION // tile * tile
     passes, portions = -(-bits // _DIGIT_BITS), -(-count // portion)
     blocks = -(-min(count, portion) // tile)
@@ -66,9 +74,11 @@ def count_bytes(opened: OpenDevice, count: int) -> int:
     """Return the bytes that the count of nonzero elements takes."""
     if count <= _COUNT_TILE:
         return 1
-    props = opened.port.props
-    blocks = props.multi_processor_count * (props.max_threads_per_multi_processor // _COUNT_THREADS)
-    return _together(blocks * _SUBSCRIPTION * 4)
+
+    def rule(processors: int, threads: int) -> int:
+        return _together(processors * (threads // _COUNT_THREADS) * _SUBSCRIPTION * 4)
+
+    return card_bytes(opened, ("multi_processor_count", "max_threads_per_multi_processor"), rule, "count")
 
 
 def _together(*sizes: int) -> int:
