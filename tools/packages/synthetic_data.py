@@ -60,7 +60,7 @@ def mnist(folder: Path) -> None:
 
 def images(folder: Path, count: int = 16, size: int = 300) -> None:
     """Write JPEG files of `size` x `size` pixels."""
-    from PIL import Image
+    from PIL import Image  # type: ignore[import-not-found]  # with torchvision's programs only
 
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(count):

@@ -2,11 +2,11 @@
 
 # Note [Values of the host without memory]
 A model that is built on the host and then moved to the device would need as much memory of the host as with values,
-although nobody reads its weights. So what is written to a large parameter is recorded: its memory is virtual, and its
+although its weights are not read. So what is written to a large parameter is recorded: its memory is virtual, and its
 pages are returned to the system. The steps are applied when an operator of the CPU reads the memory, with the state
 that the generator had, so that the values are those of a run with values; the generator advances at once, as what is
 drawn later decides the order of batches. Copies share the steps, which are never changed. A large copy of a tensor of
-the device, whose values nobody knows, reads as zeros and stays unknown. Only parameters are recorded, as data of the
+the device, whose values are unknown, reads as zeros and stays unknown. Only parameters are recorded, as data of the
 host decides sizes, and is read sooner or later. Rejected: a subclass of tensors, as programs test the type; to skip
 initializers without a record, as weights of models that run on the CPU would be zeros.
 Test: tests/interop/torch/devices/test_host_values.py::test_values_are_those_of_a_run_with_values_when_they_are_read
@@ -51,7 +51,7 @@ if sys.platform == "linux":
 
 class _Entry(NamedTuple):
     storage: weakref.ref[torch.UntypedStorage]
-    steps: tuple[Step, ...] | None  # None: nobody knows the values
+    steps: tuple[Step, ...] | None  # None: the values are unknown
     read: Read | None  # writes what is assumed in place of unknown values
     dtype: torch.dtype
 
@@ -172,7 +172,7 @@ def has_deferred(storage: torch.UntypedStorage) -> bool:
 
 
 def steps_of(tensor: torch.Tensor) -> tuple[Step, ...] | None:
-    """Return what was recorded for the memory of a tensor; () for memory with values, None if nobody knows them."""
+    """Return what was recorded for the memory of a tensor; () for memory with values, None if they are unknown."""
     entry = _entries.get(_storage_id(tensor)) if _entries else None
     return () if entry is None else entry.steps
 
@@ -190,7 +190,7 @@ def assumed_read_of(tensor: torch.Tensor) -> Read | None:
 
 
 def is_unknown(tensor: torch.Tensor) -> bool:
-    """Return True if nobody knows the values of a tensor of the host, and none are assumed for it."""
+    """Return True if the values of a tensor of the host are unknown, and none are assumed for it."""
     entry = _entries.get(_storage_id(tensor))
     return entry is not None and entry.steps is None and entry.read is None
 
@@ -203,7 +203,7 @@ def defer(tensor: torch.Tensor, steps: tuple[Step, ...] | None, *, discards: boo
     tensor : torch.Tensor
         A tensor of the host.
     steps : tuple of callable or None
-        What writes the memory, in order. None if nobody knows the values.
+        What writes the memory, in order. None if the values are unknown.
     discards : bool
         Whether the first step writes all of the memory.
     read : callable, optional

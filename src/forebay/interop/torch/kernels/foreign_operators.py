@@ -22,7 +22,7 @@ from forebay.errors import ForebayError, Unsupported
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.known_values import adopt_layouts, forget_values, known_values
-from forebay.interop.torch.kernels.schemas import written_arguments
+from forebay.interop.torch.kernels.schemas import tensors_of, written_arguments
 from forebay.interop.torch.processes import assumed_values, unread_values
 
 __all__ = ["MissingKernel", "foreign_kernel", "native_cuda_kernels"]
@@ -117,10 +117,10 @@ def _on_zeros(name: str, operator: Any, args: Sequence[Any], keywords: dict[str,
     except Exception as error:
         raise values.needs_values(f"{name}()") from error
     if unknown:
-        shapes = ", ".join(str([*each.shape]) for each in _tensors(found)) or "no results"
+        shapes = ", ".join(str([*each.shape]) for each in tensors_of(found)) or "no results"
         assumed_values.note(values.calling_line()[0], f"{shapes} ({name} of zeros), which decides a size")
-    originals = {id(copies[id(each)]): each for each in _tensors([*args, *keywords.values()]) if id(each) in copies}
-    device = next(each.device for each in _tensors([*args, *keywords.values()]) if each.is_cuda)
+    originals = {id(copies[id(each)]): each for each in tensors_of([*args, *keywords.values()]) if id(each) in copies}
+    device = next(each.device for each in tensors_of([*args, *keywords.values()]) if each.is_cuda)
     return adopt_layouts(found, device, originals)
 
 
@@ -139,9 +139,3 @@ def _host(argument: Any, copies: dict[int, torch.Tensor], unknown: list[torch.Te
     if isinstance(argument, (list, tuple)):
         return [_host(each, copies, unknown) for each in argument]
     return torch.device("cpu") if isinstance(argument, torch.device) else argument
-
-
-def _tensors(argument: Any) -> list[torch.Tensor]:
-    if isinstance(argument, torch.Tensor):
-        return [argument]
-    return [tensor for each in argument for tensor in _tensors(each)] if isinstance(argument, (list, tuple)) else []

@@ -33,7 +33,7 @@ from forebay.interop.torch.kernels.generic import caller_of, replace_values
 from forebay.interop.torch.kernels.knowledge import LATER, NOW, is_whole_number, knowledge_of
 from forebay.interop.torch.kernels.known_memory import SMALL, Captured, Known, captured, held_now, layout_of
 from forebay.interop.torch.kernels.recorded_calls import RecordedCall
-from forebay.interop.torch.kernels.schemas import written_arguments
+from forebay.interop.torch.kernels.schemas import tensors_of, written_arguments
 from forebay.interop.torch.processes import unread_values
 
 __all__ = [
@@ -222,23 +222,25 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
                 found = _repeated(known[0][0]) if name == "repeat_interleave" else call(*known)
             except NotImplementedError:  # the CPU has no kernel for these types
                 found = _FAILED
-            if found is _FAILED or any(each.layout is not torch.strided or each.is_nested for each in _tensors(found)):
+            if found is _FAILED or any(
+                each.layout is not torch.strided or each.is_nested for each in tensors_of(found)
+            ):
                 raise
             unread_values.withdraw(error.line)
-            originals = {id(copies[id(each)]): each for each in _tensors(given)}
+            originals = {id(copies[id(each)]): each for each in tensors_of(given)}
             result = adopt_layouts(found, _device_of((args, keywords)), originals)
         else:
-            is_small = all(each.numel() * each.itemsize <= SMALL for each in _tensors([given, result]))
+            is_small = all(each.numel() * each.itemsize <= SMALL for each in tensors_of([given, result]))
             if not is_small:
                 elements = NOTHING if rule is None else rule(_by_name(args, keywords, names))
-                before = {id(each): assumed(each) for each in _tensors(given) if each.is_cuda}
+                before = {id(each): assumed(each) for each in tensors_of(given) if each.is_cuda}
                 keep_call(RecordedCall(call, args, keywords, only_written), result, given, elements, before)
                 return result
             found = _compute(call, *known)
-        for tensor in _tensors(given):
+        for tensor in tensors_of(given):
             if tensor.is_cuda:
                 keep_known(tensor, None if found is _FAILED else copies.get(id(tensor)))
-        _keep_results(result, found, {id(each) for each in _tensors(given)})
+        _keep_results(result, found, {id(each) for each in tensors_of(given)})
         if found is _FAILED and rule is not None:
             _note_assumed(rule(_by_name(args, keywords, names)), result)
         return result
@@ -248,7 +250,7 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
         elements = NOTHING if rule is None else rule(_by_name(args, keywords, names))
         exact = isinstance(elements, Elements) and elements.is_exact
         made = None if exact and not written else RecordedCall(call, args, keywords, only_written)
-        before = {id(each): assumed(each) for each in _tensors(given) if each.is_cuda}
+        before = {id(each): assumed(each) for each in tensors_of(given) if each.is_cuda}
         result = kernel(*args, **keywords)
         keep_call(made, result, given, elements, before)
         return result
@@ -262,7 +264,7 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
             made = None
         found = iter([elements] if isinstance(elements, Elements) else elements)
         noted = set()
-        for at, tensor in enumerate(_tensors(result)):
+        for at, tensor in enumerate(tensors_of(result)):
             of_tensor = next(found, NOTHING)
             if tensor.is_cuda and tensor.layout is torch.strided and not tensor.is_nested:
                 noted.add(id(tensor))
@@ -270,14 +272,14 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
                 if of_tensor.is_exact and tensor.numel() * tensor.itemsize == accessed_memory(tensor).nbytes:
                     source = None
                 keep_captured(tensor, source, of_tensor, before.get(id(tensor), NOTHING))
-        for tensor in _tensors(given):
+        for tensor in tensors_of(given):
             if tensor.is_cuda and id(tensor) not in noted:
                 source = made.written(tensor) if made is not None and records(tensor) else None
                 keep_captured(tensor, source, NOTHING, before[id(tensor)])
 
     def assume(args: tuple[Any, ...], keywords: Mapping[str, Any], given: list[Any]) -> Any:
         elements = rule(_by_name(args, keywords, names))  # type: ignore[misc]  # there is a rule
-        before = [(each, assumed(each)) for each in _tensors(given) if each.is_cuda]
+        before = [(each, assumed(each)) for each in tensors_of(given) if each.is_cuda]
         forget_values(given)
         result = kernel(*args, **keywords)
         for tensor, held in before:
@@ -349,7 +351,7 @@ def _recorder_of(operator: Any, name: str) -> Callable[[torch.Tensor], bool]:
 
 
 def _can_read(args: tuple[Any, ...], keywords: Mapping[str, Any]) -> bool:
-    return all(known_values(each) is not None for each in _tensors([args, [*keywords.values()]]) if each.is_cuda)
+    return all(known_values(each) is not None for each in tensors_of([args, [*keywords.values()]]) if each.is_cuda)
 
 
 def _read(argument: Any, copies: dict[int, torch.Tensor], *, empty: bool = False) -> Any:
@@ -367,19 +369,8 @@ def _copy_known(tensor: torch.Tensor, *, empty: bool) -> torch.Tensor:
     return torch.empty_like(tensor, device="cpu") if empty or found is None else found.detach().clone()
 
 
-def _tensors(argument: Any) -> list[torch.Tensor]:
-    """Return the tensors of an argument, also those in lists and dicts."""
-    if isinstance(argument, torch.Tensor):
-        return [argument]
-    if isinstance(argument, dict):
-        argument = list(argument.values())
-    if isinstance(argument, (list, tuple)):
-        return [tensor for each in argument for tensor in _tensors(each)]
-    return []
-
-
 def _device_of(arguments: Any) -> torch.device:
-    return next(each.device for each in _tensors(list(arguments)) if each.is_cuda)
+    return next(each.device for each in tensors_of(list(arguments)) if each.is_cuda)
 
 
 def adopt_layouts(found: Any, device: torch.device, originals: dict[int, torch.Tensor]) -> Any:
