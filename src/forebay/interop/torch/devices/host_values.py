@@ -255,7 +255,7 @@ def make_storage_real(storage: torch.UntypedStorage, what: str) -> None:
 def make_real(tensor: torch.Tensor, what: str) -> None:
     """Give the memory of a tensor its values, as the host reads them.
 
-    Nobody knows those of copies from the device: they read as zeros, and the line is noted. Raises DataDependent in the
+    Those of copies from the device are unknown: they read as zeros, and the line is noted. Raises DataDependent in the
     mode "strict".
     """
     entry = _entries.get(_storage_id(tensor)) if _entries else None
