@@ -18,7 +18,15 @@ import pytest
 _T = TypeVar("_T")
 _ALONE = 600  # seconds; a test with this limit or a longer one shares no fixtures with the others of its file
 _ROOT = Path(__file__).parent
-_IMPORT = re.compile(r"^(?:from|import) +([\w.]+)", re.MULTILINE)
+_IMPORT = re.compile(r"^(?:from +([\w.]+) +import +([\w, ]+)|import +([\w.]+))", re.MULTILINE)
+
+
+def _imports(source: str) -> set[str]:
+    """Return the names that a file may import modules by: `from a import b` may import a.b."""
+    found = set[str]()
+    for package, names, module in _IMPORT.findall(source):
+        found |= {module or package, *(f"{package}.{name.strip()}" for name in names.split(","))}
+    return found
 
 
 def _over_torch() -> list[str]:
@@ -27,7 +35,7 @@ def _over_torch() -> list[str]:
     files = [path for folder in folders for path in folder.rglob("*.py")]
     names = {path: ".".join(path.relative_to(_ROOT).with_suffix("").parts) for path in files}
     names = {path: name.removesuffix(".__init__").removeprefix("src.") for path, name in names.items()}
-    imports = {path: {*_IMPORT.findall(path.read_text())} for path in files}
+    imports = {path: _imports(path.read_text()) for path in files}
     found: set[str] = {"torch"}
 
     def needs_torch(path: Path) -> bool:

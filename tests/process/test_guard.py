@@ -201,7 +201,7 @@ def test_other_crashes_are_reported_as_usual(runner):
 def test_environment_enables_the_guard(runner):
     source = """\
 import forebay
-tensor = forebay.zeros(3, device="cuda")
+tensor = forebay.zeros(3, device="cuda"); forebay.synchronize("cuda")  # work that is not done may access the memory
 tensor.raw_array()[0]  # here
 """
     environment = {**os.environ, "FOREBAY_EMULATE": "cuda@a100+guard"}

@@ -72,7 +72,7 @@ def test_program_and_report_see_what_each_recorded(runner):
     without = runner.command("-c", WITHOUT)
     assert without.status == 0, without.err
     (runner.folder / "own.pickle").rename(runner.folder / "without.pickle")
-    observed = runner.command("-m", "forebay", "run", "--emulate", "cuda:1@rtx_4090", "script.py")
+    observed = runner.command("-m", "forebay", "run", "--emulate", "cuda:1@rtx_4090", "--compute", "script.py")
     assert (observed.status, observed.out) == (0, without.out), observed.err
     own, alone = (snapshot.load(runner.folder / name)[0] for name in ("own.pickle", "without.pickle"))
     assert own.trace["action"].tolist() == alone.trace["action"].tolist()
@@ -94,6 +94,6 @@ def test_memory_after_the_end_of_a_programs_recording_is_attributed(runner):
         second = torch.empty(500 << 20, dtype=torch.uint8, device="cuda")
     """
     runner.write(source)
-    observed = runner.command("-m", "forebay", "run", "--emulate", "cuda:1@rtx_4090", "script.py")
+    observed = runner.command("-m", "forebay", "run", "--emulate", "cuda:1@rtx_4090", "--compute", "script.py")
     assert "script.py:6 <module>" in observed.err
     assert "(before recording)" not in observed.err

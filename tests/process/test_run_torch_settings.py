@@ -50,7 +50,7 @@ def test_memory_without_the_cache_counts(runner):
     observed, device = run(runner, source)
     assert observed.out == "0\n"
     assert (device["peak_allocated"], device["peak_reserved"]) == (30 * MIB, 30 * MIB)
-    assert [(each["name"], each["nbytes"]) for each in device["categories"]] == [("other", 30 * MIB)]
+    assert [(each["name"], each["nbytes"]) for each in device["categories"]] == [("temporaries", 30 * MIB)]
 
 
 def test_devices_that_a_program_selects_are_visible(runner):

@@ -98,7 +98,7 @@ def test_marker_chooses_the_device_and_limits_the_peak(tmp_path):
     output = run(tmp_path, TESTS)
     assert "7 passed, 2 errors" in output, output
     assert "the peak is not known: did not finish. A value is needed that is not computed with shapes only" in output
-    assert "cuda:0: the peak is 4.00 GiB, 3.00 GiB more than 1.00 GiB\n  4.00 GiB other\n" in output
+    assert "cuda:0: the peak is 4.00 GiB, 3.00 GiB more than 1.00 GiB\n  4.00 GiB temporaries\n" in output
     assert "  by line: 4.00 GiB" in output
 
 

@@ -258,7 +258,9 @@ def test_program_that_changes_its_garbage_collection_meanwhile_is_obeyed(endpoin
 def test_child_of_a_fork_that_does_not_wait_collects_garbage(endpoint, monkeypatch):
     """A thread collects figures for longer than the fork waits."""
     monkeypatch.setattr(endpoints, "_PAUSE", 0.01)
-    section, threshold = endpoints._section, gc.get_threshold()
+    section = endpoints._section
+    with section.lock:  # another process may ask the endpoint for figures
+        threshold = gc.get_threshold()
     section.enter()
     assert gc.get_threshold()[0] == 0
     if (child := os.fork()) == 0:

@@ -190,7 +190,7 @@ def test_emulate_rejects_invalid_count(count):
     ("arguments", "words"),
     [
         ({"profile": "h2000"}, "there is no profile 'h2000', the nearest is 'h200'"),
-        ({"profile": "Apple M4"}, "profile 'apple_m4' is of kind mps, not cuda; profiles of cuda: a100, b200"),
+        ({"profile": "Apple M4"}, "profile 'apple_m4' is of kind mps, not cuda; profiles of cuda: a10, a100"),
         ({"memory": 0}, "memory"),
         ({"memory": -1}, "memory"),
         ({"memory": "much"}, "much"),

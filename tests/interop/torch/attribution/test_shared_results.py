@@ -159,7 +159,7 @@ def own_run(program, card, memory, others):
 def compare(program, cards):
     """Run a program on each card, compare with what all others tell about it, and return who tells about whom."""
     runs = {
-        name: own_run(program, card, memory, [(other, each) for other, each in cards.values() if other != card])
+        name: own_run(program, card, memory, [(other, each, 0) for other, each in cards.values() if other != card])
         for name, (card, memory) in cards.items()
     }
     told = {}
@@ -217,6 +217,7 @@ def test_cards_with_little_memory_release_their_cache_or_run_out(program, least,
 def test_nothing_is_shared_where_no_replay_is_exact(change):
     def program():
         x = torch.ones(MIB, device="cuda")
+        x * 2  # the first product imports what it needs
         if change == "fraction":
             torch.cuda.set_per_process_memory_fraction(0.5)
         elif change == "settings":
@@ -228,11 +229,11 @@ def test_nothing_is_shared_where_no_replay_is_exact(change):
         else:
             other = torch.cuda.Stream()
             with torch.cuda.stream(other):
-                torch.cuda._sleep(100_000_000)
+                torch.cuda._sleep(1_000_000_000)
                 (x * 2).record_stream(torch.cuda.current_stream())
             x.record_stream(other)
             del x
         torch.ones(MIB, device="cuda")
 
-    _, shared = own_run(program, "h100", None, [("h200", None)])
+    _, shared = own_run(program, "h100", None, [("h200", None, 0)])
     assert shared == {}

@@ -112,6 +112,8 @@ def test_padding_is_removed_and_added(emulated, installed):
 def test_model_of_transformers_that_asks_for_flash_attention_runs(request, installed, mode):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     request.getfixturevalue(mode)
+    for function in vars(transformers.utils.import_utils).values():  # another test may have asked without a device
+        getattr(function, "cache_clear", lambda: None)()
     config = transformers.LlamaConfig(
         hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
         vocab_size=100,

@@ -125,3 +125,11 @@ def test_products_of_float16_take_about_as_long_as_those_of_float32(emulated):
         return min(times)
 
     assert seconds(torch.float16) < 20 * seconds(torch.float32)  # 190 without copies; much on a busy machine
+
+
+def test_results_have_the_type_that_the_program_asks_for(emulated):
+    given = torch.ones(4, 5, dtype=torch.float16, device="cuda")
+    assert torch.linalg.vector_norm(given, dim=1, dtype=torch.float32).dtype == torch.float32
+    assert given.softmax(1, dtype=torch.float32).dtype == torch.float32
+    assert given.sum(1, dtype=torch.float32).dtype == torch.float32
+    assert torch.linalg.vector_norm(given, dim=1).dtype == torch.float16

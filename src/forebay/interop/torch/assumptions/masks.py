@@ -186,9 +186,11 @@ def scatter_rule(given: Mapping[str, Any]) -> Elements:
 
 def put_rule(given: Mapping[str, Any]) -> Elements:
     """Elements at chosen places of constants: a mask that was false, and is true at n places, has n true elements."""
+    if given.get("accumulate"):
+        return NOTHING
     tensor = given["self"]
     one, other = assumed(tensor), assumed(given["values"]).as_type(tensor.dtype)
-    found = one.joined(other)
+    found = one.joined(other).without_places()
     if None in (one.value, other.value) or one.value == other.value or 0 not in (one.value, other.value):
         return found
     share = min(1.0, _places(tensor.shape, given["indices"]) / max(1, tensor.numel()))

@@ -63,7 +63,7 @@ from forebay.interop.torch.program_versions import CUDA_VERSION
 from forebay.runtime.lifecycle.emulation import observe_ends
 from forebay.runtime.random.generator import default_generator
 
-__all__ = ["Patch", "is_patched", "patch"]
+__all__ = ["Patch", "is_patched", "patch", "set_default"]
 
 _lock = threading.Lock()
 _patched = False

@@ -12,7 +12,23 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from forebay.errors import Unsupported
 
-__all__ = ["FLASH", "PADDING", "XFORMERS"]
+__all__ = [
+    "FLASH",
+    "PADDING",
+    "XFORMERS",
+    "LowerTriangularMask",
+    "flash_attn_func",
+    "flash_attn_kvpacked_func",
+    "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_varlen_kvpacked_func",
+    "flash_attn_varlen_qkvpacked_func",
+    "flash_attn_with_kvcache",
+    "index_first_axis",
+    "memory_efficient_attention",
+    "pad_input",
+    "unpad_input",
+]
 
 _attend = torch.ops.aten._flash_attention_forward
 _MULTIPLE = 8  # of the size of a head, to which flash-attn pads

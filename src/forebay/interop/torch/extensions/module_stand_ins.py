@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["ADAM", "NORMALIZATION", "OPTIMIZERS"]
+__all__ = ["ADAM", "NORMALIZATION", "OPTIMIZERS", "FusedAdam", "FusedLayerNorm", "FusedRMSNorm", "FusedSGD"]
 
 
 class FusedLayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]  # mypy finds no PyTorch

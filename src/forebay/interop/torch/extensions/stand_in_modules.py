@@ -29,7 +29,7 @@ from forebay.interop.torch.extensions import attention_stand_ins, module_stand_i
 from forebay.interop.torch.import_hook import ImportHook
 from forebay.interop.torch.processes import assumed_values
 
-__all__ = ["install_stand_ins"]
+__all__ = ["StandIns", "install_stand_ins"]
 
 _ATTENTION = attention_stand_ins.FLASH
 _MODULES: Mapping[str, Mapping[str, Any]] = {

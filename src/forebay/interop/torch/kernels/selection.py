@@ -19,7 +19,7 @@ from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices,
 from forebay.interop.torch.kernels.temporary_storage import count_bytes, selection_bytes, sort_bytes
 from forebay.runtime.devices.open_device import OpenDevice
 
-__all__ = ["SELECTION_KERNELS", "Selecting", "selected_count", "take_places"]
+__all__ = ["SELECTION_KERNELS", "Selecting", "elements_of", "selected_count", "take_places"]
 
 _aten = torch.ops.aten
 

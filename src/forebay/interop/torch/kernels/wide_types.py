@@ -80,7 +80,8 @@ def on_host(operator: Any, call: _Call) -> _Call:
         if not narrow and not _asked(arguments):
             return call(args, keywords)
         # Mixed types are refused as on a GPU. The sums of attention are in single precision.
-        is_uniform = len(found) == 1 or (is_attention and len(narrow) == 1)
+        types = found | {each for each in arguments if isinstance(each, torch.dtype)}  # also those of the results
+        is_uniform = len(types) == 1 or (is_attention and len(narrow) == 1)
         if is_uniform and (short in _SLOW or (short in _PRODUCTS and not _has_instructions(*narrow))):
             return _in_wide_types(operator, call, args, keywords, is_uniform=not is_attention)
         try:
