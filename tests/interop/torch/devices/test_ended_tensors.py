@@ -309,6 +309,29 @@ late = Late()
     assert (done.returncode, done.stdout, done.stderr) == (0, "[2.0, 2.0] 2.0\ndeleted 2.0\n", "")
 
 
+def test_memory_that_runs_out_in_a_later_emulation_is_said():
+    """A tensor of the first one is alive: its checks must not take over the error of the second."""
+    with forebay.emulate("cuda"), patch():
+        kept = torch.ones(3, device="cuda")
+
+    class Large(torch.autograd.Function):
+        @staticmethod
+        def forward(_, given):
+            return given.clone()
+
+        @staticmethod
+        def backward(_, gradient):
+            return torch.empty(64 << 20, device="cuda")
+
+    with forebay.emulate("cuda", memory="64MiB"), patch():
+        loss = Large.apply(torch.ones(3, device="cuda", requires_grad=True)).sum()
+        with pytest.raises(torch.OutOfMemoryError):
+            loss.backward()
+        del loss
+    with pytest.raises(WrongState, match=ENDED):
+        kept.tolist()
+
+
 @pytest.mark.parametrize("allocator", ["default", "debug"])  # the second overwrites memory that Python frees
 @pytest.mark.parametrize("caching", ["", "1"])
 def test_nothing_is_printed_at_the_exit_while_pytorch_is_patched(caching, allocator):

@@ -198,7 +198,9 @@ def _backward(run_backward: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return run_backward(outputs, *args, **keywords)
         except RuntimeError as error:
-            if isinstance(error, WrongState) or "cuda" not in str(error).lower():
+            # Memory runs out on a device of a later emulation: an ended one allocates nothing.
+            is_own = isinstance(error, (WrongState, torch.OutOfMemoryError))
+            if is_own or "cuda" not in str(error).lower():
                 raise
             raise ended_tensor("CUDA devices") from error
 
