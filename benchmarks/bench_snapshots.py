@@ -44,7 +44,7 @@ LOAD = "import sys; from forebay import snapshot; snapshot.load(sys.argv[1])"
 
 @dataclass
 class Run:
-    """What one process took."""
+    """The time and memory of one process."""
 
     seconds: float
     mib: float

@@ -1,4 +1,4 @@
-"""Whether a peak depends on assumed values, from the results of runs with opposite ones."""
+"""Checks of assumed values, from the results of runs with opposite ones."""
 
 from __future__ import annotations
 

@@ -42,6 +42,18 @@ def test_sources_and_documents_are_plain(root):
     assert problems == {}
 
 
+def test_docstrings_begin_with_a_noun_or_a_verb(root):
+    opening = re.compile(r'^ *"""(?:What|Whether|Who|How|Where)\b.*', re.MULTILINE)
+    folders = ("src/forebay", "tools", "tests", "benchmarks", "examples")
+    found = {
+        str(path.relative_to(root)): opening.findall(path.read_text())
+        for folder in folders
+        for path in (root / folder).rglob("*.py*")
+        if path.suffix in {".py", ".pyi", ".pyx"}
+    }
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
 @pytest.mark.parametrize("source", ["# nobody waits", '"""Somebody asks."""', "x = 1  # changed meanwhile"])
 def test_planted_word_is_found(source):
     assert words_in("\n".join(prose_of(source)))

@@ -15,7 +15,7 @@ DOMAIN = "MTLCaptureError"
 
 @properties(captureObject=None, destination=k.MTLCaptureDestinationDeveloperTools, outputURL=None)
 class MTLCaptureDescriptor(Descriptor):
-    """What a capture records, and where to."""
+    """The objects that a capture records, and its destination."""
 
     __slots__ = ()
 

@@ -22,13 +22,13 @@ _dispatcher = Dispatcher("com.Metal.CompletionQueueDispatch")
 
 @properties(errorOptions=0, retainedReferences=True, logState=None)
 class MTLCommandBufferDescriptor(Descriptor):
-    """What a command buffer is created from."""
+    """The descriptor of a command buffer."""
 
     __slots__ = ()
 
 
 class MTLCommandBufferEncoderInfo(NSObject):
-    """How far an encoder's pass came in a command buffer that ended with an error."""
+    """The progress of an encoder's pass in a command buffer that ended with an error."""
 
     __slots__ = ("_label", "_state")
 

@@ -1,4 +1,4 @@
-"""What a test asks of the stand-in: the machine, failures, gates and latency, and the counts of objects and calls."""
+"""Controls of the stand-in for tests: the machine, failures, gates and latency, and the counts of objects and calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAIT_LIMIT = 60  # seconds that a blocking call waits before it gives up; a real
 
 @dataclass
 class Failure:
-    """What a call that a test has made fail does; `code` and `domain` are those of an NSError."""
+    """The failure of a call that a test makes fail; `code` and `domain` are those of an NSError."""
 
     after: int
     code: int

@@ -53,7 +53,7 @@ class MTLCounterSet(NSObject):
 
 @properties(counterSet=None, label=None, sampleCount=0, storageMode=k.MTLStorageModeShared)
 class MTLCounterSampleBufferDescriptor(Descriptor):
-    """What a sample buffer is created from."""
+    """The descriptor of a sample buffer."""
 
     __slots__ = ()
 
@@ -153,7 +153,7 @@ class _PassDescriptor(Descriptor):
 
 @properties(dispatchType=k.MTLDispatchTypeSerial)
 class MTLComputePassDescriptor(_PassDescriptor):
-    """What a compute encoder is created from."""
+    """The descriptor of a compute encoder."""
 
     __slots__ = ()
     _attachment = MTLComputePassSampleBufferAttachmentDescriptor
@@ -164,7 +164,7 @@ class MTLComputePassDescriptor(_PassDescriptor):
 
 
 class MTLBlitPassDescriptor(_PassDescriptor):
-    """What a blit encoder is created from."""
+    """The descriptor of a blit encoder."""
 
     __slots__ = ()
     _attachment = MTLBlitPassSampleBufferAttachmentDescriptor

@@ -1,4 +1,4 @@
-"""What all encoders have in common."""
+"""The common part of all encoders."""
 
 from __future__ import annotations
 

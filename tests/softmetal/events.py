@@ -146,7 +146,7 @@ class MTLSharedEventListener(Creatable):
 
 
 class FenceState:
-    """What the updates of a fence imply."""
+    """The implications of a fence's updates."""
 
     def __init__(self) -> None:
         self.known: dict[int, int] = {}

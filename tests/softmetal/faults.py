@@ -17,7 +17,7 @@ TEXTS = {  # of Metal's driver
 
 
 class GPUFault(Exception):
-    """What ends a command buffer with an error."""
+    """Faults that end a command buffer with an error."""
 
     def __init__(self, code: int, text: str = "") -> None:
         self.code = code

@@ -23,7 +23,7 @@ _DISPATCHES = k.MTLIndirectCommandTypeConcurrentDispatch | k.MTLIndirectCommandT
     maxKernelThreadgroupMemoryBindCount=31,
 )
 class MTLIndirectCommandBufferDescriptor(Descriptor):
-    """What an indirect command buffer is created from."""
+    """The descriptor of an indirect command buffer."""
 
     __slots__ = ()
 

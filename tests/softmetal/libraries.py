@@ -150,7 +150,7 @@ class MTLComputePipelineReflection(NSObject):
     label=None,
 )
 class MTLComputePipelineDescriptor(Descriptor):
-    """What a pipeline is created from."""
+    """The descriptor of a pipeline."""
 
     __slots__ = ()
 

@@ -71,7 +71,7 @@ class VarList(NSObject):
 
 
 class MTLResource(Labeled):
-    """What buffers have in common."""
+    """The common part of buffers."""
 
     __slots__ = ("_device", "_heap", "_options", "_purgeable", "_region")
 
@@ -172,7 +172,7 @@ class MTLBuffer(MTLResource):
 
 @properties(size=0, type=0, storageMode=k.MTLStorageModePrivate, cpuCacheMode=0, hazardTrackingMode=0)
 class MTLHeapDescriptor(Descriptor):
-    """What a heap is created from."""
+    """The descriptor of a heap."""
 
     __slots__ = ()
 

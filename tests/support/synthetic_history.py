@@ -74,7 +74,7 @@ def synthetic(events: int, seed: int = 0, *, out_of_memory: bool = False) -> Sna
 
 
 class _Logger:
-    """What a logger allocates on its stream: a block in every step, from segments of its own."""
+    """The allocations of a logger on its stream: a block in every step, from segments of its own."""
 
     def __init__(self, steps: int, stack: int, base: Snapshot) -> None:
         begin = int((base.segments["address"] + base.segments["nbytes"]).max()) + (1 << 40)

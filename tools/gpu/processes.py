@@ -30,7 +30,7 @@ _KILLED = 10.0  # seconds for a killed process to end; one that is stuck in the 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a process ended: its status, or why it was stopped, and the end of its output."""
+    """The end of a process: its status, or why it was stopped, and the end of its output."""
 
     status: int | None
     stopped: str

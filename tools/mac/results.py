@@ -42,7 +42,7 @@ class Run:
 
     @property
     def passed(self) -> bool:
-        """Whether no part failed, and every part ran."""
+        """True if no part failed, and every part ran."""
         return all(part.status == "ok" for part in self.parts)
 
     def why_nothing_is_verified(self) -> str:

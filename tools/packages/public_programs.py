@@ -70,7 +70,7 @@ class PublicProgram(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What `fit` said: the verdict, the peak of allocated bytes, the number of assumed lines and the error."""
+    """The answer of `fit`: the verdict, the peak of allocated bytes, the number of assumed lines and the error."""
 
     verdict: str
     peak: int

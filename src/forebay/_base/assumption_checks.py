@@ -1,4 +1,4 @@
-"""Whether a peak depends on assumed values: what runs with the opposite ones have found."""
+"""Checks of assumed values: comparisons of a peak with those of runs with the opposite values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class OppositeRun:
 
 @dataclass(frozen=True, slots=True)
 class AssumptionCheck:
-    """Whether a peak depends on assumed values: Note [Opposite choices].
+    """The result of a check: whether a peak depends on assumed values, see Note [Opposite choices].
 
     Parameters
     ----------

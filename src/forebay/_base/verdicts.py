@@ -36,7 +36,7 @@ DECIDES_SIZE = ", which decides a size"  # the end of the text of such assumptio
 
 
 class Verdict(StrEnum):
-    """Whether a program fits a device, or all of its devices."""
+    """The verdict on a program: whether it fits a device, or all of its devices."""
 
     FITS = "fits"
     """It ended without an error, and no request ran out of memory."""
@@ -91,7 +91,7 @@ def exit_status(verdicts: Iterable[Verdict]) -> int:
 
 
 class How(StrEnum):
-    """How a process ended."""
+    """The kind of end of a process."""
 
     FINISHED = "finished"  # with status 0
     EXCEPTION = "exception"  # that nothing caught
@@ -105,7 +105,7 @@ class How(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a process or a thread of it ended."""
+    """The end of a process or of a thread of it."""
 
     how: How
     what: str = ""  # the exception with its text, the signal, or the status

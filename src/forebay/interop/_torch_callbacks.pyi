@@ -15,7 +15,7 @@ class CapturedStreams:
 
 @type_check_only
 class Handlers(Protocol):
-    """What the functions call."""
+    """The Python functions that the C functions call."""
 
     def allocate(self, nbytes: int, device: int, stream: int, /) -> int: ...  # the address, which is in `blocks` then
     def record_stream(self, address: int, stream: int, /) -> None: ...

@@ -16,7 +16,7 @@ __all__ = ["CachedTensors", "ConvolutionFlag", "ThreadObjects"]
 
 
 class ConvolutionFlag:
-    """Whether cuDNN empties the cache while it looks for the fastest convolution."""
+    """True if cuDNN empties the cache while it looks for the fastest convolution."""
 
     def __init__(self) -> None:
         self._empties_cache = True

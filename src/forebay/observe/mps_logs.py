@@ -1,4 +1,4 @@
-"""What PyTorch's environment variables for MPS request: lines on standard error, and a trace of the whole program."""
+"""Outputs that the environment variables of MPS request: lines on standard error, and a trace of the whole program."""
 
 from __future__ import annotations
 

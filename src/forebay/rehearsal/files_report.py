@@ -63,7 +63,7 @@ class FilesReport:
 
     @property
     def how(self) -> str:
-        """How changes were redirected, and what that does not cover."""
+        """The way in which changes were redirected, and the changes that it does not cover."""
         if self.mechanism == "namespace":
             return f"Changes were redirected {_IN_NAMESPACE}."
         return f"Changes were redirected {_BY_FUNCTIONS}: {self.why_not}. {_NOT_COVERED}."

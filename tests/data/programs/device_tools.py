@@ -1,4 +1,4 @@
-"""What launchers and trainers do before they compute: choose a device, check versions, seed, save random states."""
+"""The work of launchers and trainers before they compute: choose a device, check versions, seed, save random states."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""What memory tools do: retry after errors, search batch sizes, measure peaks, report tensors, record out-of-memory."""
+"""The work of memory tools: retries after errors, batch sizes, peaks, reports of tensors, out-of-memory records."""
 
 import gc
 import importlib.metadata

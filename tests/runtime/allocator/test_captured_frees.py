@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 @pytest.fixture(params=[True, False])
 def reuses(request):
-    """Whether the setting is on."""
+    """Return True if the setting is on."""
     with forebay.emulate("cuda", profile="h200", memory=1 << 30):
         forebay.memory.set_allocator_settings(f"graph_capture_record_stream_reuse:{request.param}")
         yield request.param

@@ -1,4 +1,4 @@
-"""What MSL forbids, although it is C++: words, and pointers and references without an address space."""
+"""C++ that MSL forbids: words, and pointers and references without an address space."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained."""
+    """The training of a model: its optimizer, precision and batches."""
 
     optimizer: MakeOptimizer = ADAMW
     autocast: str = ""  # "bf16", or "fp16", which has a GradScaler

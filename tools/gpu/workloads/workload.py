@@ -13,7 +13,7 @@ Step = Callable[[], Any]  # one step; returns a tensor without gradient of one e
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a workload runs, and how large it is."""
+    """The device of a workload, and its size."""
 
     device: str  # "cuda" or "cpu"
     full: bool = True  # or a rehearsal: the same program with less data, for two cores

@@ -198,7 +198,7 @@ class _SharedBlock(Disposable, tuple[AnyBlock, OpenDevice]):
 
 
 class _Handlers:
-    """What PyTorch's allocator calls."""
+    """The functions that PyTorch's allocator calls."""
 
     def __init__(self) -> None:
         self.installed = False

@@ -28,7 +28,7 @@ class _Matmul:
 
     @property
     def allow_tf32(self) -> bool:
-        """Whether float32 products may use TF32: unless the precision is "highest"."""
+        """True if float32 products may use TF32: unless the precision is "highest"."""
         return get_float32_matmul_precision() != "highest"
 
     @allow_tf32.setter

@@ -1,4 +1,4 @@
-"""What a program has recorded itself of a device whose whole history a command records.
+"""The history that a program records itself of a device whose whole history a command records.
 
 # Note [Two recordings]
 `forebay run` and `fit` record the whole history of each device, and the program that they run may record a part of it,

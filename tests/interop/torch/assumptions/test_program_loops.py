@@ -1,4 +1,4 @@
-"""What ends a loop, found in its source."""
+"""Conditions that end a loop, found in its source."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with_torch.py runs this file")
 pytest.importorskip("expecttest", reason="PyTorch's testing package needs expecttest")
 
+from support.operator_names import RANDOM_OPERATORS, UNDEFINED_OPERATORS  # noqa: E402 -- as above
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402 -- after PyTorch
 
 import forebay  # noqa: E402 -- as above
@@ -21,17 +22,8 @@ UNDEFINED = "its values are undefined"
 ROUNDED = "consists of operators whose results are rounded, on a GPU, too"
 # Operators that run, but whose values are not compared.
 NOT_COMPARED = {
-    **dict.fromkeys(
-        ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "normal.in_place",
-         "normal.number_mean", "rand_like", "randint", "randint_like", "randn", "randn_like", "uniform",
-         "nn.functional.alpha_dropout", "nn.functional.dropout", "nn.functional.dropout2d", "nn.functional.dropout3d",
-         "nn.functional.feature_alpha_dropout.with_train", "nn.functional.fractional_max_pool2d",
-         "nn.functional.fractional_max_pool3d", "nn.functional.multi_head_attention_forward", "nn.functional.rrelu",
-         "nn.functional.scaled_dot_product_attention"), RANDOM,
-    ),
-    **dict.fromkeys(
-        ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"), UNDEFINED
-    ),
+    **dict.fromkeys(RANDOM_OPERATORS, RANDOM),
+    **dict.fromkeys(UNDEFINED_OPERATORS, UNDEFINED),
     **dict.fromkeys(
         ("addbmm", "matrix_exp", "nn.functional.soft_margin_loss", "nn.functional.hinge_embedding_loss",
          "nn.functional.conv_transpose2d", "nn.functional.conv_transpose3d", "logcumsumexp", "logaddexp", "pow",

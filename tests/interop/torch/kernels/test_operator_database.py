@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with_torch.py runs this file")
 pytest.importorskip("expecttest", reason="PyTorch's testing package needs expecttest")
 
+from support.operator_names import RANDOM_OPERATORS, UNDEFINED_OPERATORS  # noqa: E402 -- as above
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402 -- as above
 
 import forebay  # noqa: E402 -- after PyTorch, without which the file is skipped
@@ -25,17 +26,8 @@ SECONDS = 60  # for each operator, on a busy machine
 RANDOM = "its numbers are the GPU's, not the CPU's"
 UNDEFINED = "its values are undefined"
 EXCLUDED = {
-    **dict.fromkeys(
-        ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "normal.in_place",
-         "normal.number_mean", "rand_like", "randint", "randint_like", "randn", "randn_like", "uniform",
-         "nn.functional.alpha_dropout", "nn.functional.dropout", "nn.functional.dropout2d", "nn.functional.dropout3d",
-         "nn.functional.feature_alpha_dropout.with_train", "nn.functional.fractional_max_pool2d",
-         "nn.functional.fractional_max_pool3d", "nn.functional.multi_head_attention_forward", "nn.functional.rrelu",
-         "nn.functional.scaled_dot_product_attention"), RANDOM,
-    ),
-    **dict.fromkeys(
-        ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"), UNDEFINED
-    ),
+    **dict.fromkeys(RANDOM_OPERATORS, RANDOM),
+    **dict.fromkeys(UNDEFINED_OPERATORS, UNDEFINED),
     "as_strided.partial_views": "the sample reads elements of its storage that a copy to a device does not contain",
     "tensor_split": "the sample's indices must be on the CPU, as on a GPU",
     "to": "the sample names the CPU as the destination",

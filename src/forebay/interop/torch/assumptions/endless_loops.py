@@ -36,7 +36,7 @@ class Turn(NamedTuple):
 
     @property
     def phase(self) -> int:
-        """How many times LOOP_READS reads have not ended the loop."""
+        """The number of times that LOOP_READS reads have not ended the loop."""
         return (self.reads - 1) // LOOP_READS
 
     @property

@@ -57,7 +57,7 @@ class _Assignment:
 
 @dataclass(slots=True)
 class _Body:
-    """What a loop contains."""
+    """The contents of a loop: its reads, exits and calls."""
 
     tests: list[list[ast.expr]] = field(default_factory=list)  # of each exit
     assignments: list[_Assignment] = field(default_factory=list)

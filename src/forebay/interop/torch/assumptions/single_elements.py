@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
 import torch
 
 from forebay.interop.torch.assumptions.elements import NOTHING, Elements, assumed
+from forebay.interop.torch.devices.arguments import tensors_of
 
 __all__ = ["Rule", "length", "moving_rule", "pointwise_rule"]
 
@@ -23,14 +24,6 @@ _EXTREME_AT_ENDS = _COMPARISONS | _DIVISIONS | {
     "neg", "relu", "rsub", "sign", "sub",
 }  # fmt: skip
 _INDICES = {"index", "indices", "mask"}
-
-
-def _tensors(argument: Any) -> Iterator[torch.Tensor]:
-    if isinstance(argument, torch.Tensor):
-        yield argument
-    elif isinstance(argument, (list, tuple)):
-        for each in argument:
-            yield from _tensors(each)
 
 
 def length(given: Mapping[str, Any], default: int | None = None) -> int:
@@ -50,7 +43,7 @@ def moving_rule(given: Mapping[str, Any]) -> Elements:
     for name, argument in given.items():
         if name in _INDICES:
             continue
-        for each in _tensors(argument):
+        for each in tensors_of(argument):
             elements = assumed(each)
             found = elements if found is None else found.joined(elements)
     return (found or NOTHING).without_places()

@@ -1,4 +1,4 @@
-"""What memory is for, by the function that allocates it: buffers of data parallelism, caches, checkpoints."""
+"""Roles of memory by the function that allocates it: buffers of data parallelism, caches, checkpoints."""
 
 from __future__ import annotations
 

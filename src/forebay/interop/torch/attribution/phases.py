@@ -1,4 +1,4 @@
-"""Where a PyTorch program is: in which module, and in the forward pass, the backward pass or an optimizer's step."""
+"""The place of a PyTorch program: its module, and the forward pass, the backward pass or an optimizer's step."""
 
 from __future__ import annotations
 

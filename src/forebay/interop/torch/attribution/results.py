@@ -1,4 +1,4 @@
-"""What held the peak of a device: by category, by module and by line of the program."""
+"""The memory that held the peak of a device, by category, by module and by line of the program."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _NO_SNAPSHOT = sys.version_info >= (3, 13)  # of the variables: PEP 667
 
 
 class Variable(NamedTuple):
-    """What holds a tensor."""
+    """The holder of a tensor: a variable, an entry of a container, an exception or a closure."""
 
     name: str  # of a variable, an attribute or an entry, such as "self.history" and "stats['loss']"
     file: str  # where the variable is

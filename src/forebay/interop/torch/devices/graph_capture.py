@@ -22,6 +22,7 @@ import torch
 
 import forebay.cuda
 from forebay.interop.torch.devices import emulated_memory, values
+from forebay.interop.torch.devices.arguments import forget_values
 from forebay.interop.torch.devices.emulated_memory import explain_host_error, memory_of, open_torch_device, shadow
 from forebay.runtime.base import capture_state
 from forebay.runtime.base.queue_capabilities import can_launch
@@ -78,7 +79,9 @@ def capturable(
                 queue = current_stream_for(open_torch_device(_device_of(args, keywords))).queue
                 if capture_state.capture_of(queue) is not None and can_launch(queue):
                     queue.call(_do_nothing)
-                    _forget([result, *(args[at] for at in written if at < len(args)), *keywords.values()])
+                    forget_values(
+                        [result, *(args[at] for at in written if at < len(args)), *keywords.values()], memory_of
+                    )
             return result
         if not capture_state.active or _thread.inside:
             try:
@@ -106,17 +109,6 @@ def run_or_capture(function: Callable[[], object], written: Iterable[torch.Untyp
                 _keep_storage(each)
             queue.call(function)
     function()
-
-
-def _forget(argument: Any) -> None:
-    """Note that the values of tensors are unknown, as replays change them: Note [Known values]."""
-    if isinstance(argument, torch.Tensor):
-        if argument.is_cuda:
-            memory = memory_of(argument)
-            memory.known = memory.assumed = None
-    elif isinstance(argument, (list, tuple)):
-        for each in argument:
-            _forget(each)
 
 
 def _do_nothing() -> None:

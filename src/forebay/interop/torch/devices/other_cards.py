@@ -57,7 +57,7 @@ class OtherCard:
 
 
 class _State:
-    """What is known about the run of this process."""
+    """State of the run of this process: the other cards, and the answers so far."""
 
     others: Sequence[OtherCard] = ()
     has_read_statistics = False

@@ -1,4 +1,4 @@
-"""Where the values of emulated tensors are: on the CPU, or nowhere if only shapes are computed."""
+"""The place of the values of emulated tensors: on the CPU, or nowhere if only shapes are computed."""
 
 from __future__ import annotations
 

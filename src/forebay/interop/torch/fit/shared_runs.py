@@ -15,7 +15,7 @@ __all__ = ["Progress", "SharedRuns"]
 
 
 class Progress(Protocol):
-    """What is told about the runs while they last."""
+    """The observer of runs while they last."""
 
     count: int
     done: int

@@ -77,7 +77,7 @@ class FitTask:
 
     @property
     def outside(self) -> OutsideMemory:
-        """What each process has outside the allocator."""
+        """The memory of each process outside the allocator."""
         return outside_memory(self.profile, self.memory, self.reserve)
 
 
@@ -107,7 +107,7 @@ class Cancelled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a program needs on a card on which a replay of its allocations ran out of memory."""
+    """The needs of a program on a card on which a replay of its allocations ran out of memory."""
 
     allocated: int  # the peak of the whole program, with unlimited memory
     settings: tuple[str, ...]  # those with which the card suffices
@@ -115,7 +115,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What a run has found out about other cards, by the name of the card: Note [Runs shared by cards]."""
+    """The answers of a run for other cards, by the name of the card: Note [Runs shared by cards]."""
 
     results: Mapping[str, FitResult]  # of those on which the program would have done the same
     needs: Mapping[str, Need]  # of those on which memory would have run out: the program is to run there

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from forebay.interop.torch.devices.arguments import forget_values
 from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_device
-from forebay.interop.torch.kernels.known_values import forget_values
 from forebay.interop.torch.kernels.normalization import statistics_for, wide_type
 from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, give, values_of
 from forebay.interop.torch.kernels.wide_types import over_values

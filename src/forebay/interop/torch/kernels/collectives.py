@@ -15,10 +15,10 @@ import torch
 import torch.distributed
 
 from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.arguments import forget_values
 from forebay.interop.torch.devices.emulated_memory import alias
 from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.interop.torch.devices.reducer_timers import has_reducer_timer
-from forebay.interop.torch.kernels.known_values import forget_values
 from forebay.interop.torch.processes import assumed_values
 
 __all__ = ["collective_kernels", "replace_process_groups"]

@@ -20,9 +20,10 @@ import torch
 
 from forebay.errors import ForebayError, Unsupported
 from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.arguments import forget_values, tensors_of
 from forebay.interop.torch.kernels.generic import generic_kernel
-from forebay.interop.torch.kernels.known_values import adopt_layouts, forget_values, known_values
-from forebay.interop.torch.kernels.schemas import tensors_of, written_arguments
+from forebay.interop.torch.kernels.known_values import adopt_layouts, known_values
+from forebay.interop.torch.kernels.schemas import written_arguments
 from forebay.interop.torch.processes import assumed_values, unread_values
 
 __all__ = ["MissingKernel", "foreign_kernel", "native_cuda_kernels"]

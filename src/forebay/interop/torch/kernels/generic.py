@@ -6,13 +6,14 @@ operator writes is found in its schema.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from forebay.interop.torch.assumptions.sizes import sized_result
 from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.arguments import tensors_of
 from forebay.interop.torch.devices.emulated_memory import (
     adopt,
     alias,
@@ -102,7 +103,7 @@ class ArgumentReader:
         if self.device is None or not self.aliases:
             return
         elsewhere = None if self.mixed else self.elsewhere
-        for each in _tensors(written):
+        for each in tensors_of(written):
             if not each.is_cuda:
                 if copies and self.values_device == "meta":
                     raise values.needs_values("a copy to the CPU")
@@ -115,15 +116,6 @@ class ArgumentReader:
         for original, changed in zip(self.originals.values(), self.aliases.values(), strict=True):
             if changed.shape != original.shape or changed.stride() != original.stride():
                 replace_values(original, changed)
-
-
-def _tensors(argument: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of an argument, also those in lists."""
-    if isinstance(argument, torch.Tensor):
-        yield argument
-    elif isinstance(argument, (list, tuple)):
-        for each in argument:
-            yield from _tensors(each)
 
 
 def replace_values(original: torch.Tensor, values: torch.Tensor) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.arguments import forget_values
 from forebay.interop.torch.devices.emulated_memory import alias
-from forebay.interop.torch.kernels.known_values import forget_values, keep_known
+from forebay.interop.torch.kernels.known_values import keep_known
 
 __all__ = ["SCALING_KERNELS"]
 

@@ -1,4 +1,4 @@
-"""What is known about the values of an operator's arguments: now, when they are read, or never."""
+"""Knowledge of the values of an operator's arguments: available now, when they are read, or never."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from forebay.interop.torch.assumptions.elements import NOTHING, Elements, assume
 from forebay.interop.torch.assumptions.rules import moves_elements, rule_of
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices._storage_owners import EmulatedMemory
+from forebay.interop.torch.devices.arguments import forget_values, tensors_of
 from forebay.interop.torch.devices.emulated_memory import (
     accessed_memory,
     adopt,
@@ -33,12 +34,11 @@ from forebay.interop.torch.kernels.generic import caller_of, replace_values
 from forebay.interop.torch.kernels.knowledge import LATER, NOW, is_whole_number, knowledge_of
 from forebay.interop.torch.kernels.known_memory import SMALL, Captured, Known, captured, held_now, layout_of
 from forebay.interop.torch.kernels.recorded_calls import RecordedCall
-from forebay.interop.torch.kernels.schemas import tensors_of, written_arguments
+from forebay.interop.torch.kernels.schemas import written_arguments
 from forebay.interop.torch.processes import unread_values
 
 __all__ = [
     "adopt_layouts",
-    "forget_values",
     "keep_captured",
     "keep_copied",
     "keep_known",
@@ -166,17 +166,6 @@ def keep_captured(tensor: torch.Tensor, source: Captured | None, found: Elements
     memory.known = known = Known(nbytes, None, make, records)
     if known.is_chain_long() and known.read() is None:
         memory.known = None
-
-
-def forget_values(argument: Any, find: Callable[[torch.Tensor], EmulatedMemory] = accessed_memory) -> None:
-    """Note that the values of tensors are unknown from now on, as something else was written to the memory."""
-    if isinstance(argument, torch.Tensor):
-        if argument.is_cuda:
-            memory = find(argument)
-            memory.known = memory.assumed = None
-    elif isinstance(argument, (list, tuple)):
-        for each in argument:
-            forget_values(each, find)
 
 
 def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:

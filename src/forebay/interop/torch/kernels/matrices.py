@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.arguments import forget_values
 from forebay.interop.torch.devices.emulated_memory import open_torch_device
 from forebay.interop.torch.kernels.generic import generic_kernel
-from forebay.interop.torch.kernels.known_values import forget_values
 from forebay.interop.torch.kernels.scratch_memory import (
     Scratch,
     check_devices,

@@ -15,6 +15,7 @@ import torch
 
 from forebay.errors import ForebayWarning, Unsupported
 from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.arguments import tensors_of
 from forebay.interop.torch.devices.emulated_memory import accessed_memory, adopt, alias, open_torch_device
 from forebay.interop.torch.kernels.schemas import written_arguments
 from forebay.interop.torch.kernels.wide_types import over_values
@@ -48,7 +49,7 @@ def nested_kernel(operator: Any) -> Callable[..., Any]:
         result = compute(*map(_on_host, args), **{key: _on_host(each) for key, each in keywords.items()})
         for at, argument in written.items():
             return args[at] if at < len(args) else keywords[argument]
-        device = next(each.device for each in _tensors([*args, *keywords.values()]) if each.is_cuda)
+        device = next(each.device for each in tensors_of([*args, *keywords.values()]) if each.is_cuda)
         return nested_on_device(result, open_torch_device(device))
 
     return structure if name in _STRUCTURE else kernel
@@ -91,12 +92,6 @@ def _nested(buffer: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         buffer, like._nested_tensor_size(), like._nested_tensor_strides(), like._nested_tensor_storage_offsets()
     )
     return made
-
-
-def _tensors(argument: Any) -> list[torch.Tensor]:
-    if isinstance(argument, torch.Tensor):
-        return [argument]
-    return [tensor for each in argument for tensor in _tensors(each)] if isinstance(argument, (list, tuple)) else []
 
 
 def _unsupported(subject: str) -> Unsupported:

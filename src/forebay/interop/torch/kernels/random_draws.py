@@ -16,10 +16,10 @@ import torch
 
 from forebay.interop.torch.assumptions.elements import Elements, note_elements
 from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.arguments import forget_values
 from forebay.interop.torch.devices.emulated_memory import adopt, alias, open_torch_device
 from forebay.interop.torch.devices.generators import generator_of, host_generator
 from forebay.interop.torch.kernels.generic import generic_kernel
-from forebay.interop.torch.kernels.known_values import forget_values
 from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of
 from forebay.runtime.memory.storage import Storage
 from forebay.runtime.random import fill

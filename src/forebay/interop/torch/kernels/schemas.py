@@ -1,12 +1,10 @@
-"""Queries of the schemas of operators, and of their arguments."""
+"""Queries of the schemas of operators."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-__all__ = ["is_view", "tensors_of", "written_arguments"]
+__all__ = ["is_view", "written_arguments"]
 
 _RUNNING = ("running_mean", "running_var")
 # Operators that write arguments which their schemas do not mark.
@@ -29,14 +27,3 @@ def written_arguments(operator: Any) -> dict[int, str]:
         at: argument.name for at, argument in enumerate(operator._schema.arguments)
         if (argument.alias_info is not None and argument.alias_info.is_write) or argument.name in unmarked
     }  # fmt: skip
-
-
-def tensors_of(argument: Any) -> list[torch.Tensor]:
-    """Return the tensors of an argument, also those in lists and dicts."""
-    if isinstance(argument, torch.Tensor):
-        return [argument]
-    if isinstance(argument, dict):
-        argument = list(argument.values())
-    if isinstance(argument, (list, tuple)):
-        return [tensor for each in argument for tensor in tensors_of(each)]
-    return []

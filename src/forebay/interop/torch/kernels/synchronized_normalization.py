@@ -13,11 +13,11 @@ import torch
 import torch.nn.modules._functions
 
 from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.arguments import forget_values
 from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_device
 from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.interop.torch.kernels.batch_normalization import has_channels_last, take_absent_weights, take_staging
 from forebay.interop.torch.kernels.indexing import masks_select_all
-from forebay.interop.torch.kernels.known_values import forget_values
 from forebay.interop.torch.kernels.normalization import wide_type
 from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, give, type_name, values_of
 

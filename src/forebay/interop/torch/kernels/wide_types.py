@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 import torch
 
 from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.arguments import tensors_of
 from forebay.interop.torch.kernels.scratch_memory import is_dense
 
 __all__ = ["on_host", "over_values"]
@@ -171,7 +172,7 @@ def _in_wide_types(
     for at, argument in enumerate(operator._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             wide = given[at] if at < len(given) else named.get(argument.name)
-            for each in _tensors(wide):
+            for each in tensors_of(wide):
                 if id(each) in copies.originals:
                     _write(copies.originals[id(each)], each)
     arguments = (*args, *keywords.values())
@@ -182,7 +183,9 @@ def _in_wide_types(
 def _expected(call: _Call, args: Sequence[Any], keywords: dict[str, Any]) -> list[torch.Tensor]:
     """Return the results of the meta kernel, or an empty list if it cannot know them."""
     try:
-        return [*_tensors(call([_as_meta(each) for each in args], {k: _as_meta(each) for k, each in keywords.items()}))]
+        return [
+            *tensors_of(call([_as_meta(each) for each in args], {k: _as_meta(each) for k, each in keywords.items()}))
+        ]
     except (RuntimeError, TypeError, ValueError):
         return []
 
@@ -195,14 +198,6 @@ def _as_meta(argument: Any) -> Any:
     if isinstance(argument, torch.device):
         return torch.device("meta")
     return [_as_meta(each) for each in argument] if isinstance(argument, (list, tuple)) else argument
-
-
-def _tensors(argument: Any) -> Iterator[torch.Tensor]:
-    if isinstance(argument, torch.Tensor):
-        yield argument
-    elif isinstance(argument, (list, tuple)):
-        for each in argument:
-            yield from _tensors(each)
 
 
 def _write(original: torch.Tensor, wide: torch.Tensor) -> None:
