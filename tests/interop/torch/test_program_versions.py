@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,13 @@ def test_without_pytorch_nothing_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "requirements.txt").write_text("torch==2.1.2\n")
     assert find_versions(tmp_path).text == ""
     assert find_versions(tmp_path).warnings == ()
+
+
+def test_hostile_files_are_harmless(tmp_path: Path):
+    """A pipe would block, a large file fill the memory, and a name change the terminal."""
+    os.mkfifo(tmp_path / "requirements.txt")
+    with (tmp_path / "pyproject.toml").open("wb") as file:
+        file.truncate(1 << 40)
+    (tmp_path / "requirements\x1b[31m.txt").write_text("torch==2.1")
+    (warning,) = find_versions(tmp_path).warnings
+    assert warning.startswith("requirements\\x1b[31m.txt asks for torch==2.1")

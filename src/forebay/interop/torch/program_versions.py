@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
+from forebay._base.untrusted import open_regular, printable
+
 __all__ = ["CUDA_VERSION", "Versions", "find_versions"]
 
 CUDA_VERSION = "13.0"  # that of the wheels of PyTorch 2.11 and later on PyPI
@@ -61,14 +63,16 @@ def _requirements(folder: Path) -> Iterator[tuple[str, str, str]]:
     for path in [*sorted(folder.glob("requirements*.txt")), folder / "pyproject.toml"]:
         for line in _lines(path):
             if match := _REQUIREMENT.match(line):
-                yield path.name, match[1].lower().replace("_", "-"), match[2].strip().rstrip(",").strip()
+                yield printable(path.name), match[1].lower().replace("_", "-"), match[2].strip().rstrip(",").strip()
 
 
 def _lines(path: Path) -> list[str]:
     try:
-        if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
+        with open_regular(path) as file:
+            content = file.read(_LARGEST_FILE + 1)
+        if len(content) > _LARGEST_FILE:
             return []
-        text = path.read_text(encoding="utf-8")
+        text = content.decode()
     except (OSError, ValueError):  # it is not the program's fault if it cannot be read
         return []
     if path.suffix == ".txt":
