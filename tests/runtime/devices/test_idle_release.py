@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -45,6 +47,42 @@ def fast(monkeypatch):
 def wait_for_end(release: IdleRelease, thread: threading.Thread) -> None:
     thread.join(LIMIT)
     assert not thread.is_alive()
+
+
+def test_object_of_the_last_thread_is_dropped_while_signals_are_blocked():
+    """A callback of Python's set of all threads runs then, which would swallow the exception of a signal handler."""
+    blocked = []
+
+    class Ended:
+        ident = 1
+
+        def __del__(self):
+            blocked.append(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+    memory = FakeMemory(False)
+    release = IdleRelease(memory)
+    release._thread = Ended()
+    release.start()
+    assert blocked == [True]
+    assert memory.passed.wait(LIMIT)
+    release.stop()
+
+
+def test_interrupted_start_can_be_repeated(monkeypatch):
+    @contextmanager
+    def interrupted():
+        raise KeyboardInterrupt
+        yield
+
+    memory = FakeMemory(False)
+    release = IdleRelease(memory)
+    with monkeypatch.context() as planted:
+        planted.setattr(idle_release, "signals_blocked", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            release.start()
+    release.start()
+    assert memory.passed.wait(LIMIT)
+    release.stop()
 
 
 def test_thread_passes_until_it_is_stopped():

@@ -42,16 +42,19 @@ class IdleRelease:
         """
         if self._closed or not self._exists.acquire(blocking=False):
             return
-        self._thread, started = None, False
+        started, thread = False, None
         try:
-            self._thread = threading.Thread(target=self._run, name="forebay-idle-memory", daemon=True)
+            # Also while the last thread's object is dropped: a set of all threads that Python keeps has a callback for
+            # it, in which the exception of a signal handler would be lost.
             with signals_blocked():
-                self._thread.start()
+                self._thread = None
+                self._thread = thread = threading.Thread(target=self._run, name="forebay-idle-memory", daemon=True)
+                thread.start()
             started = True
         except RuntimeError:  # the limit of threads, or the interpreter shuts down
             pass
         finally:
-            if not started and not self._thread_runs():
+            if not started and (thread is None or thread.ident is None):
                 self._exists.release()
 
     def stop(self) -> None:
