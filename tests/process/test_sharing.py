@@ -35,7 +35,8 @@ def shared_segment():
     return tensor
 
 def files():
-    return sorted(os.listdir("/proc/self/fd")), sorted(os.listdir("/dev/shm"))
+    shared = [each for each in os.listdir("/dev/shm") if not each.startswith("tmp")]  # of other programs, by tempfile
+    return sorted(os.listdir("/proc/self/fd")), sorted(shared)
 
 def get(pipe):
     assert pipe.poll(LIMIT), "nothing received"

@@ -61,6 +61,9 @@ def test_mask_that_is_true_at_places_has_as_many_elements(dtype):
     assert rows.nonzero().shape == (30, 2)
     rows[unknown(10) > 0] = 1
     assert rows.nonzero().shape == (200, 2)
+    filled = torch.zeros(10, 20, dtype=dtype, device="cuda").index_fill(-1, torch.randint(20, (3,), device="cuda"), 1)
+    assert filled.nonzero().shape == (30, 2)
+    assert torch.where(torch.ones(20, dtype=dtype, device="cuda").index_fill(0, chosen[:5], 0))[0].shape == (15,)
 
 
 def test_tokens_are_distributed_evenly_to_experts():

@@ -27,7 +27,8 @@ NOT_COMPARED = {
     **dict.fromkeys(
         ("addbmm", "matrix_exp", "nn.functional.soft_margin_loss", "nn.functional.hinge_embedding_loss",
          "nn.functional.conv_transpose2d", "nn.functional.conv_transpose3d", "logcumsumexp", "logaddexp", "pow",
-         "nn.functional.grid_sample", "stft", "istft"), ROUNDED,
+         "nn.functional.grid_sample", "stft", "istft", "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu"),
+        ROUNDED,
     ),
     "_unsafe_masked_index_put_accumulate": "the CPU adds in a half",
     "native_batch_norm": "in evaluation, CUDA's kernel returns statistics of another shape than the CPU's",

@@ -104,7 +104,7 @@ def test_types_that_cuda_refuses_are_refused(emulated):
 
 
 def test_errors_of_the_arguments_are_those_of_the_operator(emulated):
-    with pytest.raises(RuntimeError, match="positive length"):
+    with pytest.raises(RuntimeError, match=r"positive length|non-zero size"):
         F.avg_pool3d(half(1, 1, 4, 0, 4), 2)
 
 

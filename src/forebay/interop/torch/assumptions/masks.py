@@ -189,11 +189,23 @@ def put_rule(given: Mapping[str, Any]) -> Elements:
     if given.get("accumulate"):
         return NOTHING
     tensor = given["self"]
-    one, other = assumed(tensor), assumed(given["values"]).as_type(tensor.dtype)
+    return _with_places(tensor, given["values"], _places(tensor.shape, given["indices"]))
+
+
+def fill_rule(given: Mapping[str, Any]) -> Elements:
+    """Elements at chosen indices of a dimension: PyTorch from 2.14 on makes this of `mask[indices] = 1`, too."""
+    tensor, index = given["self"], given["index"]
+    length = tensor.shape[given["dim"]] if tensor.dim() else 1
+    return _with_places(tensor, given["value"], index.numel() * tensor.numel() // max(1, length))
+
+
+def _with_places(tensor: torch.Tensor, value: Any, places: int) -> Elements:
+    """Return what holds for a tensor in which a number of elements became a value."""
+    one, other = assumed(tensor), assumed(value).as_type(tensor.dtype)
     found = one.joined(other).without_places()
     if None in (one.value, other.value) or one.value == other.value or 0 not in (one.value, other.value):
         return found
-    share = min(1.0, _places(tensor.shape, given["indices"]) / max(1, tensor.numel()))
+    share = min(1.0, places / max(1, tensor.numel()))
     return found._replace(origin="index_put", share=share if other.value else 1 - share)
 
 

@@ -31,7 +31,7 @@ _Call: TypeAlias = Callable[[Sequence[Any], dict[str, Any]], Any]
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 _REFUSAL = re.compile(
     r"not implemented for '(Half|BFloat16|ComplexHalf)'|not supported on CPU|on CPU does not support"
-    r"|doesn't support tensors of type"
+    r"|doesn't support tensors of type|to be a floating-point or complex tensor, but got (Half|BFloat16|ComplexHalf)"
 )
 # Operators whose kernels for CUDA refuse halves, too: cuSOLVER's, and most special functions.
 _REFUSED_BY_CUDA = re.compile(
