@@ -148,26 +148,31 @@ class ExpandableSegments:
         spaces = tuple(self._spaces.values())  # one per queue and size class; copied, as other threads add some
         return next((space for space in spaces if space.address <= address < space.address + space.nbytes), None)
 
-    def _reserve(self, request: AllocRequest, space: int, page: int) -> bool:
+    def reserve(self, nbytes: int, page: int, queue: int, small: bool, pool_number: int) -> int:
+        """Reserve address space and return its address. Raises OutOfMemory if the port has not as much."""
         with self._space_lock:
-            while space >= request.size:  # a block cannot span two spaces
-                try:
-                    address = self._port.reserve_space(space, page)
-                    break
-                except OutOfMemory as error:  # possibly a limit on address space: retry with half
-                    self.last_error = without_frames(error)
-                    space = space // 2 // page * page
-            else:
-                return False
+            address = self._port.reserve_space(nbytes, page)
             try:
-                self._spaces[address] = _Space(address, space, request.pool_number)
-                self._pool.adopt_expandable(address, space, page, request.queue, request.small, request.pool_number)
+                self._spaces[address] = _Space(address, nbytes, pool_number)
+                self._pool.adopt_expandable(address, nbytes, page, queue, small, pool_number)
             except BaseException:
                 if not self._pool.owns(address):
                     self._spaces.pop(address, None)
                     self._port.release_space(address)
                 raise
-        return True
+            return address
+
+    def _reserve(self, request: AllocRequest, space: int, page: int) -> bool:
+        with self._space_lock:
+            while space >= request.size:  # a block cannot span two spaces
+                try:
+                    self.reserve(space, page, request.queue, request.small, request.pool_number)
+                except OutOfMemory as error:  # possibly a limit on address space: retry with half
+                    self.last_error = without_frames(error)
+                    space = space // 2 // page * page
+                else:
+                    return True
+        return False
 
     def _commit(self, address: int, nbytes: int) -> bool:
         try:

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from forebay._core import MAX_REQUEST_BYTES, Block
-from forebay.errors import ended_error
+from forebay.errors import Unsupported, ended_error
 from forebay.runtime.allocator import garbage_collection, oom_message
 from forebay.runtime.allocator.caching_allocator import UNORDERED, Allocator, IterationOrders
 from forebay.runtime.allocator.expandable_segments import ExpandableSegments
@@ -218,6 +218,12 @@ class SegmentAllocator(Allocator):
         if block is not None and request.pool_number:
             self.private.ever_used.add(request.pool_number)
         return block
+
+    def reserve_space(self, nbytes: int, page: int, queue: int, small: bool, pool_number: int) -> int:
+        """Reserve the address space of an expandable segment, without pages, and return its address."""
+        if self._expandable is None:
+            raise Unsupported(f"{self.name} has no expandable segments", ability="Growable")
+        return self._expandable.reserve(nbytes, page, queue, small, pool_number)
 
     def _commit_pages(self, expandable: ExpandableSegments, request: AllocRequest) -> Block | None:
         # On devices where reserving costs microseconds, large pages would only waste the end of a small capacity.

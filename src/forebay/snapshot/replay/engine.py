@@ -2,6 +2,14 @@
 
 `check` places every allocation anew and compares the addresses with the recording. `what_if` repeats the requests on a
 simulated device with other allocator settings or another memory capacity.
+
+# Note [Start of a replay]
+A history usually begins in the middle of a program, whose cache and gaps at that time decide where its first requests
+are placed. Every replay begins with that state, also one with other settings: what the program had reserved before, it
+had reserved with its own settings, so a setting is only credited with what it changes afterwards. Rejected: to allocate
+the live blocks anew, as the cached memory is missing then; a replay of a history of one entry reserved half of what the
+program had, and settings seemed to help that change nothing. This remains where the recorded state does not fit.
+Test: tests/snapshot/replay/test_placement.py::test_replay_begins_with_the_recorded_state
 """
 
 from __future__ import annotations
@@ -17,6 +25,7 @@ from forebay.errors import Unsupported
 from forebay.records.model import ENTRY, Action, Snapshot, State
 from forebay.simulate import Device
 from forebay.snapshot.replay.initial_state import reconstruct_initial_state
+from forebay.snapshot.replay.placement import reserved_bytes
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
 from forebay.snapshot.replay.recorded_settings import RecordedSettings
 from forebay.snapshot.replay.requests import BEFORE, DEFERRED_FREE, Requests
@@ -47,6 +56,9 @@ class Outcome:
     #: Requests that also failed in the recording do not end the replay.
     stopped: bool
     complete: bool = True  #: false if the time limit ended the replay; True by default
+    #: True if the replay began with the recorded segments, blocks and gaps. False if the device has less memory than
+    #: was reserved then, or allocates in heaps: then the live blocks were allocated anew.
+    from_recorded_state: bool = True
 
     @property
     def ran_out(self) -> int | None:
@@ -100,7 +112,8 @@ def what_if(
 ) -> Outcome:
     """Replay a history with other allocator settings or another memory capacity.
 
-    Blocks that were live before the history began are allocated first.
+    The replay begins with the segments, blocks and gaps with which the history began; on a device that has less memory
+    than was reserved then, with the live blocks alone. See Note [Start of a replay].
 
     Parameters
     ----------
@@ -144,8 +157,8 @@ class History:
         self.device_frees: int = int(np.isin(trace["action"], _SHRINK).sum())  #: recorded calls that freed it
         #: Memory of the recorded device in bytes; None if unknown.
         self.memory: int | None = snapshot.capacity or self._memory_at_last_oom() or None
-        self._initial_blocks = reconstruct_initial_state(snapshot, recorded).blocks
-        self.initial_blocks: int = len(self._initial_blocks)  #: blocks that were live before the history
+        self._initial = reconstruct_initial_state(snapshot, recorded)
+        self.initial_blocks: int = len(self._initial.blocks)  #: blocks that were live before the history
         #: The entries to replay: index, action, address, size, queue and private pool, one array each.
         self.columns: list[NDArray[np.integer]] = self._prepare()
         #: Number of allocations and frees.
@@ -218,11 +231,12 @@ class History:
         """
         text = self.recorded.text if settings is None else settings
         total = self._total(memory)
-        device = self.device(memory, text, other_used)
+        available = total - other_used if limit is None else min(limit, total - other_used)
+        device, requests = self._start(total, text, other_used, available)
         if limit is not None:
             device.set_memory_fraction(limit / total)
-        requests = Requests(device)
-        requests.allocate_initial(self._initial_blocks)
+        if not (placed := self._can_place(available)):
+            requests.allocate_initial(self._initial.blocks)
         complete = self._replay(requests, seconds, progress)
         return Outcome(
             settings=text,
@@ -234,6 +248,7 @@ class History:
             refused=tuple(requests.refused),
             stopped=requests.stopped,
             complete=complete,
+            from_recorded_state=placed,
         )
 
     def device(self, memory: int | None = None, settings: str | None = None, other_used: int = 0) -> Device:
@@ -271,13 +286,29 @@ class History:
         numpy.ndarray
             Rows of dtype `ENTRY`: segments that were reserved and released, pages that were mapped and unmapped.
         """
-        device = self.device(memory)
-        requests = Requests(device)
-        requests.allocate_initial(self._initial_blocks)
+        total = self._total(memory)
+        device, requests = self._start(total, self.recorded.text, 0, total)
+        if not self._can_place(total):
+            requests.allocate_initial(self._initial.blocks)
         device.record_history(context=None, skip_actions=("alloc", "free_requested", "free_completed", "oom"))
         self._replay(requests)
         _, _, events, *_ = device.allocator.tables()
         return np.frombuffer(events, ENTRY)
+
+    def _can_place(self, available: int) -> bool:
+        return not self.recorded.heaps and reserved_bytes(self._initial) <= available
+
+    def _start(self, total: int, settings: str, other_used: int, available: int) -> tuple[Device, Requests]:
+        """Return a device in the state in which the history began, if that fits, and the requests to it."""
+        if not self._can_place(available):
+            device = self.device(total, settings, other_used)
+            return device, Requests(device)
+        self.device(total, settings, other_used)  # raises ValueError if the settings are invalid
+        device = self.device(total, "expandable_segments:True", other_used)  # so that blocks of any size can be placed
+        requests = Requests(device)
+        requests.place_initial(self._initial, total)
+        device.apply_settings("expandable_segments:False" + (settings and f",{settings}"))
+        return device, requests
 
     def _total(self, memory: int | None) -> int:
         return min(max(_MIN_UNLIMITED, 8 * self.peak_reserved), _MAX_UNLIMITED) if memory is None else memory

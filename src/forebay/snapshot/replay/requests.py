@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from forebay.records.model import Action
+from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.simulate import Device
-from forebay.snapshot.replay.initial_state import LiveBlock
+from forebay.snapshot.replay.initial_state import InitialState, LiveBlock
+from forebay.snapshot.replay.placement import place
 
 __all__ = ["BEFORE", "DEFERRED_FREE", "Requests"]
 
@@ -45,8 +47,16 @@ class Requests:
         self.refused: list[int] = []
         self.stopped: bool = False
 
+    def place_initial(self, initial: InitialState, total: int) -> None:
+        """Place the segments and blocks of a recorded state. Raises OutOfMemory if the device is smaller."""
+        allocator = self._device.allocator
+        if not isinstance(allocator, SegmentAllocator):
+            raise TypeError(f"{allocator.name} allocates in heaps")
+        self._live |= place(allocator, initial, self._number_of, total)
+        self._device.reset_accumulated_stats()
+
     def allocate_initial(self, blocks: list[LiveBlock]) -> None:
-        """Allocate the blocks that were live before the history began."""
+        """Allocate the blocks that were live before the history began, wherever they fit."""
         try:
             for block in blocks:
                 self._live[block.address] = self._allocate(block.requested or block.nbytes, block.queue, block.pool)
@@ -104,7 +114,14 @@ class Requests:
     def _allocate(self, nbytes: int, queue: int, pool: int) -> _Block:
         if pool == 0:
             return self._device.allocator.allocate(nbytes, queue)
+        with self._device.use_pool(self._pool_of(pool)):
+            return self._device.allocator.allocate(nbytes, queue)
+
+    def _number_of(self, pool: int) -> int:
+        """Return the allocator's number for a private pool of the recording."""
+        return self._device.allocator.private[self._pool_of(pool)].pool_number if pool else 0
+
+    def _pool_of(self, pool: int) -> tuple[int, int]:
         if pool not in self._pools:
             self._pools[pool] = self._device.new_pool()
-        with self._device.use_pool(self._pools[pool]):
-            return self._device.allocator.allocate(nbytes, queue)
+        return self._pools[pool]

@@ -22,6 +22,7 @@ from forebay.records.model import BLOCK, Action, Snapshot, State
 from forebay.simulate import Device
 from forebay.snapshot.replay.address_space import Reservation
 from forebay.snapshot.replay.initial_state import InitialState, LiveBlock
+from forebay.snapshot.replay.placement import carve
 from forebay.snapshot.replay.recorded_settings import RecordedSettings
 
 __all__ = ["Check", "Difference", "Progress", "verify"]
@@ -241,18 +242,18 @@ class _Pass:
 
     def _place_initial(self, initial: InitialState, blocks: list[LiveBlock]) -> dict[int, object]:
         """Place the initial segments and blocks. Returns the blocks by address."""
-        areas = list(initial.spaces.pages)
+        areas = [(address, nbytes, address) for address, nbytes in initial.spaces.pages]
         segments = {row[0]: row for row in initial.segments}
         spaces = {space.address: space for space in initial.spaces.first}
         for address in _by_age(sorted([*segments, *spaces]), self._inferred.older):
             if (space := spaces.get(address)) is not None:
                 self._adopt_space(space)
             elif self._adopt(*segments[address]):
-                areas.append(segments[address][:2])
+                areas.append((*segments[address][:2], address))
         for address, nbytes in initial.spaces.pages:
             if self._allocator.begin_commit(address, nbytes):
                 self._allocator.commit_done(address, 0)
-        return _carve(self._allocator, sorted(areas), blocks)
+        return carve(self._allocator, sorted(areas), blocks)
 
     def _correct(self, entry: int, address: int, nbytes: int, where: int | None) -> None:
         """Move the block to its recorded address, if that is free, so that one difference does not cause others."""
@@ -316,25 +317,6 @@ def _by_age(addresses: list[int], older: dict[int, set[int]]) -> list[int]:
             if not missing[following] and following in existing:
                 heappush(ready, following)
     return order
-
-
-def _carve(allocator: Any, areas: Iterable[tuple[int, int]], rows: list[LiveBlock]) -> dict[int, object]:
-    """Allocate the blocks at their addresses in the areas. Returns the blocks by address."""
-    blocks: dict[int, object] = {}
-    fillers = []
-    remaining = iter([*rows, (1 << 64, 0)])
-    address, nbytes, *_ = next(remaining)
-    for area, length in areas:
-        at = area
-        while address < area + length:
-            if address >= at:
-                if address > at:
-                    fillers.append(allocator.allocate_at(at, address - at))
-                blocks[address] = allocator.allocate_at(address, nbytes)
-                at = address + nbytes
-            address, nbytes, *_ = next(remaining)
-    fillers.clear()
-    return blocks
 
 
 def _free_at(table: NDArray[np.void], address: int) -> tuple[int, int] | None:
