@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from support.snapshot_programs import MIB, dumped, fragmented, program
 from support.snapshot_scenes import training
 
+from forebay import OutOfMemory, simulate
 from forebay.commands.cli import main
 from forebay.snapshot.formats import native
 
@@ -99,3 +101,30 @@ def test_invalid_arguments_are_reported_in_one_line(capsys, full, arguments, wor
     out, err = capsys.readouterr()
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert words in err
+
+
+def test_device_that_ran_out_is_first_and_others_are_compared(capsys, tmp_path):
+    devices = [simulate.Device(96 * MIB, index=number) for number in range(2)]
+    states = []
+    for number, gpu in enumerate(devices):
+        gpu.record_history()
+        gpu.allocate((30 + 30 * number) * MIB)
+        if number == 1:
+            with pytest.raises(OutOfMemory):
+                gpu.allocate(60 * MIB)
+        states.append(gpu.snapshot())
+    merged = states[1] | {
+        "segments": [row for state in states for row in state["segments"]],
+        "device_traces": [states[0]["device_traces"][0], states[1]["device_traces"][1]],
+    }
+    path = tmp_path / "two.pickle"
+    path.write_bytes(dumped(merged))
+    assert main(["explain", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("cuda:1 ran out of memory")
+    assert "While cuda:1 ran out of memory, the program had also used:" in out
+    assert re.search(r"cuda:0 +30\.00 MiB +- +no ", out)
+    assert out.index("cuda:1 ran out") < out.index("Peak of cuda:0")
+    assert main(["report", str(path), "--output", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert page.index("Memory of cuda:1 · out of memory") < page.index("Memory of cuda:0")

@@ -42,7 +42,7 @@ def test_page_of_a_pickle_is_written_to_the_current_directory(capsys, recording)
 def test_page_of_several_files_names_the_files(capsys, recording, tmp_path):
     native.write(replace(training(), device="cuda:0"), tmp_path / "b.forebay")
     assert main(["report", "run.pickle", "b.forebay", "--output", "both.html"]) == 0
-    assert names(tmp_path / "both.html") == ["run.pickle · cuda:0", "b.forebay · cuda:0"]
+    assert names(tmp_path / "both.html") == ["run.pickle · cuda:0", "b.forebay · cuda:0 · out of memory"]
 
 
 def test_files_of_the_same_name_are_told_apart_by_their_folders(capsys, recording, tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.commands import CommandError, command_output
-from forebay.commands.snapshot_files import load_snapshots, progress_bar, snapshot_console
+from forebay.commands.snapshot_files import load_snapshots, progress_bar, snapshot_console, used_devices
 
 if TYPE_CHECKING:
     from forebay.snapshot import Snapshot
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _chosen(args: argparse.Namespace) -> list[Snapshot]:
-    """Return the snapshots of the devices to explain: those that were used, or the one that was asked for."""
+    """Return the devices to explain: those that were used, failed ones first, or the one that was asked for."""
     snapshots = load_snapshots(args.snapshot)
     if args.device is not None:
         chosen = [snapshot for snapshot in snapshots if snapshot.device == args.device]
@@ -49,8 +49,7 @@ def _chosen(args: argparse.Namespace) -> list[Snapshot]:
             names = ", ".join(snapshot.device for snapshot in snapshots) or "none"
             raise CommandError(f"{args.snapshot} has no device {args.device!r}; its devices: {names}")
         return chosen
-    used = [snapshot for snapshot in snapshots if len(snapshot.segments) or len(snapshot.trace)]
-    return used or [*snapshots]
+    return used_devices(snapshots)
 
 
 def _explain(snapshot: Snapshot, args: argparse.Namespace) -> Explanation:
@@ -78,4 +77,5 @@ def _print(found: list[Explanation]) -> None:
 
     console = snapshot_console()
     for each in found:
-        print_paragraphs(console, paragraphs(each), alarm=bool(each.errors))
+        others = [other for other in found if other is not each] if each.errors else []
+        print_paragraphs(console, paragraphs(each, others), alarm=bool(each.errors))

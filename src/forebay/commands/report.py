@@ -3,7 +3,7 @@
 FILE is a forebay snapshot or a PyTorch pickle (torch.cuda.memory._dump_snapshot); no code in it is executed. The page
 shows stacked allocations over time with their stacks, segments and blocks at any moment, a flame graph, the allocation
 sites, growth between two moments, and why memory ran out. All devices of all files are on it, with a choice between
-them. Devices without memory are left out if others have some.
+them; of each file, those that ran out of memory come first. Devices without memory are left out if others have some.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from forebay.commands import CommandError, command_output
 from forebay.commands.output_files import add_overwrite, check_output
-from forebay.commands.snapshot_files import load_snapshots
+from forebay.commands.snapshot_files import load_snapshots, ran_out, used_devices
 
 if TYPE_CHECKING:
     from forebay.snapshot import Snapshot
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     check_output(args.page, args.snapshots, "--output", overwrite=args.overwrite)
-    found = [(path, snapshot) for path in args.snapshots for snapshot in _used(load_snapshots(path))]
+    found = [(path, snapshot) for path in args.snapshots for snapshot in used_devices(load_snapshots(path))]
     _write([snapshot for _, snapshot in found], _names(found), args.page)
     with command_output():
         print(args.page)
@@ -47,19 +47,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _used(snapshots: tuple[Snapshot, ...]) -> list[Snapshot]:
-    """Return the snapshots of devices with memory or a history, or the first one if there is none."""
-    used = [snapshot for snapshot in snapshots if len(snapshot.segments) or len(snapshot.trace)]
-    return used or [*snapshots[:1]]
-
-
 def _names(found: list[tuple[Path, Snapshot]]) -> list[str]:
-    """Return the names on the page: the device, and the file if there are several."""
+    """Return the names on the page: the device, the file if there are several, and whether memory ran out."""
     paths = {path for path, _ in found}
+    marks = [" · out of memory" if len(found) > 1 and ran_out(snapshot) else "" for _, snapshot in found]
     if len(paths) < 2:
-        return [snapshot.device for _, snapshot in found]
+        return [snapshot.device + mark for (_, snapshot), mark in zip(found, marks, strict=True)]
     same = len({path.name for path in paths}) < len(paths)
-    return [f"{path if same else path.name} · {snapshot.device}" for path, snapshot in found]
+    return [
+        f"{path if same else path.name} · {snapshot.device}{mark}"
+        for (path, snapshot), mark in zip(found, marks, strict=True)
+    ]
 
 
 def _write(snapshots: list[Snapshot], names: list[str], output: Path) -> None:

@@ -44,6 +44,19 @@ def load_snapshots(path: Path) -> tuple[Snapshot, ...]:
     return found
 
 
+def used_devices(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
+    """Return the devices with memory or a history, those that ran out of memory first; the first one if none has."""
+    used = [each for each in snapshots if len(each.segments) or len(each.trace)]
+    return sorted(used, key=lambda each: not ran_out(each)) or [*snapshots[:1]]
+
+
+def ran_out(snapshot: Snapshot) -> bool:
+    """Return True if the history has an out-of-memory event."""
+    from forebay.records.model import Action
+
+    return bool((snapshot.trace["action"] == Action.OOM).any())
+
+
 def snapshot_console() -> Console:
     """Return a console for standard output, at least 100 columns wide if that is not a terminal."""
     from rich.console import Console

@@ -138,6 +138,8 @@ def _as_json(found: Tuning) -> dict[str, Any]:
     return {
         "events": found.events,
         "memory": found.memory,
+        "least": found.least,
+        "error": found.error,
         "recorded": one(found.recorded),
         "trials": [one(trial) for trial in found.trials],
         "best": one(found.best),
@@ -149,6 +151,7 @@ def _print(found: Tuning, snapshots: list[Snapshot]) -> None:
     from rich.text import Text
 
     from forebay._base.byte_sizes import format_bytes
+    from forebay.snapshot.report.paragraph import count as counted
     from forebay.snapshot.report.paragraph_rich import number_table
 
     console = snapshot_console()
@@ -159,33 +162,59 @@ def _print(found: Tuning, snapshots: list[Snapshot]) -> None:
         limit = "unlimited memory"
     else:
         limit = f"{format_bytes(min(limits))} of memory" + (" or more" if len(limits) > 1 else "")
-    console.print(Text(f"{devices}: {found.events:,} allocations and frees, replayed with {limit}", "bold"))
-    rows = [
-        _row(
-            "as recorded" + (f": {_spaced(found.recorded.settings)}" if found.recorded.settings else ""), found.recorded
+    events = counted(found.events, "allocation or free", "allocations and frees")
+    console.print(Text(f"{devices}: {events}, replayed with {limit}", "bold"))
+    most_live = "The most memory that was live" + (", in one of them," if count > 1 else "")
+    hopeless = bool(limits) and found.least > max(limits)
+    then = ", more than that: no setting can help." if hopeless else ", which every setting must reserve."
+    console.print(f"{most_live} took {format_bytes(found.least)}{then}")
+    if found.error:
+        console.print(
+            f"The replay with the recorded settings is {format_bytes(found.error)} off the recorded peak of reserved "
+            "memory. Only settings that reserve less by more than twice as much count as better."
         )
-    ]
-    rows += [_row(_spaced(trial.settings) or "defaults", trial) for trial in found.trials]
-    console.print(number_table(("settings, best first", "peak reserved", "device calls", "out of memory"), rows))
+    known = f": {_spaced(found.recorded.settings)}" if found.recorded.settings else ""
+    named = [(f"as recorded{known}", found.recorded)]
+    named += [(_spaced(trial.settings) or "defaults", trial) for trial in found.trials]
+    named.sort(key=lambda pair: pair[1].rank)
+    columns = ("settings, best first", "peak reserved", "above least", "device calls", "out of memory")
+    console.print(number_table(columns, [_row(name, trial, found.least) for name, trial in named]))
     best = found.best
-    if best is found.recorded or best.rank >= found.recorded.rank:
-        console.print("None of these settings is better than the recorded ones.")
-        return
+    console.print(_conclusion(found))
+    if best is not found.recorded and best.settings:
+        console.print(Padding.indent(Text(printable(best.environment), "green", no_wrap=True, overflow="ignore"), 4))
+
+
+def _conclusion(found: Tuning) -> str:
+    """Return the sentence below the table, which ends with a colon if the settings follow."""
+    from forebay._base.byte_sizes import format_bytes
+
+    best, recorded = found.best, found.recorded
+    if best is recorded:
+        if recorded.failures:
+            return "None of these settings helps: with each of them, memory runs out as with the recorded ones."
+        return "None of these settings is better than the recorded ones."
     if best.failures:
-        console.print("The best of these settings still runs out of memory:")
+        better = f"With the best of them, {best.failures:,} instead of {recorded.failures:,} requests run out of memory"
     else:
-        change = best.peak_reserved - found.recorded.peak_reserved
-        saves = f", {format_bytes(-change)} less than with the recorded settings" if change < 0 else ""
-        console.print(f"The best of them reserves {format_bytes(best.peak_reserved)} at most{saves}:")
-    console.print(Padding.indent(Text(printable(best.environment), "green", no_wrap=True, overflow="ignore"), 4))
+        saved = recorded.peak_reserved - best.peak_reserved
+        saves = f", {format_bytes(saved)} less than with the recorded settings" if saved > 0 else ""
+        if best.peak_reserved == recorded.peak_reserved and not recorded.failures:
+            saves = f", as with the recorded settings, with {best.device_calls:,} device calls"
+            saves += f" instead of {recorded.device_calls:,}"
+        better = f"The best of them reserves {format_bytes(best.peak_reserved)} at most{saves}"
+    if not best.settings:
+        return f"{better}: these are the defaults, so remove the settings of the program."
+    return f"{better}:"
 
 
 def _spaced(settings: str) -> str:
     return printable(settings).replace(",", ", ")
 
 
-def _row(name: str, trial: Trial) -> tuple[str, ...]:
+def _row(name: str, trial: Trial, least: int) -> tuple[str, ...]:
     from forebay._base.byte_sizes import format_bytes
 
     failed = f"{trial.failures:,}" + (" (ended)" if trial.stopped else "") if trial.failures else "no"
-    return name, format_bytes(trial.peak_reserved), f"{trial.device_calls:,}", failed
+    above = f"{max(trial.peak_reserved / least - 1, 0):.1%}" if least and not trial.stopped else "-"
+    return name, format_bytes(trial.peak_reserved), above, f"{trial.device_calls:,}", failed

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from forebay.commands import CommandError, command_output
-from forebay.commands.snapshot_files import load_snapshots
+from forebay.commands.snapshot_files import load_snapshots, used_devices
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +29,5 @@ def run(args: argparse.Namespace) -> int:
         snapshots = load_snapshots(args.snapshot)
         if not snapshots:
             raise CommandError(f"{str(args.snapshot)!r} has no device")
-        used = [each for each in snapshots if len(each.trace) or len(each.segments)]
-    ViewApp(used or snapshots, args.snapshot.name).run()
+    ViewApp(used_devices(snapshots), args.snapshot.name).run()
     return 0

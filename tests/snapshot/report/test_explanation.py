@@ -96,6 +96,52 @@ CAUSES = {
 }
 
 
+def pool_needed():
+    """The private pool's 40 MiB and the device's 30 MiB are enough together, but no one else can use the former."""
+    gpu = recording(96 * MIB)
+    with gpu.use_pool(gpu.new_pool()):
+        kept = [gpu.allocate(20 * MIB), gpu.allocate(20 * MIB)]
+    for address in kept:
+        gpu.free(address)
+    gpu.allocate(26 * MIB)
+    return run_out(gpu, 60 * MIB)
+
+
+def test_memory_of_private_pools_is_named_as_such():
+    found = explanation(pool_needed())
+    assert found.cause == Cause.OTHER_POOL
+    assert "40.00 MiB of the reserved memory are free, but in private pools" in text(found)
+    assert "Without them 30.00 MiB are free, less than the request" in text(found)
+    (pools,) = [part for part in paragraphs(found) if part.heading == "Free memory of private pools"]
+    assert pools.rows[0][2:] == ("40.00 MiB", "0 B")
+    assert "live blocks keep" not in text(found)
+
+
+def test_blocks_outside_the_segments_are_said():
+    gpu = recording(1 << 30)
+    gpu.allocate(20 * MIB)
+    gpu.allocate(30 * MIB)
+    snapshot = snapshot_of(gpu)
+    trace = snapshot.trace[snapshot.trace["action"] == Action.ALLOC]
+    broken = replace(snapshot, segments=snapshot.segments[:0], blocks=snapshot.blocks[:0], trace=trace)
+    found = explanation(broken)
+    assert (found.use.live, found.use.outside) == (0, 20 * MIB)
+    assert "The most memory was live after entry 1: 20.00 MiB." in text(found)
+    assert "20.00 MiB of live blocks are in no segment of the file" in text(found)
+
+
+def test_history_without_allocations_says_how_to_record():
+    gpu = simulate.Device(1 << 30)
+    address = gpu.allocate(30 * MIB)
+    gpu.record_history()
+    gpu.free(address)
+    found = explanation(snapshot_of(gpu))
+    (settings,) = [part for part in paragraphs(found) if part.heading == "Allocator settings"]
+    assert "has no allocation, so no settings can be tried" in settings.sentences[0]
+    assert "_record_memory_history(max_entries=100000)" in settings.sentences[1]
+    assert settings.rows == ()
+
+
 def text(found) -> str:
     lines = []
     for part in paragraphs(found):

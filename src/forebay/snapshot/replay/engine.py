@@ -15,6 +15,7 @@ Test: tests/snapshot/replay/test_placement.py::test_replay_begins_with_the_recor
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -152,7 +153,9 @@ class History:
         self.entries: int = len(trace)  #: number of history entries
         self._reserved = _reserved(snapshot)
         self.peak_reserved: int = int(self._reserved.max())  #: recorded maximum in bytes
-        self.peak_allocated: int = int(_allocated(snapshot, recorded).max())  #: recorded maximum in bytes
+        self.peak_allocated: int = int(_allocated(snapshot, recorded.rounded).max())  #: recorded maximum in bytes
+        #: Recorded maximum of the bytes that the program requested for live blocks, without rounding.
+        self.peak_requested: int = int(_allocated(snapshot, lambda sizes: sizes).max())
         self.device_allocs: int = int(np.isin(trace["action"], _GROW).sum())  #: recorded calls that allocated
         self.device_frees: int = int(np.isin(trace["action"], _SHRINK).sum())  #: recorded calls that freed it
         #: Memory of the recorded device in bytes; None if unknown.
@@ -161,6 +164,7 @@ class History:
         self.initial_blocks: int = len(self._initial.blocks)  #: blocks that were live before the history
         #: The entries to replay: index, action, address, size, queue and private pool, one array each.
         self.columns: list[NDArray[np.integer]] = self._prepare()
+        self.allocations: int = int((trace["action"] == Action.ALLOC).sum())  #: number of allocations
         #: Number of allocations and frees.
         self.events: int = int(np.isin(trace["action"], (Action.ALLOC, Action.FREE_COMPLETED)).sum())
 
@@ -232,10 +236,10 @@ class History:
         text = self.recorded.text if settings is None else settings
         total = self._total(memory)
         available = total - other_used if limit is None else min(limit, total - other_used)
-        device, requests = self._start(total, text, other_used, available)
+        device, requests, placed = self._start(total, text, other_used, available)
         if limit is not None:
             device.set_memory_fraction(limit / total)
-        if not (placed := self._can_place(available)):
+        if not placed:
             requests.allocate_initial(self._initial.blocks)
         complete = self._replay(requests, seconds, progress)
         return Outcome(
@@ -287,28 +291,27 @@ class History:
             Rows of dtype `ENTRY`: segments that were reserved and released, pages that were mapped and unmapped.
         """
         total = self._total(memory)
-        device, requests = self._start(total, self.recorded.text, 0, total)
-        if not self._can_place(total):
+        device, requests, placed = self._start(total, self.recorded.text, 0, total)
+        if not placed:
             requests.allocate_initial(self._initial.blocks)
         device.record_history(context=None, skip_actions=("alloc", "free_requested", "free_completed", "oom"))
         self._replay(requests)
         _, _, events, *_ = device.allocator.tables()
         return np.frombuffer(events, ENTRY)
 
-    def _can_place(self, available: int) -> bool:
-        return not self.recorded.heaps and reserved_bytes(self._initial) <= available
-
-    def _start(self, total: int, settings: str, other_used: int, available: int) -> tuple[Device, Requests]:
-        """Return a device in the state in which the history began, if that fits, and the requests to it."""
-        if not self._can_place(available):
-            device = self.device(total, settings, other_used)
-            return device, Requests(device)
-        self.device(total, settings, other_used)  # raises ValueError if the settings are invalid
-        device = self.device(total, "expandable_segments:True", other_used)  # so that blocks of any size can be placed
-        requests = Requests(device)
-        requests.place_initial(self._initial, total)
-        device.apply_settings("expandable_segments:False" + (settings and f",{settings}"))
-        return device, requests
+    def _start(self, total: int, settings: str, other_used: int, available: int) -> tuple[Device, Requests, bool]:
+        """Return a device, the requests to it, and whether it is in the state in which the history began."""
+        device = self.device(total, settings, other_used)
+        if self.recorded.heaps or reserved_bytes(self._initial) > available:
+            return device, Requests(device), False
+        placed = self.device(total, "expandable_segments:True", other_used)  # so that blocks of any size can be placed
+        requests = Requests(placed)
+        try:
+            requests.place_initial(self._initial, total)
+        except (ValueError, MemoryError):  # sizes that no allocator reserves, in a file that contradicts itself
+            return device, Requests(device), False
+        placed.apply_settings("expandable_segments:False" + (settings and f",{settings}"))
+        return placed, requests, True
 
     def _total(self, memory: int | None) -> int:
         return min(max(_MIN_UNLIMITED, 8 * self.peak_reserved), _MAX_UNLIMITED) if memory is None else memory
@@ -334,15 +337,15 @@ def _reserved(snapshot: Snapshot) -> NDArray[np.int64]:
     return _levels(int(snapshot.segments["nbytes"].sum()), growth)
 
 
-def _allocated(snapshot: Snapshot, recorded: RecordedSettings) -> NDArray[np.int64]:
-    """Return the bytes in live blocks before each entry and at the end."""
+def _allocated(snapshot: Snapshot, size_of: Callable[[NDArray[np.uint64]], NDArray[np.uint64]]) -> NDArray[np.int64]:
+    """Return the bytes in live blocks, whose sizes follow from the requests, before each entry and at the end."""
     trace = snapshot.trace
     moved = np.isin(trace["action"], (Action.ALLOC, Action.FREE_REQUESTED))
     sizes = np.zeros(len(trace), np.int64)
-    sizes[moved] = recorded.rounded(trace["nbytes"][moved]).astype(np.int64)
+    sizes[moved] = size_of(trace["nbytes"][moved]).astype(np.int64)
     sizes[trace["action"] == Action.FREE_REQUESTED] *= -1
     live = snapshot.blocks["requested"][snapshot.blocks["state"] == State.LIVE]
-    return _levels(int(recorded.rounded(live).sum()), sizes)
+    return _levels(int(size_of(live).sum()), sizes)
 
 
 def _levels(final: int, changes: NDArray[np.int64]) -> NDArray[np.int64]:

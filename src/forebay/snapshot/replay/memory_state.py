@@ -60,6 +60,7 @@ class MemoryState:
     moment: int  #: number of history entries before it
     segments: NDArray[np.void]  #: rows of dtype `SEGMENT_USE`, by address
     blocks: NDArray[np.void]  #: rows of dtype `BLOCK_USE`, by address, for blocks that are not free
+    outside: int = 0  #: bytes of live blocks that are in none of the segments, which a complete file does not have
 
     @property
     def reserved(self) -> int:
@@ -171,7 +172,9 @@ def memory_state(snapshot: Snapshot, moment: int | None = None, *, timeline: Tim
     blocks["segment"] = np.searchsorted(uses["address"], blocks["address"], "right") - 1
     blocks["stack"], blocks["pending"] = _owners(snapshot, timeline, moment, blocks["address"])
     _count(uses, blocks)
-    return MemoryState(moment, uses, blocks)
+    live = timeline.allocations.live_at(moment)
+    lost = ~np.isin(timeline.allocations.address[live], blocks["address"])
+    return MemoryState(moment, uses, blocks, int(timeline.allocations.nbytes[live][lost].sum()))
 
 
 def _pages(spaces: Reservations, large_page: int) -> list[tuple[int, int, int, int, bool, bool, int, int]]:

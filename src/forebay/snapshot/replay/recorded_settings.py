@@ -18,7 +18,7 @@ from forebay.simulate import Device
 from forebay.snapshot.formats.known_notes import settings_of
 from forebay.snapshot.replay.ordered import FlaggedRanges, NewestInRange
 
-__all__ = ["RecordedSettings"]
+__all__ = ["RecordedSettings", "is_from_windows"]
 
 _CANDIDATES = (
     "expandable_segments:True",
@@ -31,6 +31,7 @@ _CANDIDATES = (
 )
 _SWITCHED_OFF = re.compile(r"(?:^|,)\s*expandable_segments\s*:\s*False\s*(?=,|$)")
 _CAPACITY = 1 << 40  # of a device that is only used to query settings
+_WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]")
 # Settings that PyTorch's snapshots contain only in the text.
 _IN_TEXT = re.compile(r"\b(?:large_segment_size_mb|max_non_split_rounding_mb):\d{1,6}\b", re.ASCII)
 
@@ -133,6 +134,12 @@ class RecordedSettings:
             else:
                 flags.append(nbytes == self._small_segment)
         return flags
+
+
+def is_from_windows(snapshot: Snapshot) -> bool:
+    """Return True if the program ran on Windows, where PyTorch has no expandable segments."""
+    files = np.unique(snapshot.frames["file"]).tolist()
+    return any(_WINDOWS_PATH.match(snapshot.strings[number]) for number in files)
 
 
 def _variable(notes: Mapping[str, Any]) -> str:

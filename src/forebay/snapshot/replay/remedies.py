@@ -12,6 +12,7 @@ from forebay.records.model import Action, Snapshot
 from forebay.snapshot.analysis.timeline import reconstruct
 from forebay.snapshot.replay.engine import History, Outcome
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
+from forebay.snapshot.replay.recorded_settings import is_from_windows
 
 __all__ = ["Fidelity", "Remedies", "Remedy", "available_memory", "find_remedies"]
 
@@ -28,11 +29,18 @@ class Fidelity:
     replayed: int  #: those of the replay
     equal: int  #: number of events before the first one whose action or size differs
     same_errors: bool  #: true if the same requests ran out of memory
+    recorded_peak: int  #: recorded peak of reserved memory, in bytes
+    replayed_peak: int  #: that of the replay
 
     @property
     def exact(self) -> bool:
         """True if all segment events agree, and the same requests ran out of memory."""
-        return self.recorded == self.replayed == self.equal and self.same_errors
+        return self.recorded == self.replayed == self.equal and self.same_errors and not self.error
+
+    @property
+    def error(self) -> int:
+        """Difference of the two peaks of reserved memory, in bytes."""
+        return abs(self.replayed_peak - self.recorded_peak)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,8 @@ class Remedy:
     environment: str  #: the variable that selects the settings, such as ``PYTORCH_ALLOC_CONF=expandable_segments:True``
     outcome: Outcome  #: the outcome
     #: True if no request ran out of memory that had been recorded to do so; without such a request, if the peak of
-    #: reserved memory is at least 1 % lower than in the replay with the recorded settings.
+    #: reserved memory is lower than in the replay with the recorded settings by at least 1 % of it. In both cases by
+    #: more than twice the error of that replay, if it does not reproduce the recorded peak.
     helps: bool
 
 
@@ -52,6 +61,7 @@ class Remedies:
 
     memory: int | None  #: bytes that the replays could reserve; None if unlimited
     events: int  #: allocations and frees that were replayed
+    allocations: int  #: allocations among them; without one, no other setting is tried
     baseline: Outcome  #: the outcome with the recorded settings
     fidelity: Fidelity  #: how exactly that replay reproduces the recording
     initial_blocks: int  #: number of blocks that were live before the history, with which the replays begin
@@ -117,21 +127,26 @@ def find_remedies(
     history = History(snapshot)
     memory = available_memory(snapshot) if memory is None else memory
     oom_rows = tuple(np.flatnonzero(snapshot.trace["action"] == Action.OOM).tolist())
-    candidates = list(history.recorded.alternatives(growable=True, limited=False))
+    growable = not is_from_windows(snapshot)
+    candidates = list(history.recorded.alternatives(growable=growable, limited=False)) if history.allocations else []
     total = len(candidates) + 2
     baseline = history.run(None, memory)
     fidelity = _fidelity(snapshot, history, baseline, oom_rows, memory)
     tried = []
+    needed = max(
+        int(_WORTHWHILE * baseline.peak_reserved), 2 * fidelity.error
+    )  # bytes, by which the peak must be lower
     for done, settings in enumerate(candidates, 2):
         if progress is not None:
             progress(done, total)
         outcome = history.run(settings, memory)
-        helps = not outcome.refused and (
-            bool(oom_rows) or outcome.peak_reserved < (1 - _WORTHWHILE) * baseline.peak_reserved
-        )
+        most = baseline.peak_reserved - needed if not oom_rows or memory is None else memory - 2 * fidelity.error
+        helps = not outcome.refused and (outcome.peak_reserved < most or (bool(oom_rows) and not fidelity.error))
         tried.append(Remedy(history.recorded.as_environment(settings), outcome, helps))
     tried.sort(key=lambda remedy: (not remedy.helps, len(remedy.outcome.refused), remedy.outcome.peak_reserved))
-    return Remedies(memory, history.events, baseline, fidelity, history.initial_blocks, tuple(tried))
+    return Remedies(
+        memory, history.events, history.allocations, baseline, fidelity, history.initial_blocks, tuple(tried)
+    )
 
 
 def _fidelity(
@@ -144,4 +159,7 @@ def _fidelity(
         recorded["nbytes"][:shorter] != replayed["nbytes"][:shorter]
     )
     equal = int(np.argmax(differs)) if differs.any() else shorter
-    return Fidelity(len(recorded), len(replayed), equal, baseline.refused == oom_rows and not baseline.stopped)
+    same_errors = baseline.refused == oom_rows and not baseline.stopped
+    return Fidelity(
+        len(recorded), len(replayed), equal, same_errors, history.peak_reserved, baseline.peak_reserved
+    )  # fmt: skip

@@ -72,6 +72,7 @@ class Replays:
 
     def __init__(self, snapshots: Iterable[Snapshot], capacity: int | None = None) -> None:
         self._snapshots = tuple(snapshots)
+        self._capacity = capacity
         self.memory: tuple[int | None, ...] = tuple(capacity or available_memory(each) for each in self._snapshots)
 
     @cached_property
@@ -86,6 +87,16 @@ class Replays:
         recorded = self.histories[0].recorded
         text = recorded.text if settings is None else settings
         return Trial(text, recorded.as_environment(text), outcomes)
+
+    def as_recorded(self, recorded: Trial) -> tuple[Outcome, ...]:
+        """Return the outcomes of replays with the recorded settings and memory.
+
+        These are those of the trial with the recorded settings, unless it had another capacity.
+        """
+        if self._capacity is None:
+            return recorded.outcomes
+        pairs = zip(self.histories, self._snapshots, strict=True)
+        return tuple(history.run(None, available_memory(snapshot)) for history, snapshot in pairs)
 
     def without_stacks(self) -> tuple[Snapshot, ...]:
         """Return the snapshots without what a replay does not need."""

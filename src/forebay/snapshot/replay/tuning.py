@@ -11,6 +11,7 @@ from itertools import product
 
 from forebay.records.model import Snapshot
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
+from forebay.snapshot.replay.recorded_settings import is_from_windows
 from forebay.snapshot.replay.trials import Replays, RunTrials, Trial, shared_with
 
 __all__ = ["AXES", "Trial", "Tuning", "default_settings", "grid", "process_executor", "search", "tune"]
@@ -43,11 +44,24 @@ class Tuning:
     trials: tuple[Trial, ...]
     memory: tuple[int | None, ...]  #: bytes that each history could reserve; None if unlimited
     events: int  #: allocations and frees of one trial
+    #: Bytes that every setting must reserve in one of the histories: the largest peak of live memory.
+    least: int
+    #: Largest difference of the peak of reserved bytes between a recording and its replay with the recorded settings.
+    error: int
 
     @property
     def best(self) -> Trial:
-        """The best of all trials; the recorded settings if no others are better."""
-        return min((self.recorded, *self.trials), key=lambda trial: trial.rank)
+        """The best of all trials; the recorded settings if no others are better.
+
+        Where requests run out of memory with the recorded settings, settings with which fewer do are better. Otherwise
+        those that reserve less, by more than twice the error, or call the device less often at the same peak.
+        """
+        recorded = self.recorded
+        best = min((recorded, *self.trials), key=lambda trial: trial.rank)
+        if recorded.failures:
+            return best if (best.stopped, best.failures) < (recorded.stopped, recorded.failures) else recorded
+        saved = recorded.peak_reserved - best.peak_reserved
+        return best if saved > 2 * self.error or (saved == 0 and not self.error) else recorded
 
 
 def grid(values: Mapping[str, Sequence[str]], base: str = "") -> list[str]:
@@ -73,6 +87,8 @@ def grid(values: Mapping[str, Sequence[str]], base: str = "") -> list[str]:
 def default_settings(snapshot: Snapshot) -> list[str]:
     """Return the settings that `tune` tries by default: 12 for segments, lower and higher watermarks for heaps.
 
+    Those with expandable segments are left out if the recording is from Windows, where PyTorch has none.
+
     Parameters
     ----------
     snapshot : Snapshot
@@ -81,7 +97,8 @@ def default_settings(snapshot: Snapshot) -> list[str]:
     recorded = recorded_settings_of(snapshot)
     if recorded.heaps:
         return list(recorded.alternatives(growable=True, limited=True))
-    return list(_DEFAULT)
+    windows = is_from_windows(snapshot)
+    return [text for text in _DEFAULT if not (windows and "expandable_segments" in text)]
 
 
 def process_executor(trials: int, jobs: int | None = None) -> ProcessPoolExecutor:
@@ -243,8 +260,16 @@ def _descend(
 
 
 def _tuning(recorded: Trial, trials: list[Trial], replays: Replays) -> Tuning:
-    events = sum(history.events for history in replays.histories)
-    return Tuning(recorded, tuple(sorted(trials, key=lambda trial: trial.rank)), replays.memory, events)
+    histories = replays.histories
+    pairs = zip(histories, replays.as_recorded(recorded), strict=True)
+    return Tuning(
+        recorded=recorded,
+        trials=tuple(sorted(trials, key=lambda trial: trial.rank)),
+        memory=replays.memory,
+        events=sum(history.events for history in histories),
+        least=max(history.peak_requested for history in histories),
+        error=max(abs(history.peak_reserved - outcome.peak_reserved) for history, outcome in pairs),
+    )
 
 
 def _at_least_one(snapshots: Iterable[Snapshot]) -> list[Snapshot]:

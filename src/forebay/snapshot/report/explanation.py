@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
+
 from forebay._core import MAX_REQUEST_BYTES, MAX_SMALL_BYTES
 from forebay.records.model import Snapshot
 from forebay.snapshot.analysis.growth import Growth, growth
@@ -15,6 +17,7 @@ from forebay.snapshot.analysis.timeline import reconstruct
 from forebay.snapshot.formats.known_notes import truncation_of
 from forebay.snapshot.replay.memory_state import MemoryState, memory_state
 from forebay.snapshot.replay.pinning import Pins, find_pins
+from forebay.snapshot.replay.pool_memory import PoolMemory, free_in_pools
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
 from forebay.snapshot.replay.remedies import Remedies, available_memory, find_remedies
 
@@ -29,7 +32,7 @@ class Cause(StrEnum):
     SEGMENT = "segment size"  # enough for the block is free on the device, but not for a new segment
     OTHER_CLASS = "other size class"  # a free block is large enough, but in a segment for smaller or larger blocks
     OTHER_QUEUE = "other queue"  # a free block is large enough, but belongs to another stream
-    OTHER_POOL = "other pool"  # the same with another private pool
+    OTHER_POOL = "other pool"  # enough is free, but private pools have so much of it that the rest does not suffice
     LIMIT = "limit"  # a limit of the process, below the memory of the device
     PEAK = "peak"  # no error: the explained moment is the peak
     FINAL = "final"  # no history: the explained moment is that of the snapshot
@@ -47,6 +50,7 @@ class Use:
     reserved: int  #: in segments
     largest_free: int  #: largest free block
     segments: int  #: number of segments
+    outside: int  #: live, but in none of the segments: the file is incomplete or contradicts itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class Explanation:
     available: int | None  #: bytes that the program could reserve; None if unknown
     peak_ever: int  #: peak of the live bytes since the statistics were reset
     sites: tuple[SiteUse, ...]  #: live memory by site at the moment, most first
+    pools: tuple[PoolMemory, ...]  #: private pools with free memory, most first
     pins: tuple[Pins, ...]  #: sites whose blocks hold segments that are mostly free
     growth: Growth | None  #: growth from step to step; None if the history does not repeat
     remedies: Remedies | None  #: replays with other settings; None if none was asked for, or the history is empty
@@ -99,6 +104,7 @@ class Explanation:
             "request": asdict(self.request) if self.request else None,
             "errors": [asdict(error) for error in self.errors],
             "sites": [asdict(use) for use in self.sites],
+            "pools": [asdict(pool) for pool in self.pools],
             "pins": [asdict(pins) for pins in self.pins],
             "growth": grown and {
                 "repetitions": grown.steps.count,
@@ -198,6 +204,7 @@ def explanation(
         available=available_memory(snapshot),
         peak_ever=numbers.peak_ever,
         sites=tuple(sites(snapshot, moment, timeline=timeline)),
+        pools=tuple(free_in_pools(snapshot, state)),
         pins=tuple(find_pins(snapshot, state)),
         growth=growth(snapshot, timeline=timeline),
         remedies=find_remedies(snapshot, progress=progress) if replay and len(snapshot.trace) else None,
@@ -214,6 +221,7 @@ def _use(state: MemoryState) -> Use:
         reserved=state.reserved,
         largest_free=state.largest_free(),
         segments=len(state.segments),
+        outside=state.outside,
     )
 
 
@@ -234,4 +242,7 @@ def _cause(state: MemoryState, request: OomRequest) -> Cause:
         return Cause.OTHER_CLASS
     if request.largest_free < wanted <= state.largest_free():
         return Cause.OTHER_QUEUE if state.largest_free(pool=request.pool) >= wanted else Cause.OTHER_POOL
+    others = state.segments[~np.isin(state.segments["pool"], (0, request.pool))]
+    if wanted > free + state.free - int((others["nbytes"] - others["live"]).sum()):
+        return Cause.OTHER_POOL
     return Cause.SEGMENT if wanted <= free else Cause.FRAGMENTED

@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.untrusted import printable, shortened
 from forebay.snapshot.report.explanation import Cause, Explanation, OomRequest
 from forebay.snapshot.report.paragraph import Paragraph, count, short_labels
+from forebay.snapshot.report.settings_text import settings_paragraph
 
 __all__ = ["paragraphs"]
 
-_SITES, _PINS, _GROWING, _ERRORS, _TRIED = 6, 4, 5, 5, 5  # rows of the tables
+_SITES, _PINS, _GROWING, _ERRORS = 6, 4, 5, 5  # rows of the tables
 _TEXT = 300  # characters of a text from the file
 
 
-def paragraphs(found: Explanation) -> list[Paragraph]:
+def paragraphs(found: Explanation, others: Sequence[Explanation] = ()) -> list[Paragraph]:
     """Return the text of an explanation.
 
     Parameters
     ----------
     found : Explanation
         The explanation.
+    others : sequence of Explanation, default ()
+        Those of the other devices of the program, whose memory is compared with that of the one that ran out.
 
     Returns
     -------
     list of Paragraph
         The cause, the memory at that moment, its holders, pinned segments, growth, settings, and remarks.
     """
-    parts = [_cause(found), _memory(found), _holders(found), _pinned(found), _growth(found), _settings(found)]
-    parts += [_other_errors(found), _remarks(found)]
+    parts = [
+        _cause(found),
+        _memory(found),
+        _other_devices(found, others),
+        _holders(found),
+        _pools(found),
+        _pinned(found),
+        _growth(found),
+    ]
+    parts += [settings_paragraph(found), _other_errors(found), _remarks(found)]
     return [part for part in parts if part.sentences or part.rows]
 
 
@@ -46,9 +57,10 @@ def _cause(found: Explanation) -> Paragraph:
             f"and {reserved}{share}."
         )
         return Paragraph(f"{device} at the end", (text,))
+    most = f"The most memory was live after entry {found.moment:,}: {format_bytes(use.live + use.outside)}."
     sentences = [
         f"Memory did not run out in this history of {count(found.entries, 'entry', 'entries')}.",
-        f"The most memory was live after entry {found.moment:,}: {format_bytes(use.live)}. {reserved}{share}.",
+        f"{most} {reserved}{share}.",
     ]
     return Paragraph(f"Peak of {device}", tuple(sentences))
 
@@ -102,11 +114,18 @@ def _reasons(found: Explanation, request: OomRequest) -> Iterator[str]:
             f"{format_bytes(request.largest_free)}. Allocate on the same stream, or free everything in the segments of "
             "the other one."
         )
-    elif found.cause == Cause.OTHER_POOL:
+    elif found.cause == Cause.OTHER_POOL and use.largest_free >= event.wanted:
         yield (
             f"A free block of {format_bytes(use.largest_free)} is large enough, but it belongs to another pool (of a "
             f"graph or a MemPool), whose memory only that pool uses: the largest free block {place} has "
             f"{format_bytes(request.largest_free)}. Delete the graph or the pool, or allocate in it."
+        )
+    elif found.cause == Cause.OTHER_POOL:
+        private = sum(pool.free_bytes for pool in found.pools if pool.pool != request.pool)
+        yield (
+            f"{format_bytes(private)} of the reserved memory are free, but in private pools (of graphs or MemPools), "
+            f"whose memory only they use. Without them {format_bytes(event.device_free + all_free - private)} are "
+            "free, less than the request. Delete the graphs or pools below, or allocate in them."
         )
     else:
         yield (
@@ -126,6 +145,7 @@ def _memory(found: Explanation) -> Paragraph:
     if use.pending:
         rows.append(row("freed, but in use by other streams", use.pending))
     rows += [
+        *([("live, but in no segment of the file", format_bytes(use.outside), "")] if use.outside else []),
         row("cached: free, in segments without blocks", use.cached),
         row("fragmented: free, beside live blocks", use.fragmented),
         row(f"reserved, in {count(use.segments, 'segment')}", use.reserved),
@@ -140,6 +160,21 @@ def _memory(found: Explanation) -> Paragraph:
     return Paragraph("Memory at that moment", (), ("part", "bytes", "of reserved"), tuple(rows))
 
 
+def _other_devices(found: Explanation, others: Sequence[Explanation]) -> Paragraph:
+    """Return what other devices had reserved at most, to which a program could move something."""
+    if found.request is None or not others:
+        return Paragraph("")
+    rows = []
+    for other in others:
+        most = other.use.reserved if other.remedies is None else other.remedies.fidelity.recorded_peak
+        unused = format_bytes(max(other.capacity - most, 0)) if other.capacity else "-"
+        site = short_labels([use.label for use in other.sites[:1]])[0] if other.sites else ["-"]
+        rows.append((printable(other.device), format_bytes(most), unused, "yes" if other.errors else "no", site[0]))
+    columns = ("device", "most reserved", "never reserved", "ran out of memory", "largest site at its peak")
+    text = f"While {printable(found.device)} ran out of memory, the program had also used:"
+    return Paragraph("Other devices of the program", (text,), columns, tuple(rows))
+
+
 def _holders(found: Explanation) -> Paragraph:
     shown, rest = found.sites[:_SITES], found.sites[_SITES:]
     labels, sentences = short_labels([use.label for use in shown])
@@ -152,6 +187,25 @@ def _holders(found: Explanation) -> Paragraph:
         blocks = sum(use.count for use in rest)
         rows.append((f"{len(rest):,} other sites", format_bytes(nbytes), f"{share:.1%}", f"{blocks:,}"))
     return Paragraph("Who holds the live memory", sentences, ("site", "bytes", "of live", "blocks"), tuple(rows))
+
+
+def _pools(found: Explanation) -> Paragraph:
+    """Return the private pools that have a noticeable part of the reserved memory free."""
+    shown = [pool for pool in found.pools if pool.free_bytes >= 0.005 * found.use.reserved][:_PINS]
+    if not shown:
+        return Paragraph("")
+    labels, folder = short_labels([pool.label or "(unknown)" for pool in shown])
+    rows = [
+        (label, printable(pool.name), format_bytes(pool.free_bytes), format_bytes(pool.live_bytes))
+        for label, pool in zip(labels, shown, strict=True)
+    ]
+    text = (
+        "Only the pool itself can use this memory. Segments without blocks return to the device when its graph or "
+        "MemPool is deleted."
+    )
+    return Paragraph(
+        "Free memory of private pools", (text, *folder), ("reserved by", "pool", "free", "live"), tuple(rows)
+    )
 
 
 def _pinned(found: Explanation) -> Paragraph:
@@ -218,73 +272,6 @@ def _growth(found: Explanation) -> Paragraph:
     return Paragraph("Growth", (*sentences, *(folder if rows else ())), columns if rows else (), tuple(rows))
 
 
-def _settings(found: Explanation) -> Paragraph:
-    remedies = found.remedies
-    if remedies is None:
-        return Paragraph("")
-    out_of_memory = bool(found.errors)
-    sentences = list(_fidelity(found))
-    aim = "avoid this error" if out_of_memory else "lower the peak of reserved memory by 1 % or more"
-    helpful = remedies.helpful
-    tried = count(len(remedies.tried), "setting")
-    if not remedies.proved:
-        sentences.append("So no setting is claimed to help; the table shows the replays for information.")
-    elif not helpful:
-        sentences.append(f"None of the {tried} that were replayed would {aim}.")
-    else:
-        after, before = helpful[0].outcome.peak_reserved, remedies.baseline.peak_reserved
-        peak = "" if out_of_memory else f", with {format_bytes(after)} instead of {format_bytes(before)}"
-        sentences.append(
-            f"Of the {tried} that were replayed, {len(helpful):,} would {aim}. The first of them reserves the "
-            f"least{peak}."
-        )
-        if out_of_memory and found.growth is not None and found.growth.steady:
-            sentences.append("As memory grows in each repetition, this may only postpone the error.")
-        sentences.append("To use it, set:")
-    rows = []
-    for name, outcome in [("as recorded", remedies.baseline)] + [
-        (printable(remedy.outcome.settings).replace(",", ", "), remedy.outcome) for remedy in remedies.tried[:_TRIED]
-    ]:
-        failed = "no" if not outcome.refused else "at the start" if outcome.refused[0] < 0 else (
-            f"at entry {outcome.refused[0] + 1:,}" if outcome.stopped else count(len(outcome.refused), "time")
-        )  # fmt: skip
-        calls = f"{outcome.device_allocs + outcome.device_frees:,}"
-        rows.append((name, format_bytes(outcome.peak_reserved), calls, failed))
-    columns = ("settings", "peak reserved", "device calls", "out of memory")
-    line = printable(helpful[0].environment) if helpful else ""
-    return Paragraph("Allocator settings", tuple(sentences), columns, tuple(rows), line)
-
-
-def _fidelity(found: Explanation) -> Iterator[str]:
-    remedies = found.remedies
-    if remedies is None:
-        return
-    same = remedies.fidelity
-    memory = "" if remedies.memory is None else f" and {format_bytes(remedies.memory)} of memory"
-    events = count(remedies.events, "allocation or free", "allocations and frees")
-    start = f"{events}, replayed with the recorded settings{memory},"
-    if same.exact:
-        errors = " and run out of memory at the same requests" if found.errors else ""
-        yield f"{start} reserve and release the same segments as recorded ({count(same.equal, 'event')}){errors}."
-        return
-    if same.recorded == same.replayed == same.equal:
-        yield f"{start} reserve and release the same segments as recorded ({count(same.equal, 'event')})."
-    else:
-        yield (
-            f"{start} do not reproduce the recording exactly: {same.replayed:,} segment events instead of "
-            f"{same.recorded:,}{f', of which the first {same.equal:,} are equal' if same.equal else ''}."
-        )
-        if remedies.initial_blocks:
-            yield (
-                "The replay begins with the blocks that were live before the history, but without the cached memory "
-                "and the gaps of the program at that time: take its figures as estimates."
-            )
-        else:
-            yield "The program's allocator had other settings or other rules: take the figures as estimates."
-    if not same.same_errors:
-        yield "It does not run out of memory at the same requests as the program did."
-
-
 def _expandable(found: Explanation) -> bool:
     return found.settings is not None and "expandable_segments:True" in found.settings.replace(" ", "")
 
@@ -309,6 +296,11 @@ def _remarks(found: Explanation) -> Paragraph:
     sentences = []
     if found.truncated:
         sentences.append(f"The snapshot is truncated: {printable(shortened(found.truncated, _TEXT))}.")
+    if found.use.outside:
+        sentences.append(
+            f"{format_bytes(found.use.outside)} of live blocks are in no segment of the file, which is incomplete or "
+            "was changed: what is said about reserved and free memory does not include them."
+        )
     if found.lost:
         sentences.append(f"The ring buffer dropped the first {found.lost:,} entries, so the history begins later.")
     if found.counted_errors > len(found.errors):
