@@ -307,7 +307,7 @@ class History:
         placed = self.device(total, "expandable_segments:True", other_used)  # so that blocks of any size can be placed
         requests = Requests(placed)
         try:
-            requests.place_initial(self._initial, total)
+            requests.place_initial(self._initial)
         except (ValueError, MemoryError):  # sizes that no allocator reserves, in a file that contradicts itself
             return device, Requests(device), False
         placed.apply_settings("expandable_segments:False" + (settings and f",{settings}"))

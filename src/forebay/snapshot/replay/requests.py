@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from forebay.records.model import Action
-from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.simulate import Device
+from forebay.simulate.initial_memory import InitialMemory
 from forebay.snapshot.replay.initial_state import InitialState, LiveBlock
 from forebay.snapshot.replay.placement import place
 
@@ -47,12 +47,12 @@ class Requests:
         self.refused: list[int] = []
         self.stopped: bool = False
 
-    def place_initial(self, initial: InitialState, total: int) -> None:
-        """Place the segments and blocks of a recorded state. Raises OutOfMemory if the device is smaller."""
-        allocator = self._device.allocator
-        if not isinstance(allocator, SegmentAllocator):
-            raise TypeError(f"{allocator.name} allocates in heaps")
-        self._live |= place(allocator, initial, self._number_of, total)
+    def place_initial(self, initial: InitialState) -> None:
+        """Place the segments and blocks of a recorded state.
+
+        Raises OutOfMemory if the device is smaller, and ValueError if the sizes are impossible.
+        """
+        self._live |= place(InitialMemory(self._device), initial, self._number_of)
         self._device.reset_accumulated_stats()
 
     def allocate_initial(self, blocks: list[LiveBlock]) -> None:
