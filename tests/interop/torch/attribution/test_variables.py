@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed", exc_type=ImportError)
 
-from forebay.interop.torch.attribution.variables import tensors_of_program  # noqa: E402 -- after the test for PyTorch
+from forebay.interop.torch.attribution.variables import _roots, tensors_of_program  # noqa: E402 -- after the check
 
 
 class Tracked(torch.Tensor):
@@ -210,3 +210,25 @@ def test_walk_keeps_nothing_alive():
         assert (reference(), count > 0) == (None, True)
     finally:
         gc.enable()
+
+
+def test_objects_of_forebay_are_not_entered():
+    """A session has lists of all that is open, in which a walk would spend most of its objects."""
+
+    class Session(Slots):
+        __module__ = "forebay.interop.torch.session"
+
+    class Layer(Slots):
+        __module__ = "forebay.interop.torch.extensions.module_stand_ins"
+
+    session, layer = Session(torch.ones(1)), Layer(torch.ones(1))
+    assert names_of(session.value) == []
+    assert name_of(layer.value).name == "layer.value"
+
+
+def test_frames_of_a_test_runner_are_not_read():
+    functions = {each.variable.function.co_name for each in _roots(sys._getframe()) if each.variable.function}
+    functions_of_runner = {"pytest_pyfunc_call", "_multicall", "_hookexec", "_main"}
+    held = torch.ones(1)
+    assert name_of(held).name == "held"
+    assert functions.isdisjoint(functions_of_runner)

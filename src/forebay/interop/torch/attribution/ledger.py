@@ -6,6 +6,7 @@ import gc
 import sys
 import warnings
 from contextlib import suppress
+from itertools import compress
 from types import FrameType
 from typing import Any
 
@@ -253,11 +254,7 @@ class Ledger:
         for optimizer in [*self._optimizers]:
             mark_parameters(optimizer)
             mark_state(optimizer)
-        objects = gc.get_objects()
-        kinds = set(map(type, objects))  # of which there are few, and a million objects
-        modules = _of_kinds(objects, kinds, torch.nn.Module)
-        leaves = _of_kinds(objects, kinds, torch.Tensor)
-        del objects
+        modules, leaves = _modules_and_tensors(gc.get_objects())
         roots = _outermost(modules)
         self._copies.find(roots, [*self._optimizers])
         for root in roots:
@@ -289,10 +286,16 @@ def _place(opened: OpenDevice) -> int:
     return index if visible is None else int(visible()[index])
 
 
-def _of_kinds(objects: list[Any], kinds: set[type[Any]], base: type) -> list[Any]:
-    """Return the objects whose types are subclasses of `base`. `kinds` are the types of all objects."""
-    wanted = {each for each in kinds if issubclass(each, base)}
-    return [each for each in objects if type(each) in wanted]
+def _modules_and_tensors(objects: list[Any]) -> tuple[list[torch.nn.Module], list[torch.Tensor]]:
+    """Return the modules and the tensors among objects, of which there may be a million: no loop of Python sees each.
+
+    They are told by their types, of which there are few, as `isinstance` may execute code of the program.
+    """
+    kinds = set(map(type, objects))
+    wanted = {each for each in kinds if issubclass(each, (torch.nn.Module, torch.Tensor))}
+    found = [*compress(objects, map(wanted.__contains__, map(type, objects)))]
+    modules = [each for each in found if issubclass(type(each), torch.nn.Module)]
+    return modules, [each for each in found if issubclass(type(each), torch.Tensor)]
 
 
 def _outermost(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:

@@ -34,6 +34,9 @@ _READ_LOCALS = {"locals", "vars", "dir", "eval", "exec", "f_locals"}
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 _PLAIN = (str, bytes, int, float, complex, type(None), type, types.ModuleType, types.CodeType,
           types.BuiltinFunctionType, torch.optim.Optimizer, logging.Logger)  # fmt: skip
+# Frames of a test runner have each test of the run, through which a walk would go first, and nothing of the program.
+_TEST_RUNNER = ("-packages/_pytest/", "-packages/pluggy/", "-packages/pytest/")
+_STAND_INS = "forebay.interop.torch.extensions."  # their classes are those of other packages
 _HIDDEN_PARTS = ("_parameters", "_buffers", "_non_persistent_buffers_set", "_is_full_backward_hook")
 _NO_SNAPSHOT = sys.version_info >= (3, 13)  # of the variables: PEP 667
 
@@ -74,6 +77,7 @@ def tensors_of_program(frame: types.FrameType | None) -> Iterator[HeldTensor]:
     queue = deque(_roots(frame))
     seen: set[int] = set()
     kept: list[Any] = []  # so that no number of an object is used again during the walk
+    entered: dict[type, bool] = {}
     count = 0
     while queue and count < _MOST:
         item = queue.popleft()
@@ -86,14 +90,30 @@ def tensors_of_program(frame: types.FrameType | None) -> Iterator[HeldTensor]:
         count += 1
         if issubclass(kind, torch.Tensor):
             yield HeldTensor(value, item.variable, item.container, item.key)
-        elif item.depth < _DEPTH and not issubclass(kind, _PLAIN):
-            queue.extend(_parts(item, kind))
+        elif item.depth < _DEPTH:
+            if kind not in entered:
+                entered[kind] = _is_entered(kind)
+            if entered[kind]:
+                queue.extend(each for each in _parts(item, kind) if type(each.value) not in _SIMPLE)
+
+
+def _is_entered(kind: type) -> bool:
+    """Return True if objects of a type may hold tensors of the program.
+
+    A session or an emulation, which a program may have in a variable, holds all that forebay knows, and none of them.
+    """
+    if issubclass(kind, _PLAIN):
+        return False
+    module = type.__dict__["__dict__"].__get__(kind).get("__module__")
+    own = type(module) is str and module.startswith("forebay.") and not module.startswith(_STAND_INS)
+    return not own or issubclass(kind, BaseException)
 
 
 def _roots(frame: types.FrameType | None) -> Iterator[_Item]:
     stack, namespaces = [], {}
     while frame is not None:
-        if not is_library(frame.f_code.co_filename):
+        source = frame.f_code.co_filename
+        if not is_library(source) and not any(runner in source for runner in _TEST_RUNNER):
             stack.append(frame)
         frame = frame.f_back
     for each in stack:

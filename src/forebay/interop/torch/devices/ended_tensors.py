@@ -32,7 +32,7 @@ from forebay.interop.torch.devices.python_names import NameReplacements
 __all__ = ["EndedTensors"]
 
 _KEYS = ("CUDA", "SparseCUDA", "SparseCsrCUDA", "NestedTensorCUDA", "QuantizedCUDA")
-_has = torch._C._dispatch_has_kernel_for_dispatch_key
+_with_kernel = torch._C._dispatch_get_registrations_for_dispatch_key  # names of operators
 _mark: Any = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", None)  # of builds with CUDA
 # Operators with a kernel for all devices that calls no other operator, or another one before it reads the tensor.
 _COMPOSITES = [("copy_", key) for key in _KEYS] + [("_to_copy", "QuantizedCUDA")]
@@ -95,9 +95,8 @@ class EndedTensors:
         """
         kernels = [(f"aten::{name}", key) for name, key in _COMPOSITES]
         # In a build for CUDA, the kernels would ask the driver, and end the process where C++ code expects no error.
-        kernels += [(name, key) for name in torch._C._dispatch_get_all_op_names() for key in _KEYS if _has(name, key)]
-        structured = [name for name in torch._C._dispatch_get_all_op_names() if _has(name, _STRUCTURED)]
-        kernels += [(name, key) for name in structured for key in _KEYS]
+        kernels += [(name, key) for key in _KEYS for name in _with_kernel(key)]
+        kernels += [(name, key) for name in _with_kernel(_STRUCTURED) for key in _KEYS]
         libraries: dict[str, torch.library.Library] = {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of replaced kernels
