@@ -123,9 +123,8 @@ def pytest_runtest_protocol(item, nextitem):
         if opened.allocator.recording:  # an earlier test or example left it on
             recording.start(opened.allocator, None)
     result = yield
-    if nextitem is None or nextitem.path != item.path:
-        gc.collect()
-        gc.freeze()  # likewise, what the tests of the file have imported
+    gc.collect()
+    gc.freeze()  # likewise, what the test has imported
     return result
 
 

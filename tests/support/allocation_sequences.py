@@ -62,6 +62,7 @@ def sequence_of(torch, program):
     torch.empty(1, device="cuda")
     torch.manual_seed(0)
     gc.collect()
+    gc.freeze()  # the collection before the next program, of hundreds, looks only at what this one makes
     torch.cuda.memory._record_memory_history("all", stacks="python", max_entries=1_000_000)
     start = len(torch.cuda.memory._snapshot()["device_traces"][0])
     kept = program(torch)
