@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with
 pytest.importorskip("expecttest", reason="PyTorch's testing package needs expecttest")
 
 from support.operator_names import RANDOM_OPERATORS, UNDEFINED_OPERATORS  # noqa: E402 -- as above
+from support.operator_samples import samples_of  # noqa: E402 -- after PyTorch
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402 -- after PyTorch
 
 import forebay  # noqa: E402 -- as above
@@ -126,8 +127,7 @@ def test_operators_of_cuda_compute_halves(device, name):
     for dtype in WIDE.keys() & set(operator.dtypesIfCUDA):
         torch.manual_seed(0)
         differentiable = operator.supports_autograd and dtype in operator.supported_backward_dtypes("cuda")
-        inputs = operator.sample_inputs("cpu", dtype, requires_grad=differentiable)
-        for sample, _ in zip(inputs, range(SAMPLES), strict=False):
+        for sample in samples_of(operator, dtype, SAMPLES, requires_grad=differentiable):
             arguments, keywords = (sample.input, *sample.args), sample.kwargs
             if name in REFUSED:
                 continue

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with
 pytest.importorskip("expecttest", reason="PyTorch's testing package needs expecttest")
 
 from support.operator_names import RANDOM_OPERATORS, UNDEFINED_OPERATORS  # noqa: E402 -- as above
+from support.operator_samples import samples_of  # noqa: E402 -- as above
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402 -- as above
 
 import forebay  # noqa: E402 -- after PyTorch, without which the file is skipped
@@ -92,8 +93,7 @@ def samples(name):
         return found
     torch.manual_seed(0)
     differentiable = operator.supports_autograd and kinds[0] == torch.float32
-    inputs = operator.sample_inputs("cpu", kinds[0], requires_grad=differentiable)
-    for sample, _ in zip(inputs, range(SAMPLES), strict=False):
+    for sample in samples_of(operator, kinds[0], SAMPLES, requires_grad=differentiable):
         arguments = sample.input, *sample.args
         with suppress(Exception):  # samples that only a GPU accepts
             found.append((arguments, sample.kwargs, operator(*arguments, **sample.kwargs)))
