@@ -15,7 +15,10 @@ from support.on_oracle import ORACLE_HOME, why_no_oracle
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
 NEEDS_TORCH = re.compile(r"importorskip\(\s*\"torch\"|find_spec\(\"torch\"\) is None")
-QUESTIONS = "interop/torch/fit/test_questions.py"  # of processes in which nothing depends on the build
+IN_ANY_BUILD = (  # what they test does not depend on the build or the version of PyTorch: processes, cards and tables
+    "tests/interop/torch/fit/",
+    "tests/interop/torch/attribution/test_shared_results.py",
+)
 LONG = (
     "test_run_rehearsal", "test_questions", "test_run_torch", "test_allocation_sequences", "test_distributed_training",
     "test_operator_database", "test_collectives", "test_half_operators",
@@ -36,15 +39,21 @@ def groups() -> dict[str, list[str]]:
 
 
 GROUPS = groups()
+WITH_CUDA_BUILD = {
+    group: [path for path in paths if not path.startswith(IN_ANY_BUILD)]
+    for group, paths in GROUPS.items()
+    if group.startswith("interop/torch")
+}
+WITH_CUDA_BUILD = {group: paths for group, paths in WITH_CUDA_BUILD.items() if paths}
 
 
-def run(python: Path, group: str, *, first: str = "", last: str = "") -> str:
-    """Run the tests of a group, which must pass, and return what pytest prints.
+def run(python: Path, tests: list[str], *, first: str = "", last: str = "") -> str:
+    """Run tests, which must pass, and return what pytest prints.
 
     Packages are found in the folder `first`, then in the environment of Python, then in the folder `last`.
     """
     options = ["-q", "-rs", "-p", "no:cacheprovider", "-p", "no:randomly"]
-    command = [str(python), "-c", PYTEST, last, *options, *GROUPS[group]]
+    command = [str(python), "-c", PYTEST, last, *options, *tests]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (paths_of_sources(), first)))}
     environment["OMP_NUM_THREADS"] = "1"  # other workers run beside it
     environment.pop("PYTEST_XDIST_WORKER", None)
@@ -60,16 +69,17 @@ def run(python: Path, group: str, *, first: str = "", last: str = "") -> str:
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.timeout(600)
 def test_group_passes_with_torch(group):
-    printed = run(TORCH, group)
+    printed = run(TORCH, GROUPS[group])
     assert "is not installed" not in printed, printed  # no test may be skipped here for that reason
 
 
 @pytest.mark.oracle
 @needs_torch
 @pytest.mark.skipif(bool(why_no_oracle()), reason=why_no_oracle())
-@pytest.mark.parametrize("group", [each for each in GROUPS if each.startswith("interop/torch") and each != QUESTIONS])
+@pytest.mark.parametrize("group", WITH_CUDA_BUILD)
 @pytest.mark.timeout(600)
 def test_group_passes_with_the_cuda_build_of_pytorch(group):
     """With the PyTorch of the oracle, of another version than that of .venv/torch, and without a driver."""
     packages = sysconfig.get_path("purelib", vars={"base": str(TORCH.parents[1])})
-    run(ORACLE_HOME / "venv/bin/python", group, first=sysconfig.get_path("purelib"), last=packages)
+    python = ORACLE_HOME / "venv/bin/python"
+    run(python, WITH_CUDA_BUILD[group], first=sysconfig.get_path("purelib"), last=packages)

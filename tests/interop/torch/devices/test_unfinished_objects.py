@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with
 
 # Each class has a child of its own, which opens the devices after the fork.
 PROGRAM = """
-import copy, os, pickle, signal, sys, warnings
+import copy, gc, os, pickle, signal, sys, warnings
 import torch, forebay, forebay.interop.torch
 warnings.simplefilter("ignore")
 forebay.emulate("cuda")
@@ -45,6 +45,7 @@ def use(made):
         except BaseException:
             pass
 
+gc.freeze()  # a capture collects garbage, in each child
 for name, made in sorted(found.items()):
     child = os.fork()
     if not child:
