@@ -127,3 +127,19 @@ def test_end_token_never_comes():
         if done.all():
             break
     assert tokens.shape == (2, 14)
+
+
+def test_a_number_falls_only_when_its_tensor_has_changed():
+    for numbers in (unknown(2, 2), unknown(1 << 19)):  # the host's copies of the second are written when they are read
+        loss, seen, before = unknown(()), [], []
+        for _ in range(3):
+            one, other = numbers.cpu(), numbers.clone().half().cpu()
+            seen += [numbers[0].flatten()[0].item(), one.flatten()[0].item(), other.flatten()[0].item()]
+            assert len({repr(numbers) for _ in range(2)}) == 1
+            before.append((loss.item(), float(loss), f"{loss:.6f}"))
+        assert len({round(each, 3) for each in seen}) == 1
+        assert len(set(before)) == 1
+        with torch.inference_mode():
+            loss.data.add_(1)
+        read = [each.item() for each in (loss, unknown(()), loss)]
+        assert read[0] == read[2] > read[1]

@@ -21,12 +21,27 @@ import torch
 from forebay.interop.torch.devices import host_values
 from forebay.interop.torch.devices.emulated_memory import memory_of
 
-__all__ = ["NOTHING", "Elements", "assumed", "is_integral", "note_elements"]
+__all__ = ["NOTHING", "Elements", "Reading", "assumed", "is_integral", "note_elements", "reading_of"]
 
 _INTEGRAL = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64}
 
 
 _MOST_VALUES = 1 << 20
+
+
+class Reading:
+    """The number that the host has read in place of unknown floating-point elements, which copies of them share.
+
+    # Note [Unchanged numbers]
+    The number that a line reads falls from read to read, but of elements that no operator has written in between, each
+    read gives the same: a program that prints a tensor twice, compares its copies on the host, or logs the loss that
+    it has tested before must not see two. It belongs to what is assumed about a memory, which every operator that
+    writes there replaces. Rejected: PyTorch's version of the tensor, which `data` and inference mode do not count.
+    Test: tests/interop/torch/assumptions/test_reads.py::test_a_number_falls_only_when_its_tensor_has_changed
+    """
+
+    def __init__(self) -> None:
+        self.number: float | None = None
 
 
 class Elements(NamedTuple):
@@ -46,6 +61,8 @@ class Elements(NamedTuple):
         The sum of all elements, which are counts of the parts of something, such as the tokens of each expert.
     classes : int, optional
         The length of the last dimension of one-hot codes in memory, whose elements are chosen by a class.
+    read : Reading, optional
+        The number that the host has read: Note [Unchanged numbers].
     """
 
     origin: str = ""
@@ -55,6 +72,7 @@ class Elements(NamedTuple):
     share: float | None = None
     total: int | None = None
     classes: int | None = None
+    read: Reading | None = None
 
     def joined(self, other: Elements) -> Elements:
         """Return what holds for the elements of two tensors together."""
@@ -84,7 +102,7 @@ class Elements(NamedTuple):
             if self.share is not None and dtype == torch.bool and (self.low, self.high) == (0, 1):
                 return self  # a mask
             if self.low is None or self.high is None or not is_integral(dtype):
-                return NOTHING
+                return NOTHING._replace(read=self.read if dtype.is_floating_point else None)
             ends = torch.iinfo(dtype)
             return self if ends.min <= self.low and self.high <= ends.max else NOTHING
         converted = _of_values(torch.tensor(self.value, dtype=dtype))
@@ -156,3 +174,14 @@ def note_elements(tensor: torch.Tensor, found: Elements, before: Elements | None
         is_whole = tensor.numel() * tensor.itemsize >= memory.nbytes
         made = found if is_whole else (before or NOTHING).joined(found)
         memory.assumed = None if made == NOTHING else (made, tensor.dtype)
+
+
+def reading_of(tensor: torch.Tensor, found: Elements) -> Reading:
+    """Return the number that stands for unknown elements of a tensor until they change; `found` is assumed of it."""
+    if found.read is not None:
+        return found.read
+    made = Reading()
+    memory = memory_of(tensor)
+    if memory.assumed is None or memory.assumed[1] is tensor.dtype:
+        memory.assumed = (found._replace(read=made), tensor.dtype)
+    return made

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from forebay.interop.torch.assumptions.elements import Elements, assumed, is_integral
+from forebay.interop.torch.assumptions.elements import Elements, Reading, assumed, is_integral, reading_of
 from forebay.interop.torch.assumptions.endless_loops import LOOP_READS, Turn, turn_of
 from forebay.interop.torch.assumptions.routing import shares_of
 from forebay.interop.torch.devices import host_values, values
@@ -47,7 +47,7 @@ def read_number(tensor: torch.Tensor, what: str) -> Any:
     turn = _note(found, tensor, what)
     if (shares := shares_of(tensor, found, turn.is_opposite)) is not None:
         return shares.item()
-    return _number(tensor.dtype, found, turn)
+    return _number(tensor.dtype, found, turn, _reading_of(tensor, found))
 
 
 def _checks_a_distribution() -> bool:
@@ -69,7 +69,7 @@ def fill_with_assumed(target: torch.Tensor, source: torch.Tensor) -> None:
     if (shares := shares_of(source, found, turn.is_opposite)) is not None:
         target.copy_(shares)
     else:
-        target.fill_(_number(source.dtype, found, turn))
+        target.fill_(_number(source.dtype, found, turn, _reading_of(source, found)))
 
 
 def copy_assumed(target: torch.Tensor, source: torch.Tensor) -> None:
@@ -82,13 +82,14 @@ def copy_assumed(target: torch.Tensor, source: torch.Tensor) -> None:
         fill_with_assumed(target, source)
         return
     found, dtype = assumed(source), source.dtype
+    reading = _reading_of(source, found)
 
     def read(elements: torch.Tensor) -> None:
         line, _ = values.calling_line()
         is_opposite = assumed_values.choices().is_opposite_at(line)
         turn = Turn(assumed_values.count(line) + 1, False, False, is_opposite)
         assumed_values.note(line, _in_words(found, dtype, turn))
-        elements.fill_(_number(dtype, found, turn))
+        elements.fill_(_number(dtype, found, turn, reading))
 
     host_values.defer(target, None, discards=True, read=read)
 
@@ -114,8 +115,16 @@ def _note(found: Elements, tensor: torch.Tensor, what: str, dtype: torch.dtype |
     return turn
 
 
-def _number(dtype: torch.dtype, found: Elements, turn: Turn) -> Any:
-    """Return an assumed value: Note [Opposite choices], Note [Loops that only assumed values end]."""
+def _reading_of(tensor: torch.Tensor, found: Elements) -> Reading | None:
+    """Return the number that stands for the elements, if they are unknown floating-point numbers."""
+    return reading_of(tensor, found) if found.value is None and tensor.is_floating_point() else None
+
+
+def _number(dtype: torch.dtype, found: Elements, turn: Turn, reading: Reading | None = None) -> Any:
+    """Return an assumed value: Note [Opposite choices], Note [Loops that only assumed values end].
+
+    The number in `reading` is returned again, or set: Note [Unchanged numbers].
+    """
     if dtype == torch.bool:
         value = _decided(found) if found.value is None else bool(found.value)
         if found.value is None and turn.is_condition:
@@ -128,6 +137,15 @@ def _number(dtype: torch.dtype, found: Elements, turn: Turn) -> Any:
         return _LOOP_NUMBERS[(turn.phase - 1) % len(_LOOP_NUMBERS)]
     if found.value is not None:
         return _complement(found.value) if turn.is_opposite else found.value
+    if reading is None:
+        return _next_number(turn)
+    if reading.number is None:
+        reading.number = _next_number(turn)
+    return reading.number
+
+
+def _next_number(turn: Turn) -> float:
+    """Return an unknown number that is read for the first time."""
     halved = 0.5 ** min(turn.reads, _MOST_HALVINGS)
     if turn.is_opposite:
         return 0.0 if turn.is_condition else _LARGE * (1 - halved)
