@@ -22,6 +22,10 @@ def routed(tokens, experts, chosen):
     return [torch.where(mask[each])[0].numel() for each in range(experts)]
 
 
+def select(tensor, condition):
+    return tensor[condition(tensor)]
+
+
 @pytest.mark.parametrize(
     ("make", "shape"),
     [
@@ -38,6 +42,9 @@ def routed(tokens, experts, chosen):
         (lambda: torch.randint(0, 5, (40,), device="cuda").bincount(), (5,)),
         (lambda: torch.randint(0, 5, (40,), device="cuda").bincount(minlength=9), (9,)),
         (lambda: unknown(4).repeat_interleave(torch.randint(0, 3, (4,), device="cuda")), (8,)),
+        (lambda: select(unknown(6, 91).softmax(-1), lambda shares: shares > 0.05), (546,)),
+        (lambda: select(unknown(6, 91).log_softmax(-1).exp(), lambda shares: shares > 0.5), (546,)),
+        (lambda: select(torch.randint(-2, 2, (8,), device="cuda"), lambda labels: labels != -2), (8,)),
         (lambda: torch.tensor([1, 2, 2, 1]).cuda().unique(), (2,)),
         (lambda: torch.tensor([1, 0, 2]).cuda().nonzero(), (2, 1)),
         (lambda: unknown(6)[torch.tensor([True, False, True] * 2, device="cuda")], (4,)),

@@ -29,16 +29,14 @@ _INTEGRAL = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, tor
 _MOST_VALUES = 1 << 20
 
 
+# Note [Unchanged numbers]
+# The number that a line reads falls from read to read, but of elements that no operator has written in between, each
+# read gives the same: a program that prints a tensor twice, compares its copies on the host, or logs the loss that
+# it has tested before must not see two. It belongs to what is assumed about a memory, which every operator that
+# writes there replaces. Rejected: PyTorch's version of the tensor, which `data` and inference mode do not count.
+# Test: tests/interop/torch/assumptions/test_reads.py::test_a_number_falls_only_when_its_tensor_has_changed
 class Reading:
-    """The number that the host has read in place of unknown floating-point elements, which copies of them share.
-
-    # Note [Unchanged numbers]
-    The number that a line reads falls from read to read, but of elements that no operator has written in between, each
-    read gives the same: a program that prints a tensor twice, compares its copies on the host, or logs the loss that
-    it has tested before must not see two. It belongs to what is assumed about a memory, which every operator that
-    writes there replaces. Rejected: PyTorch's version of the tensor, which `data` and inference mode do not count.
-    Test: tests/interop/torch/assumptions/test_reads.py::test_a_number_falls_only_when_its_tensor_has_changed
-    """
+    """The number that was read of unknown elements, which copies of them share: Note [Unchanged numbers]."""
 
     def __init__(self) -> None:
         self.number: float | None = None

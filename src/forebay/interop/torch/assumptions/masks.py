@@ -62,9 +62,11 @@ def equality_rule(*, is_equal: bool) -> Rule:
         if given["self"] is given["other"]:  # x != x asks for numbers that are not finite
             return _constant("eq", is_equal)
         equal = _equal_share(given["self"], one, other)
+        classes = one.classes if one.share is not None else None
+        if not is_equal and 0 < equal < 1 and one.share is None:  # not a part: labels that are not ignored may be all
+            return Elements("ne", True, 0, 1, assumed_values.choices().mask)
         share = equal if is_equal else 1 - equal
         value = bool(share) if equal == 1 else not is_equal
-        classes = one.classes if one.share is not None else None
         return Elements("eq" if is_equal else "ne", value, 0, 1, share, None, classes)
 
     return rule

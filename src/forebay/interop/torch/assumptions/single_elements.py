@@ -65,7 +65,9 @@ def pointwise_rule(operator: Any) -> Callable[[Mapping[str, Any]], Elements]:
         is_exact = all(not each.origin for each in elements.values())
         origin = "" if is_exact else name
         value = None
-        if all(each.value is not None for each in elements.values()):
+        if all(each.value is not None for each in elements.values()) and not (
+            is_comparison and is_mask(elements, given)
+        ):
             value = compute({key: each.value for key, each in elements.items()}, given)
         low, high = bounds(elements, given)
         if value is None and low is not None and low == high:
@@ -76,6 +78,12 @@ def pointwise_rule(operator: Any) -> Callable[[Mapping[str, Any]], Elements]:
             return NOTHING if not is_comparison else Elements(name)
         share = None if value is None or not isinstance(value, bool) else float(value)
         return Elements(origin, value, low, high, share)
+
+    def is_mask(elements: Mapping[str, Elements], given: Mapping[str, Any]) -> bool:
+        """Return True for several assumed numbers, such as shares of softmax: a threshold selects an unknown part."""
+        return any(
+            each.origin and given[key].is_floating_point() and given[key].numel() > 1 for key, each in elements.items()
+        )
 
     def likely(elements: Mapping[str, Elements], given: Mapping[str, Any]) -> float | None:
         """Return what a comparison of one unknown number with a known one says about a number near 1: 1 is True."""
