@@ -143,3 +143,13 @@ def test_a_number_falls_only_when_its_tensor_has_changed():
             loss.data.add_(1)
         read = [each.item() for each in (loss, unknown(()), loss)]
         assert read[0] == read[2] > read[1]
+
+
+def test_texts_of_a_batch_end_at_the_limit_only():
+    done, steps = torch.zeros(4, dtype=torch.bool, device="cuda"), 0
+    while not done.all() and steps < 30:
+        tokens = torch.randint(100, (4,), device="cuda")
+        done |= tokens == 3
+        assert not (tokens == 3).all()
+        steps += 1
+    assert steps == 30
