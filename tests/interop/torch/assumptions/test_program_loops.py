@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="a package of modules that need PyTorch")
 
-from forebay.interop.torch.assumptions.program_loops import checks_line, loops_around  # noqa: E402 -- after the check
+from forebay.interop.torch.assumptions.program_loops import check_at, loops_around  # noqa: E402 -- after the check
 
 # Programs whose line with "read" reads an assumed value, and whether nothing else ends the loop.
 PROGRAMS = {
@@ -80,7 +80,22 @@ def test_line_that_no_exit_depends_on_decides_nothing(file):
 
 def test_checks_are_found(file):
     keep(file, "assert x\nif read():\n    raise ValueError\nif x:\n    y = 1")
-    assert [checks_line(file, line) for line in range(1, 6)] == [True, True, False, False, False]
+    assert [check_at(file, line) for line in range(1, 6)] == [{True}, {False}, None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("assert a > b, read()", {True}),
+        ("assert not a > b", {False}),
+        ("assert a > b and (c or not d)", {True, False}),
+        ("if not (a > b or c):\n    raise ValueError", {True}),
+        ("if a > b:\n    read()\n    raise ValueError\nelse:\n    read()", {False}),
+    ],
+)
+def test_check_passes_with_values_of_its_conditions(text, values, file):
+    keep(file, text)
+    assert check_at(file, 1) == values
 
 
 @pytest.mark.parametrize("text", ["while True", "\0", "", "while " + "(" * 500])

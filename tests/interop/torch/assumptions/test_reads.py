@@ -74,6 +74,10 @@ def test_two_runs_are_equal():
         (lambda: bool(torch.isin(unknown(3), torch.ones(1, device="cuda")).any()), False),
         (lambda: bool((unknown(3) > 0).any()), False),
         (lambda: bool((unknown(3) > 0).all()), True),
+        (lambda: bool((unknown(3) > -1e9).any()), True),
+        (lambda: bool((unknown(3) > 65504).any()), False),
+        (lambda: bool((unknown(3) <= torch.full((3,), -1e9, device="cuda")).all()), False),
+        (lambda: (unknown(8, 8) < -1e9).sum().item(), 0),
         (lambda: bool(unknown(()) < 100), True),
         (lambda: bool(unknown(()) > 100), False),
         (lambda: bool(unknown(()) < 1e-3), False),
@@ -102,6 +106,16 @@ def test_two_runs_are_equal():
 )
 def test_read_returns_what_the_table_says(read, expected):
     assert read() == expected
+
+
+def test_checks_pass():
+    """A step of a solver checks that its time grows, as the sum of two unknown numbers."""
+    time, step = unknown(()), unknown(())
+    if not time + step > time:
+        raise AssertionError
+    if time < step or time <= step:
+        raise AssertionError
+    assert not time <= step
 
 
 def test_constant_of_any_size_is_not_listed():
@@ -153,3 +167,17 @@ def test_texts_of_a_batch_end_at_the_limit_only():
         assert not (tokens == 3).all()
         steps += 1
     assert steps == 30
+
+
+def test_beams_run_to_their_limit():
+    """A search of beams ends when no score can be better than the finished ones, of which there is none."""
+    scores, finished = unknown(2, 3), torch.zeros(2, 3, dtype=torch.bool, device="cuda")
+    tokens = 0
+    while tokens < 6:
+        tokens += 1
+        ended = torch.isin(unknown(2, 3).argmax(-1, keepdim=True), torch.tensor([2], device="cuda"))
+        finished = torch.cat((finished, ended), 1).gather(1, unknown(2, 4).topk(3)[1])
+        worst = torch.where(finished, scores.min(1, keepdim=True)[0], -1e9)
+        if not torch.any(scores[:, :1] > worst):
+            break
+    assert tokens == 6

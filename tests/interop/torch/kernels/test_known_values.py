@@ -6,6 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="runs PyTorch on emulated devices")
 
+import forebay  # noqa: E402 -- as above
+from forebay.interop.torch import patch  # noqa: E402 -- as above
 from forebay.interop.torch.devices.values import DataDependent  # noqa: E402 -- needs torch
 
 CONSTANTS = {
@@ -145,3 +147,26 @@ def test_elements_that_unknown_masks_choose_are_unknown(shapes_only):
     for made in (torch.where(mask, 5.0, zeros), zeros.masked_fill(mask, 5.0)):
         with pytest.raises(DataDependent):
             made.tolist()
+
+
+def test_selection_by_a_mask_of_assumed_values_takes_the_same_memory():
+    def select():
+        t = torch.randn(40, 50, device="cuda")
+        t[t > 0].sum() + t.masked_select(t > 0).sum()
+        t[t > 0] = torch.ones(1, device="cuda")
+
+    def requested():
+        torch.cuda.memory._record_memory_history(max_entries=10_000)
+        select()
+        trace = torch.cuda.memory._snapshot()["device_traces"][0]
+        torch.cuda.memory._record_memory_history(enabled=None)
+        return [entry["size"] for entry in trace if entry["action"] == "alloc"]
+
+    found = {}
+    for mode in ("compute", "shapes"):
+        with forebay.emulate("cuda", profile="h100"), patch(mode):
+            found[mode] = requested()
+    places = 40 * 50 * 2 * 8  # of all elements, which are assumed to be true
+    assert len(found["compute"]) == len(found["shapes"])
+    assert found["shapes"].count(places) == 3
+    assert found["shapes"].count(1023) == found["compute"].count(1023) == 3

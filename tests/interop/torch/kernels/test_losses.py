@@ -66,3 +66,15 @@ def test_logsumexp_is_that_of_the_cpu(emulated, keepdim):
         torch.testing.assert_close(torch.logsumexp(x.cuda(), dim, keepdim).cpu(), expected)
         out = torch.logsumexp(x.cuda(), dim, keepdim, out=torch.empty(0, device="cuda"))
         torch.testing.assert_close(out.cpu(), expected)
+
+
+@pytest.mark.parametrize("mode", ["compute", "shapes"])
+@pytest.mark.parametrize("name", ["mse_loss", "smooth_l1_loss", "binary_cross_entropy"])
+def test_reduced_loss_keeps_the_memory_of_all_losses(name, mode):
+    with forebay.emulate("cuda", profile="h100"), patch(mode):
+        given = torch.ones(300, 5, device="cuda", dtype=torch.float16)
+        before = torch.cuda.memory_allocated()
+        loss = getattr(torch.nn.functional, name)(given, given)
+        assert loss.shape == ()
+        assert torch.cuda.memory_allocated() - before == 3072  # 1,500 elements of 2 bytes
+        assert loss.dtype == torch.float16

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from forebay.interop.torch.assumptions.program_loops import Loop, checks_line, loops_around
+from forebay.interop.torch.assumptions.program_loops import Loop, check_at, loops_around
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import memory_of
 from forebay.interop.torch.processes import assumed_values
@@ -33,6 +33,7 @@ class Turn(NamedTuple):
     is_condition: bool  # the line is the condition of a `while`
     decides_loop: bool  # only assumed values end a loop around it, and one of its exits depends on this line
     is_opposite: bool
+    passes: bool | None = None  # what an undecided condition is, so that the check on the line passes
 
     @property
     def phase(self) -> int:
@@ -60,10 +61,11 @@ def turn_of(line: str, place: _Key | None, tensor: torch.Tensor) -> Turn:
     count = assumed_values.count(line) + 1
     is_opposite = assumed_values.choices().is_opposite_at(line)
     is_condition = place is not None and any(place[1] in loop.condition for loop in loops_around(*place))
+    check = None if place is None else check_at(*place)
     decides = False
-    if count >= _FIRST_LOOK and place is not None and not checks_line(*place):
+    if count >= _FIRST_LOOK and place is not None and check is None:
         decides = _decides_loop(line, tensor)
-    return Turn(count, is_condition, decides, is_opposite)
+    return Turn(count, is_condition, decides, is_opposite, next(iter(check)) if check and len(check) == 1 else None)
 
 
 def _decides_loop(line: str, tensor: torch.Tensor) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-__all__ = ["Loop", "checks_line", "loops_around"]
+__all__ = ["Loop", "check_at", "loops_around"]
 
 _ENDLESS_ITERABLES = {"count", "cycle", "itertools.count", "itertools.cycle"}
 _ENDS_OF_PROGRAMS = {"exit", "quit", "sys.exit", "os._exit"}
@@ -71,9 +71,12 @@ def loops_around(file: str, line: int) -> Iterator[Loop]:
             yield loop
 
 
-def checks_line(file: str, line: int) -> bool:
-    """Return True if a line is that of an `assert`, or of an `if` that raises."""
-    return line in _checks(file)
+def check_at(file: str, line: int) -> frozenset[bool] | None:
+    """Return the values for which the check at a line passes, of each condition on it; None if there is no check.
+
+    A check is an `assert`, or an `if` that raises.
+    """
+    return _checks(file).get(line)
 
 
 @lru_cache(maxsize=64)
@@ -92,15 +95,34 @@ def _loops(file: str) -> tuple[Loop, ...]:
 
 
 @lru_cache(maxsize=64)
-def _checks(file: str) -> _Lines:
+def _checks(file: str) -> dict[int, frozenset[bool]]:
     tree = _parse(file)
-    found: set[int] = set()
+    found: dict[int, frozenset[bool]] = {}
     for each in () if tree is None else ast.walk(tree):
         if isinstance(each, ast.Assert):
-            found |= _lines_of(each)
+            _add_check(found, each, each.test, passes=True)
         elif isinstance(each, ast.If) and any(isinstance(inner, ast.Raise) for inner in each.body):
-            found |= _lines_of(each.test)
-    return frozenset(found)
+            _add_check(found, each.test, each.test, passes=False)
+    return found
+
+
+def _add_check(found: dict[int, frozenset[bool]], whole: ast.AST, test: ast.expr, *, passes: bool) -> None:
+    for line in _lines_of(whole):
+        found.setdefault(line, frozenset())
+    for condition, value in _conditions(test, value=passes):
+        for line in _lines_of(condition):
+            found[line] |= {value}
+
+
+def _conditions(test: ast.expr, *, value: bool) -> Iterator[tuple[ast.expr, bool]]:
+    """Yield the conditions in a test, each with the value for which the test has its own."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from _conditions(test.operand, value=not value)
+    elif isinstance(test, ast.BoolOp):
+        for each in test.values:
+            yield from _conditions(each, value=value)
+    else:
+        yield test, value
 
 
 def _is_endless(node: ast.AST) -> bool:

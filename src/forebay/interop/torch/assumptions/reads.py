@@ -98,7 +98,7 @@ def is_assumed_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return what `torch.equal` is assumed to return for two tensors of one shape: True, if nothing says otherwise."""
     found = [assumed(one), assumed(other)]
     if one.dtype == torch.bool and one.numel() == 1:
-        found = [each if each.value is not None else each._replace(value=_decided(each)) for each in found]
+        found = [each if each.value is not None else each._replace(value=_by_operator(each)) for each in found]
     is_equal = None in (found[0].value, found[1].value) or found[0].value == found[1].value
     decided = Elements("equal", is_equal)
     turn = _note(decided, one, "torch.equal", torch.bool)
@@ -126,7 +126,7 @@ def _number(dtype: torch.dtype, found: Elements, turn: Turn, reading: Reading | 
     The number in `reading` is returned again, or set: Note [Unchanged numbers].
     """
     if dtype == torch.bool:
-        value = _decided(found) if found.value is None else bool(found.value)
+        value = _decided(found, turn) if found.value is None else bool(found.value)
         if found.value is None and turn.is_condition:
             value = True
         ends = turn.ends_loop if turn.decides_loop or (turn.is_condition and found.value is None) else False
@@ -169,8 +169,12 @@ def _complement(value: complex) -> complex:
     return 1 - value if isinstance(value, (int, float)) and 0 <= value <= 1 else 0.0
 
 
-def _decided(found: Elements) -> bool:
-    """Return what a comparison reads as: as that of a number near 1, or by its operator."""
+def _decided(found: Elements, turn: Turn) -> bool:
+    """Return what a condition reads as: so that a check passes, as that of a number near 1, or by its operator."""
+    return _by_operator(found) if turn.passes is None else turn.passes
+
+
+def _by_operator(found: Elements) -> bool:
     return bool(found.share) if found.share is not None else found.origin in _TRUE
 
 
@@ -180,7 +184,7 @@ def _in_words(found: Elements, dtype: torch.dtype, turn: Turn) -> str:
     if dtype == torch.bool:
         if found.value is not None:
             return f"{bool(found.value)}{of}"
-        return f"True {LOOP_READS} times{of}" if turn.is_condition else f"{_decided(found)}{of}"
+        return f"True {LOOP_READS} times{of}" if turn.is_condition else f"{_decided(found, turn)}{of}"
     if found.total is not None:
         routing = assumed_values.choices().routing
         return f"parts of {found.total:,}{of}, " + ("all in the first" if routing == "worst" else "equal ones")

@@ -24,6 +24,7 @@ _EXTREME_AT_ENDS = _COMPARISONS | _DIVISIONS | {
     "neg", "relu", "rsub", "sign", "sub",
 }  # fmt: skip
 _INDICES = {"index", "indices", "mask"}
+_FAR = 1e4  # from here on, a number stands for infinity, as that of scores which are ruled out
 
 
 def length(given: Mapping[str, Any], default: int | None = None) -> int:
@@ -73,7 +74,9 @@ def pointwise_rule(operator: Any) -> Callable[[Mapping[str, Any]], Elements]:
         if value is None and low is not None and low == high:
             value = low
         if is_comparison and value is None:
-            return Elements(name, None, 0, 1, likely(elements, given))
+            share = likely(elements, given)
+            is_one = all(given[key].numel() == 1 for key in elements)
+            return Elements(name, None if share is None or is_one else bool(share), 0, 1, share)
         if value is None and low is None:
             return NOTHING if not is_comparison else Elements(name)
         share = None if value is None or not isinstance(value, bool) else float(value)
@@ -86,13 +89,24 @@ def pointwise_rule(operator: Any) -> Callable[[Mapping[str, Any]], Elements]:
         )
 
     def likely(elements: Mapping[str, Elements], given: Mapping[str, Any]) -> float | None:
-        """Return what a comparison of one unknown number with a known one says about a number near 1: 1 is True."""
+        """Return what a comparison of an unknown number with a known one says about a number near 1: 1 is True.
+
+        Of many numbers, only one that is far from all of them decides.
+        """
         unknown = [key for key, each in elements.items() if each.value is None]
-        if any(given[key].numel() > 1 for key in elements) or len(unknown) == len(elements) > 1:
+        if len(unknown) == len(elements) > 1:
+            return None
+        if any(given[key].numel() > 1 for key in elements) and not is_far(unknown, elements, given):
             return None
         chosen = {key: 1 if each.low is None else each.low for key, each in elements.items() if key in unknown}
         found = compute({key: chosen.get(key, each.value) for key, each in elements.items()}, given)
         return None if found is None else float(found)
+
+    def is_far(unknown: Sequence[str], elements: Mapping[str, Elements], given: Mapping[str, Any]) -> bool:
+        """Return True if floating-point numbers are compared with a known number that is as good as infinite."""
+        known = [each.value for key, each in elements.items() if key not in unknown and each.value is not None]
+        known += [each for each in given.values() if isinstance(each, (int, float)) and not isinstance(each, bool)]
+        return all(given[key].is_floating_point() for key in unknown) and any(abs(each) >= _FAR for each in known)
 
     def bounds(elements: Mapping[str, Elements], given: Mapping[str, Any]) -> tuple[int | None, int | None]:
         ends = [(each.low, each.high) for each in elements.values()]

@@ -15,7 +15,7 @@ from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import memory_of
 from forebay.interop.torch.processes import assumed_values
 
-__all__ = ["assumed_count", "sized_result"]
+__all__ = ["assumed_count", "expected_count", "sized_result"]
 
 _Result: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 
@@ -40,21 +40,30 @@ def sized_result(name: str, given: Mapping[str, Any]) -> _Result | None:
 def assumed_count(mask: torch.Tensor, what: str) -> int:
     """Return how many elements of a mask are assumed to be true, and note the line. Raises DataDependent if strict."""
     found = assumed(mask)
+    if found.is_exact:
+        return true_count(found, int(mask.numel()))
+    count = _count(mask, is_opposite=False)
+    is_opposite = _is_opposite(what, f"{count:,} of {mask.numel():,} elements are true")
+    return _count(mask, is_opposite=True) if is_opposite else count
+
+
+def expected_count(mask: torch.Tensor) -> int:
+    """Return what `assumed_count` will return at this line, and note nothing."""
+    return _count(mask, is_opposite=assumed_values.choices().is_opposite_at(values.calling_line()[0]))
+
+
+def _count(mask: torch.Tensor, *, is_opposite: bool) -> int:
+    found = assumed(mask)
     count = true_count(found, int(mask.numel()))
     if found.is_exact:
         return count
-
-    def chosen(is_opposite: bool) -> int:  # Note [Routing]
-        is_worst = is_worst_routing() is not is_opposite
-        if (share := expert_share(mask, found, is_worst=is_worst)) is not None:
-            return share_of(share, int(mask.numel()))
-        if not is_opposite or found.classes is not None:
-            return count
-        is_all = found.share in (None, 1.0) and (found.value is None or bool(found.value))
-        return 0 if is_all else int(mask.numel())
-
-    count = chosen(False)
-    return count if not _is_opposite(what, f"{count:,} of {mask.numel():,} elements are true") else chosen(True)
+    is_worst = is_worst_routing() is not is_opposite  # Note [Routing]
+    if (share := expert_share(mask, found, is_worst=is_worst)) is not None:
+        return share_of(share, int(mask.numel()))
+    if not is_opposite or found.classes is not None:
+        return count
+    is_all = found.share in (None, 1.0) and (found.value is None or bool(found.value))
+    return 0 if is_all else int(mask.numel())
 
 
 def _is_opposite(what: str, text: str) -> bool:

@@ -31,6 +31,7 @@ from forebay._base.device_spec import Device
 from forebay.errors import WrongState
 from forebay.interop.torch.assumptions import endless_loops
 from forebay.interop.torch.devices import compilation, host_values, values
+from forebay.interop.torch.devices.build_information import describe_build, replace_build_information
 from forebay.interop.torch.devices.card_questions import note_questions
 from forebay.interop.torch.devices.cudnn import replace_cudnn
 from forebay.interop.torch.devices.device_communication import replace_communication
@@ -125,11 +126,13 @@ class Patch:
                 undo.callback(kernels.remove)
                 undo.callback(names.restore)
                 _ended.stop()  # after what may fail, and then starts it again
+                described = describe_build()
                 connect_streams()
                 interfaces.install()
                 kernels.register()
                 _replace_names(names)
                 kernels.replace_loading(names)
+                replace_build_information(names, described)
                 replace_cudnn(names, undo)
                 replace_reducer_timers(undo)
                 replace_bitsandbytes(undo)

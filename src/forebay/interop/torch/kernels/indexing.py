@@ -60,9 +60,7 @@ def _take_masks(scratch: Scratch, indices: Sequence[torch.Tensor | None]) -> Non
     """Take the places of the elements of masks."""
     for each in indices:
         if each is not None and each.dtype in (torch.bool, torch.uint8) and each.numel():
-            count = selected_count(each)
-            if count is None:
-                continue  # the number of elements is an assumption
+            count = each.numel() if _masks_select_all.get() and each.dim() == 1 else selected_count(each)
             if each.is_cuda:
                 take_places(scratch, each, each.shape, count)
             else:

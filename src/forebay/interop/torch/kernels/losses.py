@@ -12,7 +12,7 @@ from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_devi
 from forebay.interop.torch.kernels.contiguous_copies import with_copy
 from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.reductions import take_reduction
-from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of, values_of
+from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, nbytes_of, values_of
 from forebay.interop.torch.kernels.temporary_storage import bits_of, sort_bytes
 from forebay.interop.torch.kernels.wide_types import over_values
 
@@ -76,31 +76,41 @@ def _reduced_loss(operator: Any, *, result_first: bool) -> Callable[..., Any]:
     compute = generic_kernel(operator, values.device)
 
     def kernel(given: torch.Tensor, target: torch.Tensor, reduction: int = 1, *args: Any, **kwargs: Any) -> Any:
-        if not reduction:
+        if not reduction or not (given.is_cuda and target.is_cuda):
             return compute(given, target, reduction, *args, **kwargs)
         shape = torch.broadcast_shapes(given.shape, target.shape)
         with Scratch(given.device) as scratch:
-            if not result_first:
-                scratch.take(shape.numel() * given.itemsize)
-            result = compute(given, target, reduction, *args, **kwargs)
             if result_first:
-                scratch.take(shape.numel() * given.itemsize)
+                result = _with_room(operator, shape.numel(), given, target, reduction, *args, **kwargs)
+            scratch.take(shape.numel() * given.itemsize)
+            if not result_first:
+                result = compute(given, target, reduction, *args, **kwargs)
             take_reduction(scratch.opened, torch.empty(shape, dtype=given.dtype, device="meta"), [], given.dtype)
         return result
 
     return kernel
 
 
+def _with_room(operator: Any, count: int, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Return a reduced loss, which is the first of `count` elements in memory: those of the losses before."""
+    check_devices(*(each for each in args if isinstance(each, torch.Tensor)))
+    arguments, named = [values_of(each) for each in args], {key: values_of(each) for key, each in kwargs.items()}
+    found = over_values(operator)(*arguments, **named)
+    room = torch.empty(max(1, count), dtype=found.dtype, device=found.device)
+    return adopt(room[0].copy_(found), open_torch_device(args[0].device))
+
+
 def _binary_cross_entropy(
     given: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
 ) -> Any:
     """Return the loss. The reduced loss is copied to the memory of the losses of the elements."""
-    result = _compute_binary(given, target, weight, reduction)
-    if reduction:
-        with Scratch(given.device) as scratch:
-            scratch.take(given.itemsize)
-            shape = torch.empty(given.shape, dtype=given.dtype, device="meta")
-            take_reduction(scratch.opened, shape, [], given.dtype)
+    if not reduction or not (given.is_cuda and target.is_cuda):
+        return _compute_binary(given, target, weight, reduction)
+    result = _with_room(_aten.binary_cross_entropy.default, given.numel(), given, target, weight, reduction)
+    with Scratch(given.device) as scratch:
+        scratch.take(given.itemsize)
+        shape = torch.empty(given.shape, dtype=given.dtype, device="meta")
+        take_reduction(scratch.opened, shape, [], given.dtype)
     return result
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from forebay.interop.torch.assumptions.sizes import expected_count
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, alias, memory_of, open_torch_device
 from forebay.interop.torch.kernels.generic import generic_kernel
@@ -129,19 +130,17 @@ def _masked_select(given: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return _compute_masked(given, mask)
     count = selected_count(mask)
     with Scratch(given.device) as scratch:
-        if count is None:
-            return _compute_masked(given, mask)
         selected = count * shape.numel() // max(1, mask.numel())
         take_places(scratch, mask, shape, selected)
-        if values.is_computed():
+        if values.is_computed() or elements_of(mask) is None:
             return _compute_masked(given, mask)
         return _give(torch.empty(selected, dtype=given.dtype, device="meta"), given)
 
 
-def selected_count(mask: torch.Tensor) -> int | None:
-    """Return how many elements of a mask are True, or None if that is not known."""
+def selected_count(mask: torch.Tensor) -> int:
+    """Return how many elements of a mask are True, or are assumed to be."""
     known = elements_of(mask)
-    return None if known is None else int(known.count_nonzero())
+    return expected_count(mask) if known is None else int(known.count_nonzero())
 
 
 def take_places(scratch: Scratch, mask: torch.Tensor, shape: Sequence[int], count: int) -> None:
