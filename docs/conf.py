@@ -14,7 +14,7 @@ version = release = distribution_version("forebay")
 
 # No intersphinx: it would download inventories, and a build must not need the network.
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-extensions += ["code_note", "profile_table", "written_functions"]  # of this folder
+extensions += ["code_note", "profile_table", "program_table", "written_functions"]  # of this folder
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import logging
 import sys
 import traceback
@@ -19,7 +20,9 @@ from pathlib import Path
 
 from packages.public_programs import compare_public, public_programs
 
-MODULES = ("transformers_models", "training_loops", "other_models")
+MODULES = (
+    "transformers_models", "training_loops", "other_models", "text_models", "vision_models", "science_models",
+)  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:
@@ -45,6 +48,9 @@ def run_own(parts: Sequence[str]) -> int:
         importlib.import_module(f"packages.{name}")
     outcomes: Counter[str] = Counter()
     for each in chosen(PROGRAMS, parts):
+        if absent := [need for need in PROGRAMS[each].needs if importlib.util.find_spec(need) is None]:
+            outcomes += report("not run", each, f"it needs {', '.join(absent)}")
+            continue
         try:
             found = compare(PROGRAMS[each])
         except Exception as error:  # noqa: BLE001 -- of any package

@@ -23,13 +23,16 @@ class Program(NamedTuple):
     reads_values : str, optional
         Why it reads values that are not computed; "" if it reads none.
     on_gpu_only : bool, optional
-        Whether the package chooses the device itself, so that nothing is compared with the CPU.
+        Whether nothing is compared with the CPU: the package chooses the device, or draws random numbers on it.
+    needs : tuple of str, optional
+        Packages without which the program is not run.
     """
 
     name: str
     run: Callable[[str], torch.Tensor]
     reads_values: str = ""
     on_gpu_only: bool = False
+    needs: tuple[str, ...] = ()
 
 
 PROGRAMS: dict[str, Program] = {}

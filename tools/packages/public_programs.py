@@ -18,7 +18,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packages import synthetic_data
+from packages.synthetic_data import maker
 
 __all__ = ["Answer", "PublicProgram", "compare_public", "public_programs"]
 
@@ -45,7 +45,7 @@ class PublicProgram(NamedTuple):
     arguments : list of str
         The script and its arguments.
     data : dict of str to str, optional
-        By path, relative to `folder`: the function of `synthetic_data` that makes it.
+        By path, relative to `folder`: the kind of synthetic data.
     before : list of list of str, optional
         Programs that run first, on the CPU, such as those that prepare data.
     needs : list of str, optional
@@ -102,7 +102,7 @@ def compare_public(program: PublicProgram, cache: Path) -> tuple[str, str]:
         start = tree / program.folder
         for path, function in program.data.items():
             (start / path).parent.mkdir(parents=True, exist_ok=True)
-            getattr(synthetic_data, function)(start / path)
+            maker(function)(start / path)
         for command in program.before:
             subprocess.run([sys.executable, *command], cwd=start, check=True, timeout=LIMIT, capture_output=True)
         answers = [_fit(program, start, mode) for mode in ("--compute", "--shapes-only")]
@@ -142,6 +142,8 @@ def _check_out(repository: Path, program: PublicProgram, tree: Path) -> None:
 def _fit(program: PublicProgram, start: Path, mode: str) -> Answer:
     command = [sys.executable, "-m", "forebay", "fit", "--json", "--cards", CARD, mode, *program.arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **program.environment}
+    paths = program.environment.get("PYTHONPATH"), os.environ.get("PYTHONPATH")
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     try:
         done = subprocess.run(
             command, cwd=start, capture_output=True, text=True, timeout=LIMIT, env=environment, check=False

@@ -1,4 +1,4 @@
-"""What programs ask about PyTorch's CUDA libraries is answered while devices are emulated."""
+"""Answers to questions about PyTorch's CUDA libraries while devices are emulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs ask PyTorch about its CUDA libraries: the description of the build, and the plans of cuFFT.
+"""Answers about PyTorch's CUDA libraries: the description of the build, and the plans of cuFFT.
 
 A build without CUDA, and one without a driver, raise errors there, as they have no answer.
 """
