@@ -25,8 +25,8 @@ from collections import Counter
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-SAMPLES = 6
-SECONDS = 8  # for an operator and a type
+SAMPLES = 4
+SECONDS = 3  # of processor time, for an operator and a type
 TYPES = ("float32", "float16", "bfloat16")
 REFUSED, NEEDS_VALUES = "refused", "needs values"
 
@@ -104,9 +104,46 @@ def sizes_of(operator, sample, dtype, needs_values):
 
 
 def run(emulated, names):
-    """Print the sizes of the operators that are read from the standard input, a line of JSON for each type."""
+    """Print the sizes of the operators that are read from the standard input, a line of JSON for each type.
+
+    Children of this process run them: the next one continues after a pair that ends its process.
+    """
     for library in filter(None, os.environ.get("STUB_LIBRARIES", "").split(":")):
         ctypes.CDLL(library)  # libraries of the same name are not loaded again
+    import torch
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    if emulated:
+        import forebay.interop.torch  # noqa: F401 -- before the forks
+    operators = {name_of(each): each for each in op_db}
+    if names == ["--list"]:
+        print(json.dumps(sorted(operators)))
+        return
+    pairs = [line.split() for line in sys.stdin]
+    while pairs:
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(read_end)
+            with os.fdopen(write_end, "w", buffering=1) as progress, device(emulated) as needs_values:
+                for name, kind in pairs:
+                    print(file=progress)
+                    print(json.dumps([name, kind, rows_of(operators[name], kind, needs_values)]), flush=True)
+            os._exit(0)
+        os.close(write_end)
+        with os.fdopen(read_end) as progress:
+            begun = len(progress.read())
+        os.waitpid(child, 0)
+        if not begun:
+            raise RuntimeError(f"no operator was run; the next is {pairs[0]}")
+        pairs = pairs[begun:]
+
+
+@contextlib.contextmanager
+def device(emulated):
+    """Prepare the device. The value is the error of an operator that needs values."""
+    import torch
+
     with contextlib.ExitStack() as stack:
         needs_values = ()
         if emulated:
@@ -117,27 +154,23 @@ def run(emulated, names):
             stack.enter_context(forebay.emulate("cuda", profile="h200"))
             stack.enter_context(patch("strict"))
             needs_values = DataDependent
-        import torch
-        from torch.testing._internal.common_methods_invocations import op_db
-
-        torch._C._set_cudnn_enabled(False)
+        else:  # the import of the operators asks the oracle for its devices, which a fork does not end
+            torch.cuda._is_in_bad_fork = lambda: False
         torch.zeros(1, device="cuda")
         torch.cuda.memory._record_memory_history("all", stacks="python", max_entries=1_000_000)
-        operators = {name_of(each): each for each in op_db}
-        if names == ["--list"]:
-            print(json.dumps(sorted(operators)))
-            return
-        for line in sys.stdin:
-            name, kind = line.split()
-            print(json.dumps([name, kind]), flush=True)
-            signal.alarm(SECONDS)  # ends the process
-            found, dtype = samples_of(operators[name], kind)
-            rows = []
-            for each in found:
-                rows.append(sizes_of(operators[name], each, dtype, needs_values))
-                gc.collect(0)
-            signal.alarm(0)
-            print(json.dumps([name, kind, rows]), flush=True)
+        yield needs_values
+
+
+def rows_of(operator, kind, needs_values):
+    """Return the sizes of each sample of a type. A sample that takes too long ends the process."""
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    found, dtype = samples_of(operator, kind)
+    rows = []
+    for each in found:
+        rows.append(sizes_of(operator, each, dtype, needs_values))
+        gc.collect(0)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    return rows
 
 
 def measure(emulated, pairs):
@@ -157,28 +190,15 @@ def measure(emulated, pairs):
     else:
         environment["STUB_LIBRARIES"] = ":".join(map(str, stub_libraries.build(tuple(stub_libraries.HEADERS))))
         interpreter = ["bash", str(ORACLE)]
-    if pairs is None:
-        done = subprocess.run(
-            [*interpreter, "-c", program, "--list"], env=environment, stdout=subprocess.PIPE, check=True
-        )
-        return json.loads(done.stdout.splitlines()[-1])
-    found, left = {}, list(pairs)
-    while left:
-        text = "".join(f"{name} {kind}\n" for name, kind in left)
-        done = subprocess.run(
-            [*interpreter, "-c", program], env=environment, input=text, capture_output=True, text=True, check=False
-        )  # fmt: skip
-        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-        for line in lines:
-            if len(line) == 3:
-                found[line[0], line[1]] = line[2]
-        last = tuple(lines[-1][:2]) if lines else None
-        if last is None:
-            raise RuntimeError(done.stderr[-3000:])
-        if last not in found:
-            found[last] = "ends the process"
-        left = left[left.index(last) + 1 :]
-    return found
+    text = "".join(f"{name} {kind}\n" for name, kind in pairs or ())
+    done = subprocess.run(
+        [*interpreter, "-c", program, *([] if pairs else ["--list"])], env=environment, input=text, check=True,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    if not pairs:
+        return lines[-1]
+    return dict.fromkeys(pairs, "ends the process") | {(name, kind): rows for name, kind, rows in lines}
 
 
 def outcome_of(real, emulated):

@@ -1,4 +1,4 @@
-"""Libraries in place of NVIDIA's cuBLAS, cuBLASLt, cuFFT, cuSPARSE and cuSOLVER whose functions do nothing.
+"""Libraries in place of NVIDIA's cuBLAS, cuBLASLt, cuDNN, cuFFT, cuSPARSE and cuSOLVER whose functions do nothing.
 
 The oracle runs no kernels, and NVIDIA's libraries refuse its driver. With these, PyTorch's own code around them runs:
 which of their functions it calls, how it sizes the workspaces that it chooses itself, and what else it allocates. Every
@@ -14,11 +14,12 @@ import re
 import subprocess
 from pathlib import Path
 
+from support import stub_cudnn
 from support.on_oracle import ORACLE, ORACLE_HOME
 
 HEADERS = {
     "libcublasLt": (), "libcublas": (), "libcufft": ("cufft.h", "cufftXt.h"), "libcusparse": ("cusparse.h",),
-    "libcusolver": ("cusolverDn.h",),
+    "libcusolver": ("cusolverDn.h",), "libcudnn": ("cudnn.h",),
 }  # fmt: skip
 CUBLAS = ("libcublasLt", "libcublas")
 _CREATE = "void** made", "*made = calloc(1, 512); return 0;"
@@ -27,15 +28,20 @@ _ALGORITHM = (
     "void* a, void* b, void* c, void* d, void* e, void* f, void* g, int n, void* found, int* count",
     "memset(found, 0, 96); *count = 1; return 0;",
 )
+_FACTORIZATION = (
+    "void* handle, int rows, int columns, void* matrices, int stride, void* scales, int* info, int count",
+    "*info = 0; return 0;",
+)
 # Parameters and statements of functions.
 _BODIES = {
     "cublasCreate_v2": _CREATE, "cublasLtCreate": _CREATE, "cublasGetPointerMode_v2": _ZERO, "cublasGetMathMode": _ZERO,
     "cublasLtGetVersion": ("void", "return 130000;"), "cublasLtMatmulDescCreate": _CREATE,
     "cublasLtMatrixLayoutCreate": _CREATE, "cublasLtMatmulPreferenceCreate": _CREATE,
-    "cublasLtMatmulAlgoGetHeuristic": _ALGORITHM,
+    "cublasLtMatmulAlgoGetHeuristic": _ALGORITHM, **stub_cudnn.BODIES,
+    **{f"cublas{each}geqrfBatched": _FACTORIZATION for each in "SDCZ"},
 }  # fmt: skip
 # The name and the parameters of a function that a header declares.
-_DECLARATION = re.compile(r"\b(cu(?:fft|sparse|solver)\w+)\s*\(([^()]*)\)\s*;")
+_DECLARATION = re.compile(r"\b(cu(?:fft|sparse|solver|dnn)\w+)\s*\(([^()]*)\)\s*;")
 _SIZE = re.compile(r"(?:int|size_t)\s*\*\s*(\w*(?:work|size)\w*)\s*$", re.IGNORECASE)
 _OF_PREVIEWS = "SpMVOp"  # the header defines their types on request only
 _OBJECT = re.compile(r"(\w+)\s*\*+\s*(\w+)\s*$")
@@ -49,7 +55,7 @@ def build(libraries=CUBLAS):
 
 
 def _build(folder, name, headers):
-    (real,) = (ORACLE_HOME / "venv" / "lib").glob(f"python3*/site-packages/nvidia/cu13/lib/{name}.so.[0-9]*")
+    (real,) = (ORACLE_HOME / "venv" / "lib").glob(f"python3*/site-packages/nvidia/*/lib/{name}.so.[0-9]*")
     include = real.parents[1] / "include"
     text = _source(real, include, headers)
     folder = folder / hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -62,25 +68,29 @@ def _build(folder, name, headers):
     versions.write_text(f"{real.name} {{ global: cu*; local: *; }};\n")
     partial = folder / f"{name}.{os.getpid()}"
     options = ["-w", "-shared", "-fPIC", f"-I{include}", f"-I{ORACLE.parent / 'fake/inc'}"]
-    options += [f"-Wl,-soname,{real.name}", f"-Wl,--version-script,{versions}"]
+    options += [f"-I{real.parents[2] / 'cu13/include'}", f"-Wl,-soname,{real.name}", f"-Wl,--version-script,{versions}"]
     subprocess.run(["gcc", *options, "-o", str(partial), str(source)], check=True)
     return Path(partial.rename(built))
 
 
 def _source(real, include, headers):
     """Return the C source of a library that has all functions of the real one."""
-    bodies = dict(_BODIES)
-    for header in headers:
-        declared = re.sub(r"/\*.*?\*/|//[^\n]*", "", (include / header).read_text(), flags=re.DOTALL)
+    bodies = {}
+    of_cudnn = sorted(include.glob("cudnn_*_v9.h")) if "cudnn.h" in headers else []
+    for header in of_cudnn or [include / each for each in headers]:
+        declared = re.sub(r"/\*.*?\*/|//[^\n]*", "", header.read_text(), flags=re.DOTALL)
         for function, listed in _DECLARATION.findall(declared):
             if _OF_PREVIEWS not in function:
                 parameters = " ".join(listed.split()).replace("__half", "void")
                 bodies[function] = parameters, _statements(function, parameters)
+    bodies.update(_BODIES)
     listed = subprocess.run(
         ["nm", "-D", "--defined-only", str(real)], capture_output=True, text=True, check=True
     ).stdout
     names = sorted({line.split()[-1].partition("@")[0] for line in listed.splitlines() if " A " not in line})
     lines = ["#include <stdlib.h>", "#include <string.h>", *(f"#include <{each}>" for each in headers)]
+    if of_cudnn:
+        lines.append(stub_cudnn.DEFINITIONS)
     for each in names:
         if each.startswith("cu"):
             parameters, statements = bodies.get(each, ("void", "return 0;"))

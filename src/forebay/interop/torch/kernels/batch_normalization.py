@@ -1,4 +1,4 @@
-"""Batch normalization on emulated devices: PyTorch's own implementation, not cuDNN's, with the buffers of its kernels.
+"""Batch normalization on emulated devices by PyTorch's own implementation, with the buffers of its kernels.
 
 Values are those of the CPU.
 """
@@ -107,10 +107,12 @@ def _batch_norm_backward(
         values_of(gradient), values_of(given), values_of(weight), values_of(running_mean), values_of(running_var),
         *statistics, train, eps, output_mask,
     )  # fmt: skip
-    if not (train and has_channels_last(given)):
+    if not has_channels_last(given):
         return tuple(None if each is None else give(each, opened) for each in found)
     with Scratch(opened) as scratch:
         width = wide_type(given.dtype).itemsize
+        if not train and (save_invstd is None or not save_invstd.numel()):  # cuDNN saves none in evaluation
+            scratch.take(given.shape[1] * width)
         scratch.take(given.shape[1] * width)
         scratch.take(given.shape[1] * width)
         weights = [None if each is None else give(each, opened) for each in found[1:]]

@@ -83,21 +83,68 @@ def _convolution_backward(
     )  # fmt: skip
     layout = _format(given, weight)
     results: list[_Optional] = [None, None, None]
-    with Scratch(opened) as scratch:
-        if output_mask[1]:
-            _copy(scratch, given, layout)
-        _copy(scratch, gradient, layout)
-        if output_mask[0]:
-            results[0] = give(_laid_out(found[0], layout), opened)
-            with Scratch(opened) as copies:
-                _copy(copies, weight, layout)
-        if output_mask[1]:
-            results[1] = give(_laid_out(found[1], layout), opened)
-    if output_mask[2]:
+
+    def give_gradient(at: int) -> None:
+        results[at] = give(_laid_out(found[at], layout), opened)
+
+    def give_bias() -> None:
         results[2] = adopt(found[2].contiguous(), opened)
         shape = torch.empty_strided(gradient.shape, gradient.stride(), dtype=gradient.dtype, device="meta")
         take_reduction(opened, shape, [0, *range(2, gradient.dim())], gradient.dtype)
+
+    with Scratch(opened) as scratch:
+        if _is_depthwise(given, weight, layout, stride, dilation, transposed, groups):
+            if given.dim() == 5:
+                for at in (0, 1):
+                    if output_mask[at]:
+                        give_gradient(at)
+                _copy(scratch, gradient, layout)
+                if output_mask[2]:
+                    give_bias()
+            else:
+                _copy(scratch, gradient, layout)
+                if output_mask[1]:
+                    with Scratch(opened) as copies:
+                        _copy(copies, given, layout)
+                        give_gradient(1)
+                if output_mask[0]:
+                    give_gradient(0)
+        else:
+            if output_mask[1]:
+                _copy(scratch, given, layout)
+            is_early = transposed or suggest_memory_format(gradient) != layout
+            if is_early:
+                _copy(scratch, gradient, layout)
+            if output_mask[0]:
+                give_gradient(0)
+                with Scratch(opened) as copies:
+                    _copy(copies, weight, layout)
+                    if not is_early:
+                        _copy(copies, gradient, layout)
+            if output_mask[1]:
+                with Scratch(opened) as copies:
+                    if not is_early:
+                        _copy(copies, gradient, layout)
+                    give_gradient(1)
+    if output_mask[2] and results[2] is None:
+        give_bias()
     return tuple(results)
+
+
+def _is_depthwise(
+    given: torch.Tensor, weight: torch.Tensor, layout: torch.memory_format, stride: Sequence[int],
+    dilation: Sequence[int], transposed: bool, groups: int,
+) -> bool:  # fmt: skip
+    """Return True if PyTorch's own kernel of convolutions by channels computes one, and not cuDNN.
+
+    PyTorch leaves those with channels last to cuDNN, and some of 32 and more channels of float16: which of those
+    depends on a table of measured sizes, which is not repeated here. The copies are of the same sizes in either case.
+    """
+    channels = given.shape[1]
+    if transposed or given.dim() < 4 or groups == 1 or groups != channels or weight.shape[0] % channels:
+        return False
+    of_cudnn = given.dtype == torch.float16 and given.dim() == 4 and channels >= 32
+    return layout == torch.contiguous_format and not (of_cudnn and set(dilation) == {1} and len(set(stride)) == 1)
 
 
 CONVOLUTION_KERNELS: dict[str, Callable[..., Any]] = {

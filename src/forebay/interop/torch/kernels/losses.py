@@ -130,6 +130,44 @@ def _log_sigmoid_backward(gradient: torch.Tensor, given: torch.Tensor, buffer: t
     return adopt(found, open_torch_device(given.device))
 
 
+def _ctc(operator: Any) -> Callable[..., Any]:
+    """Return the kernel of alignments, which copies the lengths and the begins of the targets to the device."""
+    compute = over_values(operator)
+
+    def kernel(scores: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        loss, alignments = compute(
+            values_of(scores), *map(values_of, args), **{key: values_of(each) for key, each in kwargs.items()}
+        )
+        opened = open_torch_device(scores.device)
+        with Scratch(opened) as scratch:
+            _take_lengths(scratch, scores)
+            kept = adopt(alignments, opened)
+            return adopt(loss, opened), kept
+
+    return kernel
+
+
+def _ctc_backward(operator: Any) -> Callable[..., Any]:
+    compute = generic_kernel(operator, values.device)
+
+    def kernel(gradient: torch.Tensor, scores: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        alignments = args[_ALIGNMENTS] if len(args) > _ALIGNMENTS else kwargs["log_alpha"]
+        with Scratch(scores.device) as scratch:
+            _take_lengths(scratch, scores)
+            scratch.take(nbytes_of(alignments))
+            result: torch.Tensor = compute(gradient, scores, *args, **kwargs)
+        return result
+
+    return kernel
+
+
+def _take_lengths(scratch: Scratch, scores: torch.Tensor) -> None:
+    batch = scores.shape[1] if scores.dim() == 3 else 1
+    for _ in range(3):
+        scratch.take(batch * 8)
+
+
+_ALIGNMENTS = 4  # their place after the gradient and the scores
 _FEW_INDICES = 3072
 _compute_2d = over_values(_aten.nll_loss2d_forward.default)
 _compute_log_sigmoid = over_values(_aten.log_sigmoid_forward.default)
@@ -145,6 +183,10 @@ LOSS_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::embedding_dense_backward": _embedding_backward,
     "aten::log_sigmoid_forward": _log_sigmoid,
     "aten::log_sigmoid_backward": _log_sigmoid_backward,
+    "aten::_ctc_loss": _ctc(_aten._ctc_loss.default),
+    "aten::_ctc_loss.Tensor": _ctc(_aten._ctc_loss.Tensor),
+    "aten::_ctc_loss_backward": _ctc_backward(_aten._ctc_loss_backward.default),
+    "aten::_ctc_loss_backward.Tensor": _ctc_backward(_aten._ctc_loss_backward.Tensor),
     "aten::mse_loss": _reduced_loss(_aten.mse_loss.default, result_first=True),
     "aten::smooth_l1_loss": _reduced_loss(_aten.smooth_l1_loss.default, result_first=True),
     "aten::huber_loss": _reduced_loss(_aten.huber_loss.default, result_first=False),

@@ -11,6 +11,7 @@ _RUNNING = ("running_mean", "running_var")
 _UNMARKED = {
     "aten::native_batch_norm": _RUNNING, "aten::batch_norm_gather_stats": _RUNNING,
     "aten::batch_norm_gather_stats_with_counts": _RUNNING, "aten::batch_norm_update_stats": _RUNNING,
+    "aten::cudnn_batch_norm": _RUNNING,
 }  # fmt: skip
 
 

@@ -11,6 +11,8 @@ from forebay.interop.torch.kernels.collectives import collective_kernels
 from forebay.interop.torch.kernels.contiguous_copies import COPYING_KERNELS
 from forebay.interop.torch.kernels.convolutions import CONVOLUTION_KERNELS
 from forebay.interop.torch.kernels.copies import COPY_KERNELS
+from forebay.interop.torch.kernels.cudnn_normalization import CUDNN_BATCH_NORM_COMPOSITES, CUDNN_BATCH_NORM_KERNELS
+from forebay.interop.torch.kernels.decompositions import DECOMPOSITION_KERNELS
 from forebay.interop.torch.kernels.elementwise import ELEMENTWISE_KERNELS
 from forebay.interop.torch.kernels.embeddings import EMBEDDING_KERNELS
 from forebay.interop.torch.kernels.factories import FACTORY_KERNELS
@@ -35,7 +37,7 @@ from forebay.interop.torch.kernels.transfers import TRANSFER_KERNELS
 __all__ = ["COMPOSITES", "special_kernels"]
 
 # Operators that consist of others, which have gradients.
-COMPOSITES: dict[str, Callable[..., Any]] = {**ATTENTION_COMPOSITES}
+COMPOSITES: dict[str, Callable[..., Any]] = {**ATTENTION_COMPOSITES, **CUDNN_BATCH_NORM_COMPOSITES}
 
 
 def special_kernels() -> dict[str, Callable[..., Any]]:
@@ -46,6 +48,8 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
         **CONVOLUTION_KERNELS,
         **COPYING_KERNELS,
         **COPY_KERNELS,
+        **CUDNN_BATCH_NORM_KERNELS,
+        **DECOMPOSITION_KERNELS,
         **DROPOUT_KERNELS,
         **ELEMENTWISE_KERNELS,
         **EMBEDDING_KERNELS,

@@ -1,0 +1,102 @@
+"""Buffers of factorizations and of solutions of linear systems, by the rules of PyTorch's CUDA build.
+
+Which of cuBLAS and cuSOLVER computes depends on the sizes. The limits are those of PyTorch 2.15, found over the oracle.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from forebay.interop.torch.kernels.scratch_memory import Scratch
+from forebay.interop.torch.kernels.workspaces import blas_workspace
+
+__all__ = [
+    "count_of",
+    "take_factorization",
+    "take_lu",
+    "take_lu_solution",
+    "take_pointers",
+    "take_product",
+    "take_triangular",
+]
+
+_POINTER = _INDEX = 8
+_INFO = 4
+_LOOPED_LU = 512  # rows from which matrices of a batch are factorized one by one
+_FEW, _LOOPED_TRIANGLE = 8, 64  # triangles of so many rows are solved one by one if they are few
+_SMALL, _SMALL_SQUARE, _LARGE, _PAIR = 8, 16, 128, 2
+_BATCHED_QR = 256
+
+
+def count_of(matrices: torch.Tensor) -> int:
+    """Return how many matrices a batch has."""
+    return math.prod(matrices.shape[:-2])
+
+
+def take_pointers(scratch: Scratch, count: int, arrays: int) -> None:
+    """Take and free the pointers to the matrices of a batch, in several arrays, and cuBLAS's workspace."""
+    with Scratch(scratch.opened) as pointers:
+        for _ in range(arrays):
+            pointers.take(count * _POINTER)
+        blas_workspace(pointers)
+
+
+def take_lu(scratch: Scratch, matrices: torch.Tensor) -> None:
+    """Take and free the buffers of a factorization with pivots."""
+    count, (rows, columns) = count_of(matrices), matrices.shape[-2:]
+    if count > 1 and rows == columns and rows < _LOOPED_LU:
+        take_pointers(scratch, count, 1)
+
+
+def take_triangular(scratch: Scratch, triangles: torch.Tensor) -> None:
+    """Take and free the buffers of a solution with triangles."""
+    count = count_of(triangles)
+    looped = count <= _FEW and triangles.shape[-1] >= _LOOPED_TRIANGLE
+    take_pointers(scratch, count, 0 if looped else 2)
+
+
+def take_lu_solution(scratch: Scratch, factors: torch.Tensor, columns: int, *, is_transposed: bool) -> None:
+    """Take and free the buffers of a solution for so many columns, from factors with pivots."""
+    count, size = count_of(factors), factors.shape[-1]
+    if size <= _SMALL or (size == columns and size <= _SMALL_SQUARE):
+        take_pointers(scratch, count, 2)
+    elif size == columns or size > _LARGE:
+        _take_permuted(scratch, factors, columns, is_transposed=is_transposed)
+    elif count <= _PAIR:
+        scratch.free(scratch.take(_INFO))
+    else:
+        take_pointers(scratch, count, 2)
+
+
+def _take_permuted(scratch: Scratch, factors: torch.Tensor, columns: int, *, is_transposed: bool) -> None:
+    """Take and free the rows in another order, and the buffers of two solutions with triangles."""
+    count, size = count_of(factors), factors.shape[-1]
+    with Scratch(scratch.opened) as permutation:
+        first = permutation.take(size * _INDEX)
+        if factors.dim() > 2:
+            permutation.take(count * size * _INDEX)
+            permutation.free(first)
+        if not is_transposed:
+            permutation.take(size * _INDEX)
+            permutation.take(count * size * _INDEX)
+            permutation.take(count * size * columns * factors.itemsize)
+        for _ in range(2):
+            take_triangular(permutation, factors)
+        if is_transposed:
+            permutation.take(count * size * columns * factors.itemsize)
+
+
+def take_factorization(scratch: Scratch, matrices: torch.Tensor) -> None:
+    """Take and free the buffers of a factorization into an orthogonal matrix and a triangle."""
+    count, rows = count_of(matrices), matrices.shape[-2]
+    if rows <= _BATCHED_QR and count >= max(2, rows // 16):
+        take_pointers(scratch, count, 2)
+    else:
+        take_product(scratch)
+
+
+def take_product(scratch: Scratch) -> None:
+    """Take and free the error of a product with an orthogonal matrix."""
+    scratch.free(scratch.take(_INFO))
