@@ -31,7 +31,7 @@ from forebay.rehearsal.changes import Layer
 from forebay.rehearsal.mount_plan import MountPlan, make_plan, may_mount, working_folders
 from forebay.rehearsal.private_folder import PrivateFolder
 
-__all__ = ["CHANNEL", "FOLDER", "MECHANISM", "RENAMES", "Launched", "launch"]
+__all__ = ["CHANNEL", "FOLDER", "MECHANISM", "RENAMES", "Launched", "inherited_descriptors", "launch"]
 
 CHANNEL = "FOREBAY_REHEARSAL_CHANNEL"  # the descriptor of a socket to the launcher
 RENAMES = "FOREBAY_REHEARSAL_RENAMES"  # set where Python must copy folders to rename them
@@ -129,7 +129,8 @@ def _in_namespace(
         if not plan.privileged:
             environment[RENAMES] = "1"
         entry = [sys.executable, "-I", "-S", _ENTRY, str(theirs.fileno()), json.dumps(details), *program]
-        process = subprocess.Popen(entry, env=environment, pass_fds=[theirs.fileno(), *_inherited()], **options)
+        passed = [theirs.fileno(), *inherited_descriptors()]
+        process = subprocess.Popen(entry, env=environment, pass_fds=passed, **options)
     try:
         answer, handles, _, _ = socket.recv_fds(ours, 1 << 20, 1)
         sealed = _sealed(answer, handles)
@@ -168,13 +169,13 @@ def _with_functions(
         environment[FOLDER] = json.dumps(details)
         environment["PYTHONDONTWRITEBYTECODE"] = "1"  # Python writes it by functions of its own
         # The program has the lock, too: as long as it runs, another run does not remove the folder.
-        passed = [theirs.fileno(), folder.lock, *_inherited()]
+        passed = [theirs.fileno(), folder.lock, *inherited_descriptors()]
         process = subprocess.Popen(program, env=environment, pass_fds=passed, **options)
     layer = Layer("/", str(folder.path / "upper"), str(folder.path / "deleted"))
     return Launched(process, "python", why_not, ours, [layer], (), [], folder)
 
 
-def _inherited() -> list[int]:
+def inherited_descriptors() -> list[int]:
     """Return the descriptors beyond standard error that a program gets from its caller, such as those of `<(...)`.
 
     Those that Python opens are not inherited unless the caller of this process has asked for it.

@@ -60,7 +60,7 @@ class Rehearsal:
                 status = _wait(launched.process.pid)
             launched.process.returncode = status  # it was waited for here
             report = self.report(launched)
-            changes = self._changes(launched)
+            changes = self.changes(launched)
             _, failed = create(self._chosen(changes), self.is_written)
             return status, report, failed
         finally:
@@ -86,14 +86,15 @@ class Rehearsal:
 
     def report(self, launched: Launched) -> FilesReport:
         """Return the changes up to now."""
-        changes = self._changes(launched)
+        changes = self.changes(launched)
         full = format_bytes(launched.capacity) if launched.is_full else ""
         return make_report(
             changes, self._chosen(changes), launched.mechanism, launched.why_not, launched.read_only, self.services,
             full,
         )  # fmt: skip
 
-    def _changes(self, launched: Launched) -> list[Change]:
+    def changes(self, launched: Launched) -> list[Change]:
+        """Return what the program has changed up to now, except what is no file to its users."""
         found = read_changes(launched.layers)
         return [each for each in found if not is_semaphore(each.path)]
 

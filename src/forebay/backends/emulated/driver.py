@@ -24,7 +24,7 @@ from forebay.backends.emulated.telemetry import EmulatedTelemetry
 from forebay.backends.emulated.visible_devices import parse_visible_devices, visible_indices
 from forebay.backends.host.port import BaseHostPort
 from forebay.backends.host.queue import HostQueue
-from forebay.errors import DeviceError
+from forebay.errors import DeviceError, WrongState
 from forebay.spi import DeviceProps, Heaps
 
 __all__ = ["EmulatedDriver", "EmulatedPort"]
@@ -47,17 +47,27 @@ class EmulatedDriver(EmulatedTelemetry):
         self, kind: str, count: int, profile: str, memory: int | None = None, *, guard: bool = False, reserve: int = 0
     ) -> None:
         self.kind = kind
+        self.guard = guard
+        self._final_visible: list[int] | None = None
+        self._set_profile(count, profile, memory, reserve)
+
+    def exchange(self, profile: str, memory: int | None, reserve: int) -> None:
+        """Have devices of another profile from now on. None may have been opened."""
+        if self._final_visible is not None:
+            raise WrongState(f"the devices of kind {self.kind} are in use")
+        self._set_profile(self.machine_count(), profile, memory, reserve)
+
+    def _set_profile(self, count: int, profile: str, memory: int | None, reserve: int) -> None:
+        kind = self.kind
         self.profile: profiles.Profile = _profile(kind, profile)
         self._memory = memory or self.profile.properties["total_memory"]
         if not 0 <= reserve < self._memory:
             raise ValueError(
                 f"{format_bytes(reserve)} of {format_bytes(self._memory)} cannot be reserved: nothing is left"
             )
-        self.guard = guard
         self._reserve = reserve
-        self._final_visible: list[int] | None = None
         self._uuids = [f"GPU-{self.profile.at(index)['uuid']}" for index in range(count)]
-        super().__init__(kind, self._uuids, self._memory, self.profile.sensors)
+        self.set_sensors(kind, self._uuids, self._memory, self.profile.sensors)
 
     def visible(self) -> list[int]:
         """Return the machine's indices of the visible devices, in order."""

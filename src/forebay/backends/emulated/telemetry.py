@@ -35,6 +35,10 @@ class EmulatedTelemetry:
     """Base of drivers with the ability `Telemetry`. The driver calls `EmulatedSensors.add_port` for each open port."""
 
     def __init__(self, kind: str, uuids: Iterable[str], total_bytes: int, readings: Mapping[str, int]) -> None:
+        self.set_sensors(kind, uuids, total_bytes, readings)
+
+    def set_sensors(self, kind: str, uuids: Iterable[str], total_bytes: int, readings: Mapping[str, int]) -> None:
+        """Make the sensors of the devices."""
         self._sensors = [
             EmulatedSensors(f"{kind}:{index}", uuid, total_bytes, readings) for index, uuid in enumerate(uuids)
         ]

@@ -112,32 +112,58 @@ def _replace_search(module: ModuleType) -> None:
 
 
 def _patch() -> None:
-    from forebay._base.assumption_choices import AssumptionChoices
-    from forebay.interop.torch.devices import other_cards
-    from forebay.interop.torch.processes import assumed_values, recorder
+    from forebay.interop.torch.processes import recorder
     from forebay.interop.torch.session import TorchSession, running
 
     if running() is not None:  # a program under `forebay run` that starts `forebay run` has the hooks of both
         return
     found = recorder.start()
     options = {} if found is None else _options(found.folder)
-    capacity, cards = options.get("replay_capacity"), options.get("cards", ())
-    assumed_values.choose(AssumptionChoices.from_options(options.get("assumptions", {})))
-    if found is not None and options.get("deadline"):
-        _watch_time(found, options["deadline"], options["max_seconds"])
-    if found is not None and (capacity is not None or cards):
+    if options.get("replay_capacity") is not None or options.get("cards"):
         _record_history()
-        other_cards.begin((tuple(each) for each in cards), found.write)
     session = TorchSession(os.environ.get(VARIABLE, "compute"))
     session.start()
-    if found is not None:
-        found.details = lambda: _details(session, capacity)
-        found.cards = lambda final: _cards(session, final=final)
-        found.when_forked = session.restart_in_child
-    else:  # Note [Emulation by the environment]: a patch of the program itself replaces it
+    if found is None:  # Note [Emulation by the environment]: a patch of the program itself replaces it
         from forebay.interop.torch.devices import patching
 
         patching.set_default(session.stop)
+        return
+    found.when_forked = session.restart_in_child
+    if options.get("template"):
+        options = _offer(found, options)
+    _begin(found, session, options)
+
+
+def _offer(found: Recorder, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Offer a template of this process. Returns the options of this run: of another one in each copy."""
+    from forebay import backends
+    from forebay._base.config import EMULATE, parse_emulated
+    from forebay.interop.torch.processes import recorder, template
+
+    request = template.offer(found.folder, **options["template"])
+    if request is None:
+        return options
+    os.environ |= {EMULATE.name: request["emulate"], recorder.FOLDER: request["folder"]}
+    (emulated,) = parse_emulated(request["emulate"])
+    driver: Any = backends.driver("cuda")
+    driver.exchange(emulated.profile, emulated.memory, emulated.reserve)
+    found.restart(request["folder"])
+    return _options(found.folder)
+
+
+def _begin(found: Recorder, session: TorchSession, options: Mapping[str, Any]) -> None:
+    """Begin a run with its options: what it records, and how it ends."""
+    from forebay._base.assumption_choices import AssumptionChoices
+    from forebay.interop.torch.devices import other_cards
+    from forebay.interop.torch.processes import assumed_values
+
+    capacity = options.get("replay_capacity")
+    assumed_values.choose(AssumptionChoices.from_options(options.get("assumptions", {})))
+    if options.get("deadline"):
+        _watch_time(found, options["deadline"], options["max_seconds"])
+    other_cards.begin((tuple(each) for each in options.get("cards", ())), found.write)
+    found.details = lambda: _details(session, capacity)
+    found.cards = lambda final: _cards(session, final=final)
 
 
 def write_options(folder: Path, **options: Any) -> None:

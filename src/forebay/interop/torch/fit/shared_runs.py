@@ -10,6 +10,7 @@ from typing import Protocol
 from forebay import profiles
 from forebay.interop.torch.fit.results import FitResult
 from forebay.interop.torch.fit.tasks import FitTask, Need, Shared, run_shared
+from forebay.interop.torch.fit.template_runs import Template
 
 __all__ = ["Progress", "SharedRuns"]
 
@@ -37,6 +38,7 @@ class _Program:
         # The largest card first: memory that suffices is what the others can share.
         self.waiting = sorted(tasks, key=lambda each: -_memory(each[1]))
         self.needs: dict[str, Need] = {}
+        self.template = Template()
 
     def others(self) -> list[str]:
         """Return the cards that a run may answer, too."""
@@ -86,6 +88,9 @@ class SharedRuns:
             for future in self._running:
                 future.cancel()
             raise
+        finally:
+            for program in self._programs:
+                program.template.close()
         return tuple(self._results[number] for number in range(self._count))
 
     def _begin(self, program: _Program, executor: Executor, *, local: bool) -> None:
@@ -105,17 +110,20 @@ class SharedRuns:
     ) -> None:  # fmt: skip
         need = program.needs.get(task.profile)
         if local:
-            future = executor.submit(self._run, task, others, need)
+            template = program.template if others or program.template.is_ready else None
+            future = executor.submit(self._run, task, others, need, template)
         else:
             future = executor.submit(run_shared, task, None, None, others, need)
         self._running[future] = program, number, task, leads
 
-    def _run(self, task: FitTask, others: Sequence[str], need: Need | None) -> tuple[FitResult, Shared]:
+    def _run(
+        self, task: FitTask, others: Sequence[str], need: Need | None, template: Template | None
+    ) -> tuple[FitResult, Shared]:
         if self._progress is None:
-            return run_shared(task, self._cancel, None, others, need)
+            return run_shared(task, self._cancel, None, others, need, template)
         self._progress.begin(task.profile)
         try:
-            return run_shared(task, self._cancel, self._watch(self._progress, task.profile), others, need)
+            return run_shared(task, self._cancel, self._watch(self._progress, task.profile), others, need, template)
         finally:
             self._progress.end(task.profile)
 

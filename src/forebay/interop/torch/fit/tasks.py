@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -24,7 +25,8 @@ from forebay.errors import ForebayError
 from forebay.interop.torch import on_import
 from forebay.interop.torch.fit.guard import guarded, kill_program
 from forebay.interop.torch.fit.results import FitResult
-from forebay.interop.torch.fit.waiting import TooLong, wait
+from forebay.interop.torch.fit.template_runs import Dropped, Template
+from forebay.interop.torch.fit.waiting import TooLong, Waited, wait
 from forebay.interop.torch.processes import ProgramUse, program_use, read_records, recorder
 from forebay.interop.torch.processes.reading import ending_by_status, live_peak, with_main, without_record
 from forebay.interop.torch.processes.time_limit import ending_at
@@ -52,6 +54,7 @@ IN_WORKER = "FOREBAY_FIT_WORKER"  # set in the processes that run a task
 _OPPOSITE_SECONDS, _OPPOSITE_TIMES = 60.0, 10.0  # at least, and times the duration of the run before
 _UNLIMITED = 1 << 42  # bytes of the card of the second run
 _Watch = Callable[[int], object]
+_Found = tuple[ProgramUse, str, FilesReport | None]
 _START = "from forebay.interop.torch.fit.worker import main; main()"
 
 
@@ -133,15 +136,16 @@ def run_task(task: FitTask, cancel: Event | None = None, watch: _Watch | None = 
 
 def run_shared(
     task: FitTask, cancel: Event | None = None, watch: _Watch | None = None, others: Sequence[str] = (),
-    need: Need | None = None,
+    need: Need | None = None, template: Template | None = None,
 ) -> tuple[FitResult, Shared]:  # fmt: skip
     """Run a task as `run_task`. Return its result, and what it has found out about the cards `others`.
 
-    `need` is what another run has found out about this card: then no second run is needed.
+    `need` is what another run has found out about this card: then no second run is needed. `template` is what the runs
+    of the same program may begin from.
     """
     started = time.monotonic()
     others = () if task.mode == "compute" else others  # with values, random numbers depend on the card
-    use, output, files = _run(task, cancel, watch, others=others)
+    use, output, files = _run(task, cancel, watch, others=others, template=template)
     judgement = use.judge()
     found = _result(task, use, judgement, output)
     cards = _by_card(use, others)
@@ -151,7 +155,7 @@ def run_shared(
             found = _with_settings(replace(found, needed=need.allocated), need.settings)
         else:
             base, capacity = replace(task, memory=_UNLIMITED), found.capacity - task.outside.low
-            whole, _, _ = _run(base, cancel, watch, replay_capacity=capacity, others=others)
+            whole, _, _ = _run(base, cancel, watch, replay_capacity=capacity, others=others, template=template)
             if whole.judge().verdict.fits:
                 found = _with_need(found, whole)
             cards = _needs_only(_by_card(whole, others))
@@ -237,47 +241,82 @@ def peaks_of(use: ProgramUse) -> Peaks:
 
 def _run(
     task: FitTask, cancel: Event | None, watch: _Watch | None, replay_capacity: int | None = None,
-    others: Sequence[str] = (),
-) -> tuple[ProgramUse, str, FilesReport | None]:  # fmt: skip
+    others: Sequence[str] = (), template: Template | None = None,
+) -> _Found:  # fmt: skip
     """Run the program. Return what its processes did, the last line that it printed, and what became of its files."""
+    if template is not None and template.is_ready:
+        with suppress(Dropped):
+            folder = template.new_folder()
+            _write_options(task, folder, replay_capacity, others)
+            return _start_copy(task, template, folder, cancel, watch)
     environment = _environment(task)
-    with temporary_folder("forebay-fit-") as folder:
+    with ExitStack() as stack:
+        folder = stack.enter_context(temporary_folder("forebay-fit-"))
         environment[recorder.FOLDER] = str(folder)
-        seconds = task.timeout
-        limit = {} if seconds is None else {"deadline": time.monotonic() + seconds, "max_seconds": seconds}
-        own_memory = None if task.memory == _UNLIMITED else task.memory
-        cards = [(name, own_memory, outside_memory(name, own_memory, task.reserve).low) for name in others]
-        assumptions = task.assumptions.as_options()
-        on_import.write_options(folder, replay_capacity=replay_capacity, assumptions=assumptions, cards=cards, **limit)
+        offered = template if template is not None and template.is_wanted and _has_private_files(task) else None
+        _write_options(task, folder, replay_capacity, others, offered)
         command = [sys.executable, *task.script]
         if not task.script:
             (folder / "task").write_bytes(pickle.dumps(task))
             command = [sys.executable, "-c", _START, str(folder / "task")]
-        return _start(task, command, folder, environment, cancel, watch)
+        return _start(task, command, folder, environment, cancel, watch, stack, offered)
+
+
+def _write_options(
+    task: FitTask, folder: Path, replay_capacity: int | None, others: Sequence[str], template: Template | None = None
+) -> None:
+    """Write what the processes of a run record."""
+    seconds = task.timeout
+    options: dict[str, Any] = (
+        {} if seconds is None else {"deadline": time.monotonic() + seconds, "max_seconds": seconds}
+    )
+    if template is not None:
+        options["template"] = template.options()
+    own_memory = None if task.memory == _UNLIMITED else task.memory
+    cards = [(name, own_memory, outside_memory(name, own_memory, task.reserve).low) for name in others]
+    assumptions = task.assumptions.as_options()
+    on_import.write_options(folder, replay_capacity=replay_capacity, assumptions=assumptions, cards=cards, **options)
+
+
+def _has_private_files(task: FitTask) -> bool:
+    return task.mode != "compute" and not is_inside()
 
 
 def _start(
     task: FitTask, command: list[str], folder: Path, environment: dict[str, str], cancel: Event | None,
-    watch: _Watch | None,
-) -> tuple[ProgramUse, str, FilesReport | None]:  # fmt: skip
+    watch: _Watch | None, stack: ExitStack, template: Template | None,
+) -> _Found:  # fmt: skip
     """Run the process of a task. Without values, it changes and creates no files but those in `folder`."""
     options: dict[str, Any] = {
         "cwd": task.folder or None, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
         "start_new_session": True,  # so that `kill_program` reaches what the program has started
     }  # fmt: skip
-    if task.mode == "compute" or is_inside():
+    if not _has_private_files(task):
         with subprocess.Popen(command, env=environment, **options) as process:
             return (*_use(task, process, folder, cancel, watch), None)
     services.set_environment(environment)
     caches = download_caches()
     real = [str(folder), *filter(os.path.isdir, caches)]
     rehearsal = Rehearsal(real, caches=caches, dry=True, services=services.SERVICES)
-    with rehearsal.started(command, environment, **options) as launched:
-        return (*_use(task, launched.process, folder, cancel, watch), rehearsal.report(launched))
+    launched = stack.enter_context(rehearsal.started(command, environment, **options))
+    used = _use(task, launched.process, folder, cancel, watch)
+    report = rehearsal.report(launched)
+    if template is not None:
+        template.take(stack, folder, lambda: rehearsal.report(launched), lambda: bool(rehearsal.changes(launched)))
+    return (*used, report)
+
+
+def _start_copy(task: FitTask, template: Template, folder: Path, cancel: Event | None, watch: _Watch | None) -> _Found:
+    """Run a task from the template of its program. Raises Dropped where the result may not be exact."""
+    with template.started(folder, str(_emulated(task))) as process:
+        use, output = _use(task, process, folder, cancel, watch)
+        if use.processes[0].ending.how is How.STATUS and not output:  # its last line may be from before
+            raise Dropped
+        return use, output, template.report()
 
 
 def _use(
-    task: FitTask, process: subprocess.Popen[bytes], folder: Path, cancel: Event | None, watch: _Watch | None
+    task: FitTask, process: Waited, folder: Path, cancel: Event | None, watch: _Watch | None
 ) -> tuple[ProgramUse, str]:
     """Wait for the end of a program. Return what its processes did, and the last line that they printed."""
     unseen = UnseenProcesses(process.pid, folder)
@@ -293,7 +332,7 @@ def _use(
     try:
         with guarded(process.pid, marker, str(folder)):
             output = wait(process, task.timeout, look, INTERVAL)
-            ending = ending_by_status(process.returncode)
+            ending = ending_by_status(process.returncode or 0)
     except TooLong:
         kill_program(process.pid, marker)
         ending = ending_at(task.timeout or 0.0)
@@ -305,12 +344,15 @@ def _use(
     return use, output.decode(errors="replace").strip().rpartition("\n")[2]
 
 
+def _emulated(task: FitTask) -> Emulated:
+    return Emulated("cuda", task.count, task.profile, memory=task.memory, reserve=task.outside.low)
+
+
 def _environment(task: FitTask) -> dict[str, str]:
     """Return the environment of the program, in which PyTorch uses the emulated card."""
     ours = str(Path(__file__).parents[4])
     environment = {name: value for name, value in os.environ.items() if name not in (on_import.VARIABLE, EMULATE.name)}
-    emulated = Emulated("cuda", task.count, task.profile, memory=task.memory, reserve=task.outside.low)
-    environment |= {EMULATE.name: str(emulated), IN_WORKER: "1"}
+    environment |= {EMULATE.name: str(_emulated(task)), IN_WORKER: "1"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [ours, environment.get("PYTHONPATH", "")]))
     on_import.set_environment(task.mode, environment)
     if task.allocator_settings:

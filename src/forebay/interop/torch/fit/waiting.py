@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import selectors
-import subprocess
 import time
 from collections.abc import Callable
+from typing import IO, Any, Protocol
 
-__all__ = ["TAIL", "TooLong", "wait"]
+__all__ = ["TAIL", "TooLong", "Waited", "wait"]
 
 TAIL = 1 << 16  # bytes of the output that are kept
 
@@ -17,7 +17,18 @@ class TooLong(Exception):
     """The program took longer than it may."""
 
 
-def wait(process: subprocess.Popen[bytes], timeout: float | None, look: Callable[[], None], interval: float) -> bytes:
+class Waited(Protocol):
+    """The part of `subprocess.Popen` that is needed to wait for a process."""
+
+    pid: int
+    returncode: Any
+
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+    def poll(self) -> int | None: ...
+
+
+def wait(process: Waited, timeout: float | None, look: Callable[[], None], interval: float) -> bytes:
     """Wait for the end of a program and of the processes that hold its output open.
 
     The standard output of `process` is a pipe; the result is its end, `TAIL` bytes at most: a program may print for

@@ -112,6 +112,11 @@ class Recorder:
         self.live = LiveRecord(self.folder)
         self._tells_status = _process_end.watch(self.live.end_address, not self.is_main)
 
+    def restart(self, folder: str) -> None:
+        """Begin anew in another folder, in a copy of this process: Note [Templates of processes]."""
+        self.folder = folder
+        self._start_in_child()
+
     def _start_in_child(self) -> None:
         """Begin anew in a forked child, as a fork handler."""
         self.live = None  # else what follows would write into the record of the parent

@@ -30,6 +30,7 @@ __all__ = ["INTERVAL", "UnseenProcesses", "Watch"]
 INTERVAL = 0.25  # seconds between two looks
 _LIBRARY = b"/libtorch"
 _MOST = 200  # characters of a command
+_ENDED = ("0", "0")  # the image of a process that has ended, and was not waited for
 _PPID, _SESSION, _STARTED, _STACK, _ARGUMENTS = 1, 3, 19, 25, 45  # fields of /proc/PID/stat behind the name
 
 
@@ -63,7 +64,8 @@ class UnseenProcesses:
         self._family = self._members({each.pid: each for each in _processes()})
         recorded = self._recorded()
         for each in self._family.values():
-            self._images[each.pid] = each.image
+            if each.image != _ENDED:
+                self._images[each.pid] = each.image
             if each.pid not in recorded and each not in self._candidates:
                 command = _command(each.pid)  # first: what is mapped then is of this command, or of a later one
                 if _has_library(each.pid):
