@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -37,6 +40,9 @@ _STARTUP = str(Path(__file__).with_name("startup"))
 
 _SAFETENSORS = "safetensors.torch"
 _TRANSFORMERS = "transformers.modeling_utils"
+
+# What PyTorch imports in the first operator whose shapes its Python functions compute: 470 modules.
+_IMPORTED_BY_OPERATORS = "torch.fx.experimental.symbolic_shapes"
 
 _hooks: list[ImportHook] = []  # those of PyTorch, safetensors and transformers
 
@@ -123,6 +129,11 @@ def _patch() -> None:
         _record_history()
     session = TorchSession(os.environ.get(VARIABLE, "compute"))
     session.start()
+    if options.get("template"):
+        with suppress(ImportError):
+            import_module(_IMPORTED_BY_OPERATORS)  # once, rather than in each copy
+    # Searches for garbage and for the objects of a program skip what PyTorch's import has made: 0.1 s each.
+    gc.freeze()
     if found is None:  # Note [Emulation by the environment]: a patch of the program itself replaces it
         from forebay.interop.torch.devices import patching
 

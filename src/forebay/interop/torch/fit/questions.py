@@ -11,9 +11,10 @@ from typing import Any, Literal
 from forebay import profiles as known_profiles
 from forebay._base.byte_sizes import parse_bytes
 from forebay.errors import WrongState
+from forebay.interop.torch.fit.packing import pack
 from forebay.interop.torch.fit.results import FitResult, FitTable
 from forebay.interop.torch.fit.shared_runs import Progress, SharedRuns
-from forebay.interop.torch.fit.tasks import IN_WORKER, FitTask, pack
+from forebay.interop.torch.fit.tasks import IN_WORKER, FitTask
 
 __all__ = ["processors", "run_tasks", "sweep", "will_it_fit"]
 

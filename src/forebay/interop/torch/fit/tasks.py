@@ -21,7 +21,6 @@ from forebay._base.config import ALLOCATOR_SETTINGS, EMULATE, Emulated
 from forebay._base.outside_memory import OutsideMemory, outside_memory
 from forebay._base.temporary_folders import temporary_folder
 from forebay._base.verdicts import Assumption, DeviceEvents, How, Judgement, Verdict
-from forebay.errors import ForebayError
 from forebay.interop.torch import on_import
 from forebay.interop.torch.fit.guard import guarded, kill_program
 from forebay.interop.torch.fit.results import FitResult
@@ -44,7 +43,6 @@ __all__ = [
     "Need",
     "Shared",
     "check_task",
-    "pack",
     "peaks_of",
     "run_shared",
     "run_task",
@@ -82,26 +80,6 @@ class FitTask:
     def outside(self) -> OutsideMemory:
         """The memory of each process outside the allocator."""
         return outside_memory(self.profile, self.memory, self.reserve)
-
-
-def pack(function: Callable[..., Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a task that call a function. Raises ForebayError if it cannot be sent to a process."""
-    main = ""
-    try:
-        try:
-            import cloudpickle  # type: ignore[import-untyped]  # has no annotations
-
-            payload = cloudpickle.dumps((function, dict(parameters)))
-        except ImportError:
-            payload = pickle.dumps((function, dict(parameters)))
-            main = getattr(sys.modules["__main__"], "__file__", None) or ""
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ForebayError(
-            f"{function!r} cannot be sent to another process: {error}. Pass a function of a module, or install "
-            "cloudpickle for functions of a notebook and lambdas"
-        ) from error
-    folders = tuple(str(Path(each).absolute()) for each in sys.path)
-    return {"payload": payload, "main": main and str(Path(main).absolute()), "path": folders, "folder": str(Path.cwd())}
 
 
 class Cancelled(Exception):
