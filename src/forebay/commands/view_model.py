@@ -11,7 +11,8 @@ from rich.text import Text
 
 from forebay._base.byte_sizes import format_bytes
 from forebay.records.model import Action, Snapshot
-from forebay.records.sites import find_sites, label_of, strip_common_folder
+from forebay.records.site_labels import label_of, strip_common_folder
+from forebay.records.sites import split_largest
 from forebay.snapshot.analysis import summary
 from forebay.snapshot.analysis.timeline import NEVER_SEEN, Timeline, reconstruct
 from forebay.snapshot.report.terminal_chart import COLORS, ChartColumns, chart_columns, draw
@@ -53,11 +54,13 @@ class ViewModel:
         self.cursor: int = self.timeline.peak
         self.ooms: NDArray[np.int64] = np.flatnonzero(snapshot.trace["action"] == Action.OOM) + 1
         self.pattern: str = ""
-        sites, held = find_sites(snapshot), self.timeline.allocations
+        held = self.timeline.allocations
+        live = held.live_at(self.timeline.peak)
+        sites = split_largest(snapshot, held.stack[live], held.nbytes[live])
         self._site_of_stack = sites.of_stack
         self._site = sites.of_stack[held.stack]
         self.folder: str
-        self.folder, self._labels = strip_common_folder([label_of(frame) for frame in sites.frames])
+        self.folder, self._labels = strip_common_folder([*sites.labels])
         self._layer_of_site = self._rank_sites(len(sites.frames))
         self._layer = self._layer_of_site[self._site]
         self._found_stacks = np.zeros(len(snapshot.stacks) + 1, bool)  # the last element is for NEVER_SEEN

@@ -96,7 +96,7 @@ class Frame(NamedTuple):
     line: int  #: line number; 0 if unknown
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Snapshot:
     """Segments, blocks and history of one device at one moment, as structured arrays.
 

@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay._base.untrusted import printable, shortened
+from forebay.records.backward_nodes import node_of, nodes_of_operator, operator_of
+from forebay.records.frame_kinds import FrameKind, is_native_name, kind_of_file
 from forebay.records.model import Frame, Snapshot
+from forebay.records.site_choice import DEFAULT_CHOICE, SiteChoice
+from forebay.records.site_labels import label_of, unique_labels
 
-__all__ = ["LIBRARY_PACKAGES", "Sites", "find_sites", "label_of", "strip_common_folder"]
+__all__ = ["Sites", "choose_sites", "find_sites", "split_largest"]
 
-LIBRARY_PACKAGES = ("cupy", "numba", "numpy", "forebay", "torch")  # packages that allocate on behalf of their caller
-_LIBRARY_FILE = re.compile(
-    rf"[/\\](?:site-packages|dist-packages|src)[/\\](?:{'|'.join(LIBRARY_PACKAGES)})[/\\]"
-    r"|^<(?:frozen|__array_function__)\b|^(?:\?\?|)$|\.(?:c|cc|cpp|cu|cuh|h|hpp)$"  # interpreter internals; native code
-)
 # The way from PyTorch's operators to its allocator, which all stacks without a Python frame have in common.
 _ALLOCATOR_NAME = re.compile(
     r"torch::unwind\b|torch::CapturedTraceback\b|torch::\w+::\(anonymous namespace\)::gather"
     r"|c10::(?:cuda|hip|xpu|impl)::|(?:at::TensorBase )?at::(?:detail|native)::_?(?:empty|make_tensor)|at::_ops::empty"
     r"|at::\(anonymous namespace\)::(?:\(anonymous namespace\)::wrapper_\w+_empty|create_out)"
 )
+_RUNTIME_NAME = re.compile(  # of threads, the interpreter and unknown functions
+    r"^(?:\?\?|_start|main|clone3?|start_thread|execute_native_thread_routine|__libc_start\w*|_?Py\w*|)(?:@.*)?$"
+    r"|^torch::autograd::Engine::"
+)
+_PLUMBING = re.compile(  # functions of libraries that only call another
+    r"(?:.*\.)?(?:_call_impl|_wrapped_call_impl|__call__|wrapper|wrapped|inner|decorate_context|_fn|new_func|_use_grad"
+    r"|__torch_function__|maybe_fallback|profile_hook_step)$"
+)
 _BEFORE_RECORDING, _NO_STACK = Frame("(before recording)", "", 0), Frame("(no stack)", "", 0)
-_FOLDER_END = re.compile(r"(?<=[/\\])(?!(?<=\\)(?:x[0-9a-f]{2}|u[0-9a-f]{4}))")  # not in an escape of `printable`
-_MAX_FILE, _MAX_NAME = 300, 200  # characters of a label
-_MAX_PATH = 1 << 13  # of a library's file; a longer text is no path, and files of others may hold any
+_NO_CODE, _OTHER = Frame("(native code)", "", 0), Frame("(other)", "", 0)
+_FIRST = 2  # site that is a line
+_MAX_TEXT = 1 << 12  # characters in which a chosen expression is searched
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,101 +44,265 @@ class Sites:
     """Allocation sites of a snapshot, and the site of each stack."""
 
     frames: tuple[Frame, ...]  #: one frame for each site. Item 0 stands for "before recording", item 1 for "no stack".
+    labels: tuple[str, ...]  #: the text of each site; no two are equal
     #: Index into `frames` for each row of `Snapshot.stacks`. The additional last element is for
     #: `forebay.snapshot.analysis.timeline.NEVER_SEEN`.
     of_stack: NDArray[np.int64]
+    #: Row of `Snapshot.frames` of the library's function that the site calls, for each row of stacks; -1 for none.
+    called: NDArray[np.int64]
+    #: The same for the innermost line in a library that is more than a detour to the allocator.
+    inner: NDArray[np.int64]
 
 
-def label_of(frame: Frame) -> str:
-    """Return a frame as printable text, such as `train.py:42 forward`.
-
-    Parameters
-    ----------
-    frame : Frame
-        The frame.
-
-    Returns
-    -------
-    str
-        The label. Control characters, bidirectional marks and surrogates are replaced by escape sequences. The middle
-        of a long name is left out.
-
-    Examples
-    --------
-    >>> label_of(Frame("train.py", "forward", 42))
-    'train.py:42 forward'
-    """
-    file, name = shortened(frame.file, _MAX_FILE), shortened(frame.name, _MAX_NAME)
-    return printable(f"{file}:{frame.line} {name}" if frame.line else f"{file} {name}".rstrip())
+_choices: WeakKeyDictionary[Snapshot, SiteChoice] = WeakKeyDictionary()
+_found: WeakKeyDictionary[Snapshot, Sites] = WeakKeyDictionary()
 
 
-def strip_common_folder(labels: list[str]) -> tuple[str, list[str]]:
-    """Split labels into the folder that they share and the remaining labels.
+def choose_sites(snapshot: Snapshot, choice: SiteChoice) -> None:
+    """Choose how `find_sites` finds the sites of a snapshot, in all analyses of it from now on.
 
     Parameters
     ----------
-    labels : list of str
-        Labels from `label_of`. Those that begin with "(" name no file and are ignored.
-
-    Returns
-    -------
-    folder : str
-        The common folder with its trailing separator; "" if the labels share none.
-    labels : list of str
-        The labels without the folder, in the same order.
-
-    Examples
-    --------
-    >>> strip_common_folder(["/home/ada/a.py:1 f", "/home/ada/b/c.py:2 g"])
-    ('/home/ada/', ['a.py:1 f', 'b/c.py:2 g'])
+    snapshot : Snapshot
+        The snapshot.
+    choice : SiteChoice
+        The choice.
     """
-    folders = [_FOLDER_END.split(label)[:-1] for label in labels if not label.startswith("(")]
-    shared = 0
-    while folders and all(shared < len(f) and f[shared] == folders[0][shared] for f in folders):
-        shared += 1
-    folder = "".join(folders[0][:shared]) if folders else ""
-    if len(folder) < 2:  # removing "/" alone saves nothing
-        return "", labels
-    return folder, [label.removeprefix(folder) for label in labels]
+    # With the snapshot, not as an argument of each analysis: tables of one report that disagree about what a site is
+    # are wrong, and an analysis that forgets to pass the argument on would make them.
+    _choices[snapshot] = choice
+    _found.pop(snapshot, None)
 
 
 def find_sites(snapshot: Snapshot) -> Sites:
     """Find the allocation site of every stack, and the site of each row of `snapshot.stacks`.
 
-    The site is the innermost frame outside `LIBRARY_PACKAGES`. If there is no such frame, it is the innermost frame
-    that is not part of PyTorch's allocator, or else the innermost frame.
+    The site is the innermost frame of the user's own code, or else of a library; see Note [Kinds of frames]. A stack
+    of the backward pass without one that is further inside has its autograd node as its site, with the line of the
+    forward pass if one line only made such nodes.
 
     Parameters
     ----------
     snapshot : Snapshot
         The snapshot.
     """
-    stacks, frames = snapshot.stacks, snapshot.frames
-    in_library, in_allocator = (
-        np.array([len(text) <= _MAX_PATH and bool(pattern(text)) for text in snapshot.strings] or [False])
-        for pattern in (_LIBRARY_FILE.search, _ALLOCATOR_NAME.match)
-    )
-    site = np.arange(max(1, len(stacks)))
-    if len(stacks) > 1:
-        frame = frames[stacks["frame"][1:]]
-        program = _innermost_outside(stacks, in_library[frame["file"]])
-        operator = _innermost_outside(stacks, in_allocator[frame["name"]])
-        site = np.where(program > 0, program, np.where(operator > 0, operator, site))
-    chosen, of_stack = np.unique(stacks["frame"][site[1:]], return_inverse=True) if len(stacks) > 1 else ((), ())
-    site_frames = [
-        Frame(snapshot.strings[frames["file"][row]], snapshot.strings[frames["name"][row]], int(frames["line"][row]))
-        for row in chosen
-    ]
-    return Sites(
-        frames=(_BEFORE_RECORDING, _NO_STACK, *site_frames),
-        of_stack=np.concatenate([[1], np.asarray(of_stack, np.int64) + 2, [0]]).astype(np.int64),
-    )
+    if (known := _found.get(snapshot)) is None:
+        known = _found[snapshot] = _Finder(snapshot, _choices.get(snapshot, DEFAULT_CHOICE)).sites()
+    return known
 
 
-def _innermost_outside(stacks: NDArray[np.void], hidden: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return for each stack the row of its innermost frame that is not hidden; 0 if all are. Row 0 has no flag."""
-    site = np.arange(len(stacks))
-    site[1:][hidden] = stacks["parent"][1:][hidden]
-    while not np.array_equal(further := site[site], site):  # pointer doubling: a stack of 1,000 takes ten steps
-        site = further
-    return site
+def split_largest(snapshot: Snapshot, stack: NDArray[np.integer], nbytes: NDArray[np.integer]) -> Sites:
+    """Find the sites, and split one that holds more than half of all bytes by its lines in libraries.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+    stack, nbytes : numpy.ndarray
+        The stacks and sizes of the live allocations.
+    """
+    sites = find_sites(snapshot)
+    held = np.bincount(sites.of_stack[stack], nbytes, len(sites.frames))
+    largest = int(held.argmax())
+    rows = np.flatnonzero(sites.of_stack == largest)
+    lines, which = np.unique(sites.inner[rows], return_inverse=True)
+    if largest < _FIRST or held[largest] <= held.sum() / 2 or len(np.unique(sites.inner[stack])) < 2:
+        return sites
+    frames, labels = [*sites.frames], [*sites.labels]
+    numbers: dict[Frame | None, int] = {None: largest}
+    new = []
+    for line in lines.tolist():
+        frame = None if line < 0 else _frame_at(snapshot, line)
+        if (number := numbers.setdefault(frame, len(frames))) == len(frames) and frame is not None:
+            frames.append(sites.frames[largest])
+            labels.append(f"{sites.labels[largest]} → {label_of(frame)}")
+        new.append(number)
+    of_stack, called = sites.of_stack.copy(), sites.called.copy()
+    of_stack[rows], called[rows] = np.array(new)[which.reshape(-1)], -1
+    return Sites(tuple(frames), tuple(unique_labels(labels)), of_stack, called, sites.inner)
+
+
+def _frame_at(snapshot: Snapshot, row: int) -> Frame:
+    file, name, line = snapshot.frames[row].tolist()
+    return Frame(snapshot.strings[file], snapshot.strings[name], line)
+
+
+class _Finder:
+    """The rows of the stacks of one snapshot, by kind of their frames."""
+
+    def __init__(self, snapshot: Snapshot, choice: SiteChoice) -> None:
+        self._snapshot, self._choice = snapshot, choice
+        self._strings, self._frames, self._stacks = snapshot.strings, snapshot.frames, snapshot.stacks
+        self._frame = self._stacks["frame"].astype(np.int64)  # of each row
+        self._parent = self._stacks["parent"].astype(np.int64)
+        if len(self._frame):
+            self._frame[0] = -1
+
+    def sites(self) -> Sites:
+        if len(self._stacks) < 2:
+            none = np.full(max(1, len(self._stacks)) + 1, -1)
+            return Sites((_BEFORE_RECORDING, _NO_STACK), _labels_of([_BEFORE_RECORDING, _NO_STACK]),
+                         np.array([1, 0]), none, none)  # fmt: skip
+        kinds = self._kinds()
+        if self._choice.categories:
+            return self._categories()
+        site = self._innermost(kinds >= FrameKind.TEXT)
+        own = self._innermost(kinds >= FrameKind.OWN)
+        site = np.where(own > 0, own, site)
+        for kind in (FrameKind.LIBRARY, FrameKind.STANDARD):
+            site = np.where(site > 0, site, self._innermost(kinds >= kind))
+        node = self._innermost(self._flags(node_of, "name"))
+        in_program = site.copy()
+        fallback = self._innermost(self._is_named_native())
+        called, inner = self._library_rows(in_program, kinds)
+        chosen = self._innermost(self._matches(self._choice.pattern)) if self._choice.pattern else np.zeros_like(site)
+        site = np.where(chosen > 0, chosen, np.where(site > 0, site, fallback))
+        is_backward = (node > in_program) & (chosen == 0)
+        columns = [self._frame_of(site)]
+        columns += self._callers(in_program, kinds) if self._choice.depth > 1 else []
+        columns.append(np.where(is_backward, self._frame_of(node), -1))
+        return self._table(columns, in_program, called, inner)
+
+    # Kinds of frames, one element for each row of `snapshot.frames`
+
+    def _kinds(self) -> NDArray[np.int64]:
+        kinds = self._texts(lambda file: int(kind_of_file(file)), "file")
+        kinds[self._flags(is_native_name, "name")] = FrameKind.NEVER
+        if self._choice.library:
+            kinds[kinds >= FrameKind.STANDARD] = FrameKind.OWN
+        return kinds
+
+    def _texts(self, function: Callable[[str], int], column: str) -> NDArray[np.int64]:
+        """Return the result of a function for the file or the name of each frame."""
+        used, which = np.unique(self._frames[column], return_inverse=True)
+        return np.array([function(self._strings[at]) for at in used.tolist()], np.int64)[which]
+
+    def _flags(self, function: Callable[[str], object], column: str) -> NDArray[np.bool_]:
+        """Return whether a function is true for the file or the name of each frame."""
+        return self._texts(lambda text: bool(function(text)), column) > 0
+
+    def _is_named_native(self) -> NDArray[np.bool_]:
+        """Return whether a frame is of native code, and neither of an allocator nor of the runtime of threads."""
+
+        def says_something(name: str) -> bool:
+            return len(name) <= _MAX_TEXT and not _ALLOCATOR_NAME.match(name) and not _RUNTIME_NAME.match(name)
+
+        files = self._flags(lambda file: not file.startswith("<"), "file")
+        return self._flags(says_something, "name") & files & self._flags(is_native_name, "name")
+
+    def _matches(self, pattern: str) -> NDArray[np.bool_]:
+        search = re.compile(pattern).search
+        texts = (f"{self._strings[f]}:{line} {self._strings[n]}"[:_MAX_TEXT] for f, n, line in self._frames.tolist())
+        return np.array([bool(search(text)) for text in texts], np.bool_)
+
+    # Rows, one element for each row of `snapshot.stacks`; 0 for none
+
+    def _innermost(self, wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return for each stack the row of its innermost frame that is wanted."""
+        rows = np.arange(len(self._parent))
+        hidden = ~wanted[self._frame[1:]]
+        rows[1:][hidden] = self._parent[1:][hidden]
+        return _followed(rows)
+
+    def _library_rows(
+        self, site: NDArray[np.int64], kinds: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return frames of libraries inside of the site: the one that it calls, and the innermost one."""
+        is_plumbing = self._flags(_PLUMBING.match, "name")
+        is_library = (kinds >= FrameKind.STANDARD) & ~is_plumbing
+        line = self._innermost(is_library)
+        line[line <= site] = 0
+        package = self._innermost(is_library & (kinds >= FrameKind.LIBRARY))
+        package[package <= site] = 0
+        outward = np.where(line > 0, line[self._parent[line]], 0)
+        first = _followed(np.where(outward > site, outward, line))
+        return self._frame_of(first), self._frame_of(np.where(package > 0, package, line))
+
+    def _callers(self, site: NDArray[np.int64], kinds: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Return the further frames of the user's own code that make a site."""
+        own = self._innermost(kinds >= FrameKind.OWN)
+        found = []
+        for _ in range(self._choice.depth - 1):
+            site = np.where(site > 0, own[self._parent[site]], 0)
+            if not site.any():
+                break
+            found.append(self._frame_of(site))
+        return found
+
+    def _frame_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.where(rows > 0, self._frame[rows], -1)
+
+    # Tables
+
+    def _categories(self) -> Sites:
+        of_stack = np.zeros(len(self._parent), np.int64)
+        for number, (_, pattern) in enumerate(self._choice.categories, 3):
+            member = self._innermost(self._matches(pattern)) > 0
+            of_stack[(of_stack == 0) & member] = number
+        of_stack[of_stack == 0] = 2
+        of_stack[0] = 1
+        frames = [_BEFORE_RECORDING, _NO_STACK, _OTHER, *(Frame(name, "", 0) for name, _ in self._choice.categories)]
+        none = np.full(len(of_stack) + 1, -1)
+        return Sites(tuple(frames), _labels_of(frames), np.append(of_stack, 0), none, none)
+
+    def _table(
+        self, columns: list[NDArray[np.int64]], program: NDArray[np.int64], called: NDArray[np.int64],
+        inner: NDArray[np.int64],
+    ) -> Sites:  # fmt: skip
+        """Return the sites of stacks that are equal in all columns of frames; the last column is the autograd node."""
+        keys, which = np.unique(np.stack(columns, 1)[1:], axis=0, return_inverse=True)
+        forward = self._forward_lines(columns[0], columns[-1], program)
+        numbers: dict[tuple[Frame | str, ...], int] = {(_BEFORE_RECORDING,): 0, (_NO_STACK,): 1}
+        frames, labels, of_key = [_BEFORE_RECORDING, _NO_STACK], [*_labels_of([_BEFORE_RECORDING, _NO_STACK])], []
+        for *places, node in keys.tolist():
+            key, frame, label = self._named(places, node, forward)
+            if (number := numbers.setdefault(key, len(frames))) == len(frames):
+                frames.append(frame)
+                labels.append(label)
+            of_key.append(number)
+        of_stack = np.concatenate([[1], np.array(of_key)[which.reshape(-1)], [0]])
+        return Sites(tuple(frames), tuple(unique_labels(labels)), of_stack.astype(np.int64), np.append(called, -1),
+                     np.append(inner, -1))  # fmt: skip
+
+    def _named(
+        self, places: list[int], node: int, forward: dict[str, Frame]
+    ) -> tuple[tuple[Frame | str, ...], Frame, str]:
+        """Return what identifies a site, its frame and its label."""
+        frames = [_frame_at(self._snapshot, place) for place in places if place >= 0]
+        label = ", ".join(map(label_of, frames))
+        if node < 0:
+            return (tuple(frames), frames[0], label) if frames else ((_NO_CODE,), _NO_CODE, _NO_CODE.file)
+        name = node_of(self._strings[self._frames["name"][node]])
+        if made := forward.get(name):
+            return (made, name), made, f"{label_of(made)} ← {name}"
+        if frames and not is_native_name(frames[0].name):
+            return (*frames, name), frames[0], f"{label} → {name}"
+        return (name,), Frame("", name, 0), name
+
+    def _forward_lines(
+        self, site: NDArray[np.int64], node: NDArray[np.int64], program: NDArray[np.int64]
+    ) -> dict[str, Frame]:
+        """Return the line of the forward pass for each autograd node that only one line can have made."""
+        wanted = {node_of(self._strings[self._frames["name"][at]]) for at in np.unique(node).tolist() if at >= 0}
+        if not wanted:
+            return {}
+        is_call = self._flags(operator_of, "name")
+        rows = np.flatnonzero((self._frame >= 0) & is_call[self._frame] & (node < 0) & (program > 0))
+        names = self._frames["name"][self._frame[rows]]
+        lines: dict[str, set[Frame]] = defaultdict(set)
+        for name, at in {*zip(names.tolist(), site[rows].tolist(), strict=True)}:
+            for made in nodes_of_operator(operator_of(self._strings[name])):
+                lines[made].add(_frame_at(self._snapshot, at))
+        found = {name: lines.get(name.partition("Backward")[0], set()) for name in wanted}
+        return {name: next(iter(places)) for name, places in found.items() if len(places) == 1}
+
+
+def _labels_of(frames: list[Frame]) -> tuple[str, ...]:
+    return tuple(unique_labels([label_of(frame) for frame in frames]))
+
+
+def _followed(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the end of each chain of rows."""
+    while not np.array_equal(further := rows[rows], rows):  # pointer doubling: a stack of 1,000 takes ten steps
+        rows = further
+    return rows

@@ -18,7 +18,7 @@ from forebay.errors import ForebayError
 from forebay.observe.monitor import sensors
 from forebay.observe.monitor.figures import DeviceFigures, ProcessFigures, Readings, SiteFigures
 from forebay.records.model import State
-from forebay.records.sites import find_sites, label_of
+from forebay.records.sites import find_sites
 from forebay.runtime.allocator.statistics import flat_stats
 from forebay.runtime.devices.open_device import open_devices
 from forebay.runtime.history.memory_snapshot import snapshot
@@ -111,6 +111,4 @@ def _sites(state: Snapshot, most: int) -> tuple[SiteFigures, ...]:
     nbytes = np.zeros(len(found.frames), np.int64)
     np.add.at(nbytes, site, blocks["requested"].astype(np.int64))
     largest = np.argsort(-nbytes, kind="stable")[:most]
-    return tuple(
-        SiteFigures(label_of(found.frames[at]), int(nbytes[at]), int(counts[at])) for at in largest if counts[at]
-    )
+    return tuple(SiteFigures(found.labels[at], int(nbytes[at]), int(counts[at])) for at in largest if counts[at])

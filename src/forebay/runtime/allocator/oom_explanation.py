@@ -9,7 +9,7 @@ import numpy as np
 
 from forebay._base.byte_sizes import format_bytes
 from forebay.records.model import Snapshot, State
-from forebay.records.sites import find_sites, label_of
+from forebay.records.sites import find_sites
 from forebay.runtime.history import memory_snapshot
 
 if TYPE_CHECKING:
@@ -102,5 +102,5 @@ def _largest_sites(snapshot: Snapshot, stacks: np.ndarray, sizes: np.ndarray) ->
     nbytes = np.bincount(site, sizes, len(known.frames)).astype(np.int64)
     count = np.bincount(site, minlength=len(known.frames))
     for at in [int(at) for at in np.argsort(-nbytes, kind="stable")[:_MAX_SITES] if nbytes[at]]:
-        label = label_of(known.frames[at]) if at > 1 else "unknown origin (the history was off or recorded no stacks)"
+        label = known.labels[at] if at > 1 else "unknown origin (the history was off or recorded no stacks)"
         yield int(nbytes[at]), int(count[at]), label

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay.records.model import Action, Snapshot
-from forebay.records.sites import find_sites, label_of
+from forebay.records.sites import find_sites
 from forebay.snapshot.analysis.summary import summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 
@@ -160,7 +160,7 @@ class _Side:
         )  # fmt: skip
 
     def label(self, row: int) -> str:
-        return label_of(self._sites.frames[self._sites.of_stack[row]])
+        return self._sites.labels[self._sites.of_stack[row]]
 
     def sums(self, moment: str, rows: list[int]) -> tuple[int, int]:
         nbytes, blocks = self._live[moment]

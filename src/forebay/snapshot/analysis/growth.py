@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay.records.model import Frame, Snapshot
-from forebay.records.sites import find_sites, label_of
+from forebay.records.sites import find_sites
 from forebay.snapshot.analysis.periods import Steps, find_steps
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 
@@ -22,7 +22,7 @@ _STEADY = 0.8  # of the steps, those in which memory grows
 class SiteGrowth:
     """Growth of the live memory of one site."""
 
-    label: str  #: the site as text, see `forebay.records.sites.label_of`
+    label: str  #: the site as text, see `forebay.records.sites.Sites`
     frame: Frame  #: the site
     per_step: float  #: bytes by which its live memory grows in a step, on average
     first_bytes: int  #: its live bytes at the beginning of the first step
@@ -117,7 +117,7 @@ def _growing_sites(
     for at, level in zip(chosen[grows].tolist(), levels[grows], strict=True):
         first, last, frame = int(level[0]), int(level[-1]), sites.frames[at]
         growing = SiteGrowth(
-            label_of(frame), frame, (last - first) / count, first, last, int(allocations[at]), int(frees[at])
+            sites.labels[at], frame, (last - first) / count, first, last, int(allocations[at]), int(frees[at])
         )
         found.append(growing)
     return tuple(sorted(found, key=lambda growing: (-growing.per_step, growing.label)))

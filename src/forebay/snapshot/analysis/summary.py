@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.html_repr import Html, box, facts, note, table
 from forebay.records.model import Action, Frame, Snapshot, State
-from forebay.records.sites import find_sites, label_of
+from forebay.records.site_labels import place_of
+from forebay.records.sites import find_sites, split_largest
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 from forebay.snapshot.formats.known_notes import seconds_of
 
@@ -33,19 +34,20 @@ __all__ = [
 class SiteUse:
     """Live memory of one allocation site at one moment."""
 
-    label: str  #: the site as text, see `forebay.records.sites.label_of`
+    label: str  #: the site as text, see `forebay.records.sites.Sites`
     frame: Frame  #: the site
     live_bytes: int  #: requested bytes of its live allocations
     count: int  #: number of its live allocations
     largest: int  #: bytes of its largest live allocation
     share: float  #: fraction of all live bytes, from 0 to 1
+    library: str = ""  #: the file and line of a library that it calls for most of the bytes; "" for none
 
 
 @dataclass(frozen=True, slots=True)
 class SiteTotal:
     """Totals of one allocation site over the whole history."""
 
-    label: str  #: the site as text, see `forebay.records.sites.label_of`
+    label: str  #: the site as text, see `forebay.records.sites.Sites`
     frame: Frame  #: the site
     allocations: int  #: number of allocations
     total_bytes: int  #: sum of the requested bytes
@@ -112,17 +114,39 @@ def sites(snapshot: Snapshot, at: int | None = None, *, timeline: Timeline | Non
         The result of `reconstruct(snapshot)`, if already known.
     """
     timeline = timeline or reconstruct(snapshot)
-    held, site_table = timeline.allocations, find_sites(snapshot)
+    held = timeline.allocations
     live = held.live_at(timeline.peak if at is None else at)
-    site, nbytes = site_table.of_stack[held.stack[live]], held.nbytes[live]
+    stack, nbytes = held.stack[live], held.nbytes[live]
+    site_table = split_largest(snapshot, stack, nbytes)
+    site = site_table.of_stack[stack]
+    lines = _library_lines(snapshot, site, site_table.called[stack], nbytes)
     total, count, largest = _by_group(site, nbytes, len(site_table.frames))
     everything = max(1, int(nbytes.sum()))
     found = [
-        SiteUse(label_of(frame), frame, int(total[i]), int(count[i]), int(largest[i]), int(total[i]) / everything)
+        SiteUse(site_table.labels[i], frame, int(total[i]), int(count[i]), int(largest[i]),
+                int(total[i]) / everything, lines.get(i, ""))
         for i, frame in enumerate(site_table.frames)
         if count[i]
-    ]
+    ]  # fmt: skip
     return sorted(found, key=lambda use: (-use.live_bytes, use.label))
+
+
+def _library_lines(
+    snapshot: Snapshot, site: NDArray[np.int64], called: NDArray[np.int64], nbytes: NDArray[np.integer]
+) -> dict[int, str]:
+    """Return for each site the line of the library that it calls for most of its bytes."""
+    pairs, which = np.unique(np.stack([site, called], 1), axis=0, return_inverse=True)
+    held = np.zeros(len(pairs), np.int64)
+    np.add.at(held, which.reshape(-1), nbytes.astype(np.int64))
+    found = {}
+    for at in np.argsort(held, kind="stable").tolist():
+        number, row = pairs[at].tolist()
+        if row >= 0:
+            file, name, line = snapshot.frames[row].tolist()
+            found[number] = place_of(Frame(snapshot.strings[file], snapshot.strings[name], line))
+        else:
+            found.pop(number, None)
+    return found
 
 
 def totals(snapshot: Snapshot, *, timeline: Timeline | None = None) -> list[SiteTotal]:
@@ -143,7 +167,7 @@ def totals(snapshot: Snapshot, *, timeline: Timeline | None = None) -> list[Site
     ended = np.bincount(site[lived >= 0], minlength=len(site_table.frames))
     time = np.bincount(site[lived >= 0], weights=lived[lived >= 0], minlength=len(site_table.frames))
     found = [
-        SiteTotal(label_of(frame), frame, int(count[i]), int(total[i]), time[i] / ended[i] if ended[i] else None)
+        SiteTotal(site_table.labels[i], frame, int(count[i]), int(total[i]), time[i] / ended[i] if ended[i] else None)
         for i, frame in enumerate(site_table.frames)
         if count[i]
     ]
@@ -165,7 +189,7 @@ def ooms(snapshot: Snapshot) -> list[Oom]:
             time_ns=int(snapshot.trace["time_ns"][row]),
             wanted=int(snapshot.trace["nbytes"][row]),
             device_free=int(snapshot.trace["address"][row]),
-            label=label_of(site_table.frames[site_table.of_stack[snapshot.trace["stack"][row]]]),
+            label=site_table.labels[site_table.of_stack[snapshot.trace["stack"][row]]],
         )
         for row in np.flatnonzero(snapshot.trace["action"] == Action.OOM)
     ]

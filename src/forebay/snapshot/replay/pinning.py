@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay.records.model import Frame, Snapshot
-from forebay.records.sites import find_sites, label_of
+from forebay.records.sites import find_sites
 from forebay.snapshot.replay.memory_state import MemoryState
 
 __all__ = ["Pins", "find_pins"]
@@ -20,7 +20,7 @@ _MOSTLY_FREE = 0.5
 class Pins:
     """Segments (of expandable segments: pages) that are mostly free and are held mainly by blocks of one site."""
 
-    label: str  #: the site as text, see `forebay.records.sites.label_of`
+    label: str  #: the site as text, see `forebay.records.sites.Sites`
     frame: Frame  #: the site
     #: Row of `Snapshot.stacks` of the largest of the blocks; `NEVER_SEEN` if it was allocated before the history.
     stack: int
@@ -80,7 +80,7 @@ def find_pins(snapshot: Snapshot, state: MemoryState) -> list[Pins]:
     largest = _largest_blocks(state, block, index, site)
     found = [
         Pins(
-            label_of(sites.frames[number]), sites.frames[number], largest[rows[0], number], queue, pool, len(rows),
+            sites.labels[number], sites.frames[number], largest[rows[0], number], queue, pool, len(rows),
             int((size[rows] - used[rows]).sum()), int(used[rows].sum()), int(count[rows].sum()),
         )
         for (number, queue, pool), rows in groups.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -12,8 +11,8 @@ from numpy.typing import NDArray
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.html_repr import Html, box, facts, note
 from forebay._base.untrusted import printable
-from forebay.records.model import Action, Frame, Snapshot
-from forebay.records.sites import label_of
+from forebay.records.model import Action, Snapshot
+from forebay.records.site_labels import with_library
 from forebay.snapshot.analysis import summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 from forebay.snapshot.report.notebook import site_table, timeline_figure
@@ -22,7 +21,6 @@ from forebay.snapshot.report.text import format_duration
 __all__ = ["CellMeasurement", "CellReport"]
 
 _SMALL = 64 << 10  # bytes of small arrays that are not worth a remark
-_CELL = re.compile(r"cell \[\d+\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +112,9 @@ class CellReport:
         if self.recorded:
             parts.append(timeline_figure(self.timeline, self.measured.start_ns, self.measured.end_ns))
             if self.rows:
-                parts.append(site_table(self.uses, "allocated at the peak, by site", self.rows, _label))
+                parts.append(site_table(self.uses, "allocated at the peak, by site", self.rows))
             if self.rows and self.remaining_uses:
-                parts.append(site_table(self.remaining_uses, "remained after the cell, by site", self.rows, _label))
+                parts.append(site_table(self.remaining_uses, "remained after the cell, by site", self.rows))
         elif not self.measured.allocations:
             parts.append(note(f"The cell allocated nothing on {self.snapshot.device}."))
         return Html(box(self.title, *parts, *map(note, self.remarks())))
@@ -128,19 +126,13 @@ class CellReport:
             if uses and self.rows:
                 lines.append(f"  {heading}:")
                 lines += [
-                    f"  {format_bytes(u.live_bytes):>12} {u.share:6.1%}  {_label(u.frame)}" for u in uses[: self.rows]
+                    f"  {format_bytes(u.live_bytes):>12} {u.share:6.1%}  {with_library(u.label, u.library)}"
+                    for u in uses[: self.rows]
                 ]
                 if rest := uses[self.rows :]:
                     total = format_bytes(sum(use.live_bytes for use in rest))
                     lines.append(f"  {total:>12} {sum(u.share for u in rest):6.1%}  {_count(len(rest), 'other site')}")
         return "\n".join([*lines, *(f"  {text}" for text in self.remarks())])
-
-
-def _label(frame: Frame) -> str:
-    """Return `cell [3]:2` for a line at the top level of a cell, else the label of every report."""
-    if _CELL.fullmatch(frame.file) and frame.name.startswith("<"):  # also a comprehension
-        return f"{frame.file}:{frame.line}"
-    return label_of(frame)
 
 
 def _count(number: int, noun: str) -> str:

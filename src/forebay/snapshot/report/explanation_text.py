@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.untrusted import printable, shortened
+from forebay.records.site_labels import with_library
 from forebay.snapshot.report.explanation import Cause, Explanation, OomRequest
 from forebay.snapshot.report.paragraph import Paragraph, count, short_labels
 from forebay.snapshot.report.settings_text import settings_paragraph
@@ -179,7 +180,7 @@ def _holders(found: Explanation) -> Paragraph:
     shown, rest = found.sites[:_SITES], found.sites[_SITES:]
     labels, sentences = short_labels([use.label for use in shown])
     rows = [
-        (label, format_bytes(use.live_bytes), f"{use.share:.1%}", f"{use.count:,}")
+        (with_library(label, use.library), format_bytes(use.live_bytes), f"{use.share:.1%}", f"{use.count:,}")
         for label, use in zip(labels, shown, strict=True)
     ]
     if rest:

@@ -20,7 +20,6 @@ from typing import TextIO
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.html_repr import escape_text
 from forebay.records.model import Snapshot
-from forebay.records.sites import LIBRARY_PACKAGES
 from forebay.snapshot.formats.known_notes import ASSUMPTIONS, VERDICT, program_of
 from forebay.snapshot.report.page import alarms, assumptions, explorer, settings
 from forebay.snapshot.report.page.view import View, make_view, percentage
@@ -123,11 +122,10 @@ def _metadata(view: View) -> str:
 
 
 def _footer() -> str:
-    libraries = f"{', '.join(LIBRARY_PACKAGES[:-1])} and {LIBRARY_PACKAGES[-1]}"
     definitions = (
         "Allocated: bytes that the program requested and has not freed. Reserved: device memory that the allocator "
-        f"holds in segments. Site: the innermost stack frame outside {libraries}. Fragmentation: the share of the free "
-        "bytes in segments that is not in the largest free block."
+        "holds in segments. Site: the innermost frame of the user's own code, or else of a library. Fragmentation: the "
+        "share of the free bytes in segments that is not in the largest free block."
     )
     return f"<p>{escape_text(definitions)}</p>"
 

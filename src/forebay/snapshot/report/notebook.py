@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import numpy as np
 
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.html_repr import BLUE, RED, Html, box, escape_text, facts, figure, note, table
-from forebay.records.model import Frame, Snapshot
-from forebay.records.sites import label_of, strip_common_folder
+from forebay.records.model import Snapshot
+from forebay.records.site_labels import strip_common_folder, with_library
 from forebay.snapshot.analysis import summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 from forebay.snapshot.report.page import axes, chart
@@ -68,14 +68,12 @@ def timeline_html(timeline: Timeline) -> Html:
         return box(title, note(f"The timeline cannot be drawn: {type(error).__name__}: {error}"))
 
 
-def site_table(
-    uses: Sequence[summary.SiteUse], heading: str, rows: int, label: Callable[[Frame], str] = label_of
-) -> Html:
+def site_table(uses: Sequence[summary.SiteUse], heading: str, rows: int) -> Html:
     """Return the first rows of live memory by site, and the sum of the others."""
     shown, rest = uses[:rows], uses[rows:]
-    folder, labels = strip_common_folder([label(use.frame) for use in shown])
+    folder, labels = strip_common_folder([use.label for use in shown])
     lines = [
-        (name, format_bytes(use.live_bytes), f"{use.share:.1%}", f"{use.count:,}")
+        (with_library(name, use.library), format_bytes(use.live_bytes), f"{use.share:.1%}", f"{use.count:,}")
         for name, use in zip(labels, shown, strict=True)
     ]
     if rest:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from forebay._base.byte_sizes import format_bytes
-from forebay.records.sites import strip_common_folder
+from forebay.records.site_labels import strip_common_folder
 
 __all__ = ["Paragraph", "brief_label", "change", "count", "short_labels"]
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.untrusted import printable
 from forebay.records.model import Snapshot
-from forebay.records.sites import strip_common_folder
+from forebay.records.site_labels import strip_common_folder
 from forebay.snapshot.analysis.summary import Summary, ooms, sites, summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from forebay._base.verdicts import DeviceEvents
 from forebay.interop.torch.attribution.growth import Kept, kept_memory
 from forebay.records.model import Frame
-from forebay.records.sites import label_of
+from forebay.records.site_labels import label_of
 
 if TYPE_CHECKING:  # modules that import PyTorch: a report may be about processes of a program that does not
     from forebay.interop.torch.attribution.records import DeviceUse, Record

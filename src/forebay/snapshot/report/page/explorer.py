@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from forebay._base.untrusted import printable, shortened
 from forebay.records.model import Action, State
-from forebay.records.sites import label_of
 from forebay.snapshot.report.page.columns import Columns
 from forebay.snapshot.report.page.view import View
 
@@ -57,7 +56,7 @@ def data(view: View) -> dict[str, Any]:
         "largest_free": view.numbers.largest_free,
         "streams": [str(queue) if queue < _LARGEST_NUMBER else hex(queue) for queue in queues.tolist()],
         "strings": [printable(shortened(text, _MAX_NAME)) for text in snapshot.strings],
-        "sites": [view.short(label_of(frame)) for frame in view.sites.frames],
+        "sites": [view.short(label) for label in view.sites.labels],
         "layout": layout,
         "packed": packed,
     }

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from forebay.records.model import Snapshot
-from forebay.records.sites import Sites, find_sites, label_of, strip_common_folder
+from forebay.records.site_labels import strip_common_folder
+from forebay.records.sites import Sites, split_largest
 from forebay.snapshot.analysis import summary as analysis_summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 from forebay.snapshot.report.text import NO_ALLOCATIONS
@@ -45,12 +46,14 @@ class View:
 
 def make_view(snapshot: Snapshot, name: str = "") -> View:
     """Analyse a snapshot."""
-    timeline, sites = reconstruct(snapshot), find_sites(snapshot)
+    timeline = reconstruct(snapshot)
     held = timeline.allocations
+    live = held.live_at(timeline.peak)
+    sites = split_largest(snapshot, held.stack[live], held.nbytes[live])
     site_bytes = np.zeros(len(sites.frames))
     np.add.at(site_bytes, sites.of_stack[held.stack], held.nbytes)
     largest = np.argsort(-site_bytes, kind="stable")[:_TOP]
-    folder, _ = strip_common_folder([label_of(sites.frames[site]) for site in largest if site_bytes[site]])
+    folder, _ = strip_common_folder([sites.labels[site] for site in largest if site_bytes[site]])
     numbers = analysis_summary.summary(snapshot, timeline=timeline)
     return View(name or snapshot.device, snapshot, timeline, numbers, sites, folder)
 
