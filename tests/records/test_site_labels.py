@@ -60,3 +60,8 @@ def test_native_code_is_shown_without_its_shared_object() -> None:
     assert label_of(Frame("/usr/lib/libtorch.so", "at::native::sum(at::Tensor const&)", 4711)) == (
         "at::native::sum(at::Tensor const&)"
     )
+
+
+def test_common_folder_is_left_out_of_each_line_of_a_site() -> None:
+    labels = ["/home/ada/a.py:1 f, /home/ada/main.py:9 main", "/home/ada/b.py:2 g"]
+    assert strip_common_folder(labels) == ("/home/ada/", ["a.py:1 f, main.py:9 main", "b.py:2 g"])

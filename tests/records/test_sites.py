@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.snapshot_scenes import MIB, Scene
 
-from forebay.records.site_choice import SiteChoice, site_choice
-from forebay.records.sites import choose_sites, find_sites
+from forebay.records.site_choice import DEFAULT_CHOICE, SiteChoice, site_choice
+from forebay.records.sites import find_sites
 from forebay.snapshot.analysis.summary import sites
 
 PACKAGES = "/opt/conda/lib/python3.11/site-packages"
@@ -29,14 +31,12 @@ def node(name: str) -> str:
     return f"??:0 torch::autograd::generated::{name}::apply(std::vector<at::Tensor>&&)"
 
 
-def labels_of(*stacks: tuple[str, ...], choice: SiteChoice | None = None) -> list[str]:
+def labels_of(*stacks: tuple[str, ...], choice: SiteChoice = DEFAULT_CHOICE) -> list[str]:
     """Return the labels of the sites of stacks, each with one more byte than the next."""
     scene = Scene()
     for number, calls in enumerate(stacks):
         scene.allocate(1000 - number, scene.stack(*calls))
-    snapshot = scene.snapshot()
-    if choice is not None:
-        choose_sites(snapshot, choice)
+    snapshot = replace(scene.snapshot(), site_choice=choice)
     found = find_sites(snapshot)
     rows = snapshot.trace["stack"][snapshot.trace["action"] == 1]
     return [found.labels[found.of_stack[row]] for row in rows]
@@ -151,8 +151,8 @@ def test_choice_can_be_changed() -> None:
     scene.allocate(512, scene.stack("train.py:30 main", "train.py:9 step"))
     snapshot = scene.snapshot()
     for depth, label in ((1, "train.py:9 step"), (2, "train.py:9 step, train.py:30 main"), (1, "train.py:9 step")):
-        choose_sites(snapshot, site_choice(depth=depth))
-        assert [use.label for use in sites(snapshot)] == [label]
+        chosen = replace(snapshot, site_choice=site_choice(depth=depth))
+        assert [use.label for use in sites(chosen)] == [label]
 
 
 def training(*nbytes: int) -> Scene:

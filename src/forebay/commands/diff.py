@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from forebay.commands import CommandError, command_output
 from forebay.commands.output_files import add_overwrite, check_output
+from forebay.commands.site_options import add_site_options, chosen_sites
 from forebay.commands.snapshot_files import load_snapshots, snapshot_console, write_page
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", type=Path, metavar="FILE", help="write an HTML page instead")
     add_overwrite(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_site_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
 
     with command_output():
         check_output(args.html, [args.snapshot, args.other_snapshot], "--html", overwrite=args.overwrite)
-        pairs = _pairs(load_snapshots(args.snapshot), load_snapshots(args.other_snapshot), args)
+        choice = chosen_sites(args)
+        pairs = _pairs(load_snapshots(args.snapshot, choice), load_snapshots(args.other_snapshot, choice), args)
         found = [compare(before, after) for before, after in pairs]
         if args.json:
             print(json.dumps([asdict(each) for each in found], indent=2))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.commands import CommandError, command_output
+from forebay.commands.site_options import add_site_options, chosen_sites
 from forebay.commands.snapshot_files import load_snapshots, progress_bar, snapshot_console, used_devices
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--no-replay", action="store_true", help="do not replay the history with other settings")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_site_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _chosen(args: argparse.Namespace) -> list[Snapshot]:
     """Return the devices to explain: those that were used, failed ones first, or the one that was asked for."""
-    snapshots = load_snapshots(args.snapshot)
+    snapshots = load_snapshots(args.snapshot, chosen_sites(args))
     if args.device is not None:
         chosen = [snapshot for snapshot in snapshots if snapshot.device == args.device]
         if not chosen:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from forebay.commands import CommandError, command_output
 from forebay.commands.output_files import add_overwrite, check_output
+from forebay.commands.site_options import add_site_options, chosen_sites
 from forebay.commands.snapshot_files import progress_bar, snapshot_console, write_page
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", type=Path, metavar="FILE", help="write an HTML page instead")
     add_overwrite(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_site_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,6 +80,7 @@ def _files(args: argparse.Namespace) -> list[Path]:
 def _compare(files: list[Path], args: argparse.Namespace) -> Ranks:
     from forebay.snapshot.analysis.ranks import compare_ranks
 
+    choice = chosen_sites(args)
     sizes = sum(path.stat().st_size for path in files if path.is_file())
     affinity = getattr(os, "sched_getaffinity", None)
     available = args.jobs or (len(affinity(0)) if affinity is not None else os.cpu_count()) or 1
@@ -89,11 +92,11 @@ def _compare(files: list[Path], args: argparse.Namespace) -> Ranks:
                 bar(done, len(files))
 
         if workers == 1 or (args.jobs is None and sizes < _PARALLEL):
-            return compare_ranks(files, progress=progress)
+            return compare_ranks(files, choice, progress=progress)
         context = multiprocessing.get_context("spawn")  # not forked: this process may have threads
         try:
             with ProcessPoolExecutor(workers, mp_context=context) as executor:
-                return compare_ranks(files, executor=executor, workers=workers, progress=progress)
+                return compare_ranks(files, choice, executor=executor, workers=workers, progress=progress)
         except BrokenExecutor as error:
             text = "a process ended while it read a file, possibly out of memory: use --jobs 1"
             raise CommandError(text) from error

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from forebay.commands import CommandError, command_output
 from forebay.commands.output_files import add_overwrite, check_output
+from forebay.commands.site_options import add_site_options, chosen_sites
 from forebay.commands.snapshot_files import load_snapshots, ran_out, used_devices
 
 if TYPE_CHECKING:
@@ -31,11 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_overwrite(parser)
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    add_site_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     check_output(args.page, args.snapshots, "--output", overwrite=args.overwrite)
-    found = [(path, snapshot) for path in args.snapshots for snapshot in used_devices(load_snapshots(path))]
+    choice = chosen_sites(args)
+    found = [(path, snapshot) for path in args.snapshots for snapshot in used_devices(load_snapshots(path, choice))]
     _write([snapshot for _, snapshot in found], _names(found), args.page)
     with command_output():
         print(args.page)

@@ -46,6 +46,7 @@ from forebay.commands.output_files import check_output
 from forebay.commands.programs import add_mode_arguments, add_program_arguments, argv_of
 from forebay.commands.run_session import RunSession
 from forebay.commands.script_runner import Program
+from forebay.commands.site_options import add_site_options, chosen_sites
 from forebay.rehearsal.inside import is_inside, redirect_files
 
 OUTPUT = Path("forebay-report")
@@ -118,6 +119,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace of the queues for ui.perfetto.dev")
     parser.add_argument("--open", action="store_true", help="open the report in a browser")
+    add_site_options(parser)
     add_program_arguments(parser)
 
 
@@ -126,6 +128,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry and mode == "compute":
         raise CommandError("--dry requires a run without values: a program with values writes its files")
     check_output(args.trace, [], "--trace", overwrite=args.overwrite)
+    chosen_sites(args)
     chosen_assumptions(args, mode)
     if args.max_seconds is not None and not uses_cuda(args.emulate):
         raise CommandError("--max-seconds requires emulated CUDA devices, as in --emulate cuda@h100")
@@ -178,6 +181,7 @@ def _prepare(args: argparse.Namespace, mode: str) -> tuple[Program, RunSession]:
         children=args.children,
         progress=args.progress,
         monitor=args.monitor,
+        site_choice=chosen_sites(args),
     )
     session.prepare()
     trace = None if args.trace is None else _absolute(args.trace)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from forebay._base.byte_sizes import format_bytes
 from forebay.commands.run_output import SNAPSHOT, SUMMARY
+from forebay.records.site_choice import DEFAULT_CHOICE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -95,15 +96,16 @@ def collect(output: Path, run: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda each: (-_peak(each), each["pid"]))
 
 
-def snapshots(output: Path, children: list[dict[str, Any]]) -> list[Snapshot]:
-    """Return the snapshots of the largest children, whose devices are named with the process."""
+def snapshots(output: Path, children: list[dict[str, Any]], own: list[Snapshot]) -> list[Snapshot]:
+    """Return the snapshots of the largest children, whose devices are named with the process, with sites like `own`."""
     from forebay.snapshot.formats import native
 
     found = []
+    choice = own[0].site_choice if own else DEFAULT_CHOICE
     for child in children[:_PAGES]:
         with suppress(OSError, ValueError):
             snapshot = native.read(directory_of(output, child["pid"]) / SNAPSHOT)
-            found.append(replace(snapshot, device=f"{snapshot.device} in process {child['pid']}"))
+            found.append(replace(snapshot, device=f"{snapshot.device} in process {child['pid']}", site_choice=choice))
     return found
 
 

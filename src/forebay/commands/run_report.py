@@ -49,7 +49,7 @@ def report(
         _print_tables(snapshots, process, children, terminal, torch)
         if changed_files is not None:
             run_rehearsal.print_files(terminal.console(), changed_files)
-    pages = [*snapshots, *run_children.snapshots(output, children)]
+    pages = [*snapshots, *run_children.snapshots(output, children, snapshots)]
     files = _write(snapshots, pages, json.dumps(summary, indent=2), terminal, output)
     if style == "json":
         terminal.print_line(json.dumps(summary))

@@ -30,10 +30,12 @@ from forebay.commands.run_progress import ProgressLine
 from forebay.commands.terminal import Terminal
 from forebay.errors import ForebayError, warn_unraisable
 from forebay.observe.monitor.endpoint import Endpoint
+from forebay.records.site_choice import DEFAULT_CHOICE, SiteChoice
 from forebay.rehearsal.inside import Channel
 
 if TYPE_CHECKING:
     from forebay.observe import Trace
+    from forebay.records.model import Snapshot
 
 
 @dataclass
@@ -51,6 +53,7 @@ class RunSession:
     children: bool = True  # forked processes report, too
     progress: bool = False  # print a line while the program runs
     monitor: bool = True  # offer figures to forebay top and forebay exporter
+    site_choice: SiteChoice = DEFAULT_CHOICE  # for the report
     interrupted: bool = False  # the program was ended by Ctrl-C
     _terminal: Terminal = field(default_factory=Terminal)
     _process: int = field(default_factory=os.getpid)
@@ -138,7 +141,7 @@ class RunSession:
                 notes = {**self._notes(time.perf_counter() - self._started), "run": self._run, "parent": os.getppid()}
                 found = [replace(each, notes={**each.notes, **notes}) for each in found]
                 output = run_children.directory_of(self.output, os.getpid())
-                run_report.write_child(found, process, notes, self._terminal, output)
+                run_report.write_child(self._with_choice(found), process, notes, self._terminal, output)
 
     def start_trace(self, path: Path) -> None:
         """Trace the program; the trace is written before the report. Raises CommandError."""
@@ -211,11 +214,14 @@ class RunSession:
             notes = {**self._notes(seconds), "run": self._run}
             files = self._rehearsal.report()
             snapshots = run_devices.snapshots({**notes, **run_rehearsal.notes_of(files)})
-            run_report.report(snapshots, process, notes, self._terminal, self.output, style, files)
+            run_report.report(self._with_choice(snapshots), process, notes, self._terminal, self.output, style, files)
             if self._trace is not None and self._trace.written and style == "tables":
                 self._terminal.console().print(f"{'trace':9} {self._trace.path}", soft_wrap=True, markup=False)
             if self.show_page:
                 run_report.show_page(self._terminal, self.output)
+
+    def _with_choice(self, snapshots: list[Snapshot]) -> list[Snapshot]:
+        return [replace(each, site_choice=self.site_choice) for each in snapshots]
 
     def _notes(self, seconds: float) -> dict[str, object]:
         import platform

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay._base.untrusted import printable
 from forebay.commands import CommandError
+from forebay.records.site_choice import DEFAULT_CHOICE, SiteChoice
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +24,7 @@ LONG = 200_000  # minimum number of entries for a progress bar
 Progress = Callable[[int, int], None]
 
 
-def load_snapshots(path: Path) -> tuple[Snapshot, ...]:
+def load_snapshots(path: Path, choice: SiteChoice = DEFAULT_CHOICE) -> tuple[Snapshot, ...]:
     """Return the snapshots in a file, one for each device. A truncated file is stated on standard error."""
     from forebay import snapshot
     from forebay.snapshot.formats.known_notes import truncation_of
@@ -41,7 +43,7 @@ def load_snapshots(path: Path) -> tuple[Snapshot, ...]:
         raise CommandError(f"cannot read the snapshot {str(path)!r}: not enough memory") from error
     for text in {truncation_of(each.notes) for each in found} - {""}:
         print(f"forebay: {printable(f'{path} is truncated: {text}')}", file=sys.stderr)
-    return found
+    return tuple(replace(each, site_choice=choice) for each in found)
 
 
 def used_devices(snapshots: Sequence[Snapshot]) -> list[Snapshot]:

@@ -11,11 +11,13 @@ import sys
 from pathlib import Path
 
 from forebay.commands import CommandError, command_output
+from forebay.commands.site_options import add_site_options, chosen_sites
 from forebay.commands.snapshot_files import load_snapshots, used_devices
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("snapshot", type=Path, metavar="SNAPSHOT", help="the snapshot file")
+    add_site_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CommandError("forebay view needs a terminal; forebay explain and forebay report do not")
     with command_output():
-        snapshots = load_snapshots(args.snapshot)
+        snapshots = load_snapshots(args.snapshot, chosen_sites(args))
         if not snapshots:
             raise CommandError(f"{str(args.snapshot)!r} has no device")
     ViewApp(used_devices(snapshots), args.snapshot.name).run()

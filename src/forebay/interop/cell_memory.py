@@ -11,12 +11,14 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 
 from forebay._base.config import CPU_MEMORY, UNLIMITED
 from forebay._base.device_spec import CPU
 from forebay.errors import WrongState, without_frames
 from forebay.interop import numpy
 from forebay.records.model import Snapshot
+from forebay.records.site_choice import DEFAULT_CHOICE, SiteChoice
 from forebay.runtime.allocator import statistics
 from forebay.runtime.allocator.metrics import RESERVED_BYTES
 from forebay.runtime.devices.open_device import OpenDevice
@@ -63,7 +65,9 @@ class CellMemory:
             finally:
                 self._end_ns = time.time_ns()
 
-    def report(self, rows: int, cell_of: Callable[[str], int | None]) -> CellReport | None:
+    def report(
+        self, rows: int, cell_of: Callable[[str], int | None], choice: SiteChoice = DEFAULT_CHOICE
+    ) -> CellReport | None:
         """Return the report, with `rows` sites; `cell_of` returns the number of a file's cell. None: not measured.
 
         Raises the failure of the snapshot, which must not change the outcome of the program.
@@ -84,7 +88,7 @@ class CellMemory:
             small_bytes=max(small.nbytes - self._small.nbytes, 0),
             numpy_device=self._numpy_device,
         )
-        return CellReport(self._snapshot, measured, rows, cell_of)
+        return CellReport(replace(self._snapshot, site_choice=choice), measured, rows, cell_of)
 
     def _finish(self) -> None:
         try:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from forebay._base.device_spec import CPU
 from forebay.interop.cell_memory import CellMemory
+from forebay.records.site_choice import SiteChoice, site_choice
 from forebay.runtime.devices.current import opened_for
 
 if TYPE_CHECKING:
@@ -61,16 +62,19 @@ class _MemoryMagic:
     def memory(self, line: str, cell: str) -> object:
         """Run the cell and display its memory use: a timeline, the peak, and the sites of the allocations.
 
-        Usage: %%memory [--device DEVICE] [--sites N]
+        Usage: %%memory [--device DEVICE] [--sites N] [--depth N] [--library] [--site REGEX]
 
         --device DEVICE  the device to measure, such as cuda:0; by default the CPU device, on which the cell's NumPy
                          arrays are allocated
         --sites N        rows in the tables of allocation sites; 5 by default, 0 for no tables
+        --depth N        lines of your own code that make a site; 1 by default
+        --library        take the innermost line, also of a library
+        --site REGEX     take the innermost frame in whose `file:line name` the expression is found
         """
         __tracebackhide__ = True  # a traceback begins in the cell
-        device, rows = _parse(line)
+        device, rows, choice = _parse(line)
         code = self._compile(line, cell)
-        with self._measuring(_cell_memory(device), rows):
+        with self._measuring(_cell_memory(device), rows, choice):
             return self._execute(*code)
 
     def _compile(self, line: str, cell: str) -> tuple[CodeType, CodeType | None]:
@@ -98,7 +102,7 @@ class _MemoryMagic:
         return None if last is None else eval(last, names)  # noqa: S307 - as above
 
     @contextmanager
-    def _measuring(self, cell_memory: CellMemory, rows: int) -> Iterator[None]:
+    def _measuring(self, cell_memory: CellMemory, rows: int, choice: SiteChoice) -> Iterator[None]:
         """Measure inside the context, and display the report, also if the cell raises or is interrupted."""
         __tracebackhide__ = True
         try:
@@ -108,7 +112,7 @@ class _MemoryMagic:
             try:
                 from IPython.display import display
 
-                if (report := cell_memory.report(rows, self._cell_of)) is not None:
+                if (report := cell_memory.report(rows, self._cell_of, choice)) is not None:
                     display(report)
             except Exception as error:  # noqa: BLE001 - the cell's outcome must not change
                 print(f"%%{_NAME}: there is no report: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201 - as IPython reports
@@ -137,18 +141,22 @@ def _cell_memory(device: str) -> CellMemory:
         raise _usage_error(f"cannot measure the device {device!r}: {reason}") from None
 
 
-def _parse(line: str) -> tuple[str, int]:
-    """Return the device and the number of sites that the magic's line names."""
+def _parse(line: str) -> tuple[str, int, SiteChoice]:
+    """Return the device and the number of sites that the magic's line names, and how sites are chosen."""
     from IPython.core.magic_arguments import MagicArgumentParser
 
     parser = MagicArgumentParser(prog=f"%%{_NAME}", add_help=False)
     parser.add_argument("--device", default=str(CPU))
     parser.add_argument("--sites", type=_row_count, default=_ROWS)
+    parser.add_argument("--depth", type=int, default=1)
+    parser.add_argument("--library", action="store_true")
+    parser.add_argument("--site", default="")
     try:
         options = parser.parse_argstring(line)
-    except ValueError as error:  # of shlex, such as a missing quotation mark
+        choice = site_choice(depth=options.depth, library=options.library, pattern=options.site)
+    except ValueError as error:  # of shlex, such as a missing quotation mark, or an expression
         raise _usage_error(str(error)) from None
-    return options.device, options.sites
+    return options.device, options.sites, choice
 
 
 def _row_count(text: str) -> int:

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay.records.site_choice import DEFAULT_CHOICE, SiteChoice
+
 __all__ = [
     "BLOCK",
     "ENTRY",
@@ -129,6 +131,8 @@ class Snapshot:
         JSON-serialisable metadata such as the program and versions; empty by default.
     labels : tuple of tuple of str, optional
         Annotations `(compile_context, user_metadata)`. The column `note` of an entry counts them from 1.
+    site_choice : SiteChoice, optional
+        How all analyses choose the sites of the stacks; no file contains it.
     """
 
     device: str
@@ -144,6 +148,9 @@ class Snapshot:
     stats: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     notes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     labels: tuple[tuple[str, str], ...] = ()
+    # Not an argument of each analysis: tables of one report that disagree about what a site is are wrong, and an
+    # analysis that forgets to pass the argument on would make them.
+    site_choice: SiteChoice = DEFAULT_CHOICE
 
     def stack(self, index: int) -> Iterator[Frame]:
         """Yield the frames of one stack, from the innermost one outwards.

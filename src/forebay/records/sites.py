@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay.records.backward_nodes import node_of, nodes_of_operator, operator_of
-from forebay.records.frame_kinds import FrameKind, is_native_name, kind_of_file
+from forebay.records.frame_kinds import FrameKind, is_native_name, kind_of_file, short_path
 from forebay.records.model import Frame, Snapshot
-from forebay.records.site_choice import DEFAULT_CHOICE, SiteChoice
 from forebay.records.site_labels import label_of, unique_labels
 
-__all__ = ["Sites", "choose_sites", "find_sites", "split_largest"]
+__all__ = ["Sites", "find_sites", "split_largest"]
 
 # The way from PyTorch's operators to its allocator, which all stacks without a Python frame have in common.
 _ALLOCATOR_NAME = re.compile(
@@ -33,6 +32,7 @@ _PLUMBING = re.compile(  # functions of libraries that only call another
     r"(?:.*\.)?(?:_call_impl|_wrapped_call_impl|__call__|wrapper|wrapped|inner|decorate_context|_fn|new_func|_use_grad"
     r"|__torch_function__|maybe_fallback|profile_hook_step)$"
 )
+_THIN = ("numpy/", "cupy/", "numba/")  # packages whose functions say nothing that the line of the caller does not
 _BEFORE_RECORDING, _NO_STACK = Frame("(before recording)", "", 0), Frame("(no stack)", "", 0)
 _NO_CODE, _OTHER = Frame("(native code)", "", 0), Frame("(other)", "", 0)
 _FIRST = 2  # site that is a line
@@ -54,24 +54,7 @@ class Sites:
     inner: NDArray[np.int64]
 
 
-_choices: WeakKeyDictionary[Snapshot, SiteChoice] = WeakKeyDictionary()
-_found: WeakKeyDictionary[Snapshot, Sites] = WeakKeyDictionary()
-
-
-def choose_sites(snapshot: Snapshot, choice: SiteChoice) -> None:
-    """Choose how `find_sites` finds the sites of a snapshot, in all analyses of it from now on.
-
-    Parameters
-    ----------
-    snapshot : Snapshot
-        The snapshot.
-    choice : SiteChoice
-        The choice.
-    """
-    # With the snapshot, not as an argument of each analysis: tables of one report that disagree about what a site is
-    # are wrong, and an analysis that forgets to pass the argument on would make them.
-    _choices[snapshot] = choice
-    _found.pop(snapshot, None)
+_found: WeakKeyDictionary[Snapshot, Sites] = WeakKeyDictionary()  # analyses of one snapshot ask again and again
 
 
 def find_sites(snapshot: Snapshot) -> Sites:
@@ -87,7 +70,7 @@ def find_sites(snapshot: Snapshot) -> Sites:
         The snapshot.
     """
     if (known := _found.get(snapshot)) is None:
-        known = _found[snapshot] = _Finder(snapshot, _choices.get(snapshot, DEFAULT_CHOICE)).sites()
+        known = _found[snapshot] = _Finder(snapshot).sites()
     return known
 
 
@@ -130,8 +113,8 @@ def _frame_at(snapshot: Snapshot, row: int) -> Frame:
 class _Finder:
     """The rows of the stacks of one snapshot, by kind of their frames."""
 
-    def __init__(self, snapshot: Snapshot, choice: SiteChoice) -> None:
-        self._snapshot, self._choice = snapshot, choice
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot, self._choice = snapshot, snapshot.site_choice
         self._strings, self._frames, self._stacks = snapshot.strings, snapshot.frames, snapshot.stacks
         self._frame = self._stacks["frame"].astype(np.int64)  # of each row
         self._parent = self._stacks["parent"].astype(np.int64)
@@ -209,7 +192,8 @@ class _Finder:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return frames of libraries inside of the site: the one that it calls, and the innermost one."""
         is_plumbing = self._flags(_PLUMBING.match, "name")
-        is_library = (kinds >= FrameKind.STANDARD) & ~is_plumbing
+        is_thin = self._flags(lambda file: short_path(file).startswith(_THIN), "file")
+        is_library = (kinds >= FrameKind.STANDARD) & ~is_plumbing & ~is_thin
         line = self._innermost(is_library)
         line[line <= site] = 0
         package = self._innermost(is_library & (kinds >= FrameKind.LIBRARY))

@@ -160,7 +160,7 @@ class _Side:
         )  # fmt: skip
 
     def label(self, row: int) -> str:
-        return self._sites.labels[self._sites.of_stack[row]]
+        return self._sites.labels[int(self._sites.of_stack[row])]
 
     def sums(self, moment: str, rows: list[int]) -> tuple[int, int]:
         nbytes, blocks = self._live[moment]

@@ -7,13 +7,14 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from statistics import median
 
 from forebay.errors import ForebayError
 from forebay.records.model import Snapshot
+from forebay.records.site_choice import DEFAULT_CHOICE, SiteChoice
 from forebay.snapshot import load
 from forebay.snapshot.analysis.summary import ooms, sites, summary
 from forebay.snapshot.analysis.timeline import reconstruct
@@ -110,17 +111,19 @@ def rank_of(snapshot: Snapshot, name: str) -> Rank:
     )
 
 
-def read_rank(path: str | os.PathLike[str]) -> tuple[Rank, ...] | Unreadable:
+def read_rank(path: str | os.PathLike[str], choice: SiteChoice = DEFAULT_CHOICE) -> tuple[Rank, ...] | Unreadable:
     """Read one file and return the figures of its devices that were used, or the reason why it is unreadable.
 
     Parameters
     ----------
     path : str or os.PathLike
         The file.
+    choice : SiteChoice, optional
+        How sites are chosen.
     """
     name = Path(path).name
     try:
-        snapshots = load(path)
+        snapshots = [replace(each, site_choice=choice) for each in load(path)]
         used = [each for each in snapshots if len(each.segments) or len(each.trace)] or list(snapshots[:1])
         return tuple(rank_of(each, name if len(used) == 1 else f"{name} {each.device}") for each in used)
     except MemoryError:
@@ -132,6 +135,7 @@ def read_rank(path: str | os.PathLike[str]) -> tuple[Rank, ...] | Unreadable:
 
 def compare_ranks(
     paths: Iterable[str | os.PathLike[str]],
+    choice: SiteChoice = DEFAULT_CHOICE,
     *,
     executor: Executor | None = None,
     workers: int = 1,
@@ -143,6 +147,8 @@ def compare_ranks(
     ----------
     paths : iterable of str or os.PathLike
         The files, one for each rank.
+    choice : SiteChoice, optional
+        How sites are chosen.
     executor : concurrent.futures.Executor, optional
         Reads the files; by default they are read one after the other.
     workers : int, default 1
@@ -153,7 +159,7 @@ def compare_ranks(
     """
     ranks: list[Rank] = []
     unreadable: list[Unreadable] = []
-    for done, result in enumerate(_read(paths, executor, workers), 1):
+    for done, result in enumerate(_read(paths, choice, executor, workers), 1):
         if isinstance(result, Unreadable):
             unreadable.append(result)
         else:
@@ -167,19 +173,19 @@ def compare_ranks(
 
 
 def _read(
-    paths: Iterable[str | os.PathLike[str]], executor: Executor | None, workers: int
+    paths: Iterable[str | os.PathLike[str]], choice: SiteChoice, executor: Executor | None, workers: int
 ) -> Iterator[tuple[Rank, ...] | Unreadable]:
     if executor is None:
-        yield from map(read_rank, paths)
+        yield from (read_rank(path, choice) for path in paths)
         return
     remaining = iter(paths)
     waiting: list[Future[tuple[Rank, ...] | Unreadable]] = [
-        executor.submit(read_rank, path) for path in islice(remaining, _AT_ONCE * max(workers, 1))
+        executor.submit(read_rank, path, choice) for path in islice(remaining, _AT_ONCE * max(workers, 1))
     ]
     try:
         while waiting:
             result = waiting.pop(0).result()
-            waiting += [executor.submit(read_rank, path) for path in islice(remaining, 1)]
+            waiting += [executor.submit(read_rank, path, choice) for path in islice(remaining, 1)]
             yield result
     finally:
         for future in waiting:
