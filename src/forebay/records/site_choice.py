@@ -1,4 +1,4 @@
-"""What a user chooses about sites: their depth, libraries, a pattern, and categories."""
+"""Choice of sites: their depth, libraries, a pattern, and categories."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_DEPTH = 100
 
 @dataclass(frozen=True, slots=True)
 class SiteChoice:
-    """How the site of a stack is chosen."""
+    """Choice of the sites of stacks."""
 
     depth: int = 1  #: frames of the user's own code that make a site
     library: bool = False  #: whether frames of libraries count like the user's own

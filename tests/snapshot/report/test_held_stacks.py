@@ -74,3 +74,10 @@ def test_history_without_allocations_is_written():
     assert written(held_stacks.write_folded, found) == ""
     assert json.loads(written(held_stacks.write_flamegraph, found))["value"] == 0
     assert len(json.loads(written(held_stacks.write_speedscope, found))["profiles"]) == 2
+
+
+def test_stacks_that_differ_in_frames_of_forebay_are_one_line():
+    scene = Scene()
+    for line in (1, 2):
+        scene.allocate(512, scene.stack("train.py:3 main", f"/x/site-packages/forebay/a.py:{line} f"))
+    assert written(held_stacks.write_folded, scene.snapshot()) == "cpu;main (train.py:3) 1024\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TextIO
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from forebay._base.untrusted import printable, shortened
 from forebay.records.model import Frame, Snapshot
+from forebay.records.program_stacks import program_stacks
 from forebay.snapshot.analysis.timeline import NEVER_SEEN, reconstruct
 
 __all__ = ["held_stacks", "write_flamegraph", "write_folded", "write_speedscope"]
@@ -24,16 +26,19 @@ _CUT = Frame("", "… (outer frames)", 0)
 def held_stacks(snapshot: Snapshot, moment: int | None = None) -> list[tuple[tuple[Frame, ...], int]]:
     """Return the requested bytes that were live at a moment by stack, outermost frame first; most bytes first.
 
+    Equal stacks are one, and have no frames of forebay.
+
     The moment is a number of history entries; by default the first moment of the peak. A stack has at most 200 frames,
     the innermost ones.
     """
     timeline = reconstruct(snapshot)
-    held = timeline.allocations
+    held, own = timeline.allocations, program_stacks(snapshot)
     rows = held.live_at(timeline.peak if moment is None else moment)
-    stacks, which = np.unique(held.stack[rows], return_inverse=True)
+    stacks, which = np.unique(own.of_stack[held.stack[rows]], return_inverse=True)
+    shown = replace(snapshot, stacks=own.stacks)
     sums = np.zeros(len(stacks), np.int64)
     np.add.at(sums, which, held.nbytes[rows])
-    found = [(_frames(snapshot, stack), nbytes) for stack, nbytes in zip(stacks.tolist(), sums.tolist(), strict=True)]
+    found = [(_frames(shown, stack), nbytes) for stack, nbytes in zip(stacks.tolist(), sums.tolist(), strict=True)]
     return sorted((each for each in found if each[1]), key=lambda each: (-each[1], each[0]))
 
 

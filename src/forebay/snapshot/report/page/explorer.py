@@ -39,15 +39,17 @@ def data(view: View) -> dict[str, Any]:
     _add_allocations(view, columns, queues)
     _add_segments(view, columns, queues)
     _add_changes(view, columns, queues, changes)
+    own = view.stacks
     for name in ("parent", "frame"):
-        columns.add(f"stack.{name}", snapshot.stacks[name])
+        columns.add(f"stack.{name}", own.stacks[name])
     for name in ("file", "name", "line"):
         columns.add(f"frame.{name}", snapshot.frames[name])
-    columns.add("stack.site", view.sites.of_stack)
+    columns.add("stack.site", _sites_of_stacks(view))
     ooms = np.flatnonzero(snapshot.trace["action"] == Action.OOM)
     columns.add("oom.moment", ooms + 1)
-    for name, field in (("wanted", "nbytes"), ("free", "address"), ("stack", "stack")):
+    for name, field in (("wanted", "nbytes"), ("free", "address")):
         columns.add(f"oom.{name}", snapshot.trace[field][ooms])
+    columns.add("oom.stack", own.of_stack[snapshot.trace["stack"][ooms]])
     layout, packed = columns.encoded()
     return {
         "name": printable(shortened(view.name, _MAX_NAME)),
@@ -62,13 +64,22 @@ def data(view: View) -> dict[str, Any]:
     }
 
 
+def _sites_of_stacks(view: View) -> NDArray[np.int64]:
+    """Return the site of each of the program's stacks, and of allocations from before the history."""
+    sites = np.full(len(view.stacks.stacks) + 1, 1)
+    sites[view.stacks.of_stack] = view.sites.of_stack  # stacks that are equal have the same site
+    sites[0] = view.sites.of_stack[0]
+    return sites
+
+
 def _add_allocations(view: View, columns: Columns, queues: NDArray[np.uint64]) -> None:
     held = view.timeline.allocations
     order = np.argsort(held.start, kind="stable")
     columns.add("start", held.start[order])
     columns.add("lifetime", (held.end - held.start)[order])
-    for name in ("nbytes", "stack", "address"):
+    for name in ("nbytes", "address"):
         columns.add_repetitive(name, getattr(held, name)[order])
+    columns.add_repetitive("stack", view.stacks.of_stack[held.stack[order]])
     columns.add("queue", np.searchsorted(queues, held.queue[order]))
     columns.add("pool", held.pool[order])
 

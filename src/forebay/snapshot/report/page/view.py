@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forebay.records.model import Snapshot
+from forebay.records.program_stacks import ProgramStacks, program_stacks
 from forebay.records.site_labels import strip_common_folder
 from forebay.records.sites import Sites, split_largest
 from forebay.snapshot.analysis import summary as analysis_summary
@@ -27,6 +28,7 @@ class View:
     timeline: Timeline
     numbers: analysis_summary.Summary
     sites: Sites
+    stacks: ProgramStacks
     folder: str  # that the largest sites share
 
     @property
@@ -55,7 +57,7 @@ def make_view(snapshot: Snapshot, name: str = "") -> View:
     largest = np.argsort(-site_bytes, kind="stable")[:_TOP]
     folder, _ = strip_common_folder([sites.labels[site] for site in largest if site_bytes[site]])
     numbers = analysis_summary.summary(snapshot, timeline=timeline)
-    return View(name or snapshot.device, snapshot, timeline, numbers, sites, folder)
+    return View(name or snapshot.device, snapshot, timeline, numbers, sites, program_stacks(snapshot), folder)
 
 
 def percentage(part: int, total: int, suffix: str) -> str:
