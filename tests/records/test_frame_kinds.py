@@ -37,7 +37,7 @@ C:\\Users\\ada\\AppData\\Local\\Temp\\ipykernel_4711\\3105878423.py
 /srv/app.pyz/train.py
 /home/ada/.pex/unzipped_pexes/3f/train.py
 /tmp/ray/session_1/runtime_resources/working_dir_files/_ray_pkg_1f/train.py
-/work/train
+/srv/jobs/train
 train.py
 model.py
 notebook.ipynb
@@ -96,7 +96,7 @@ runpy.py
 /tmp/torchinductor_ada/ab/cabcdef.py
 C:\\Users\\ada\\AppData\\Local\\Temp\\torchinductor_ada\\ab\\cabcdef.py
 /home/ada/.triton/cache/1f/kernel.py
-/root/.pyenv/versions/3.11.7/lib/libpython3.11.so.1.0
+/opt/python3.11/lib/libpython3.11.so.1.0
 /lib/x86_64-linux-gnu/libstdc++.so.6
 /usr/lib/libSystem.B.dylib
 C:\\Windows\\System32\\kernel32.dll
@@ -104,7 +104,7 @@ CUDACachingAllocator.cpp
 /pytorch/aten/src/ATen/native/cuda/SoftMax.cu
 ../sysdeps/unix/sysv/linux/x86_64/clone3.S
 thread48.o
-/root/.pyenv/versions/3.11.7/bin/python3.11
+/opt/python3.11/bin/python3.11
 /usr/bin/python3
 python
 /Library/Frameworks/Python.framework/Versions/3.12/Python
@@ -133,12 +133,12 @@ def test_kind_of_file_of_any_machine(path: str, kind: FrameKind) -> None:
     ("file", "name", "kind"),
     [
         ("/home/ada/train.py", "main.<locals>.<listcomp>", FrameKind.OWN),
-        ("/work/train", "<module>", FrameKind.OWN),
-        ("/work/a.out", "at::_ops::mul_Tensor::call(at::Tensor const&)", FrameKind.NEVER),
-        ("/work/a.out", "_start", FrameKind.NEVER),
-        ("/work/a.out", "__libc_start_main", FrameKind.NEVER),
-        ("/work/a.out", "_PyEval_EvalFrameDefault", FrameKind.NEVER),
-        ("/work/a.out", "??", FrameKind.NEVER),
+        ("/srv/jobs/train", "<module>", FrameKind.OWN),
+        ("/srv/a.out", "at::_ops::mul_Tensor::call(at::Tensor const&)", FrameKind.NEVER),
+        ("/srv/a.out", "_start", FrameKind.NEVER),
+        ("/srv/a.out", "__libc_start_main", FrameKind.NEVER),
+        ("/srv/a.out", "_PyEval_EvalFrameDefault", FrameKind.NEVER),
+        ("/srv/a.out", "??", FrameKind.NEVER),
     ],
 )
 def test_kind_of_frame_with_native_name(file: str, name: str, kind: FrameKind) -> None:
