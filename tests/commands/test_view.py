@@ -142,3 +142,23 @@ def test_missing_textual(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "forebay.commands.view_app", None)
     assert cli.main(["view", str(tmp_path)]) == 2
     assert "pip install 'forebay[top]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", [60, 80, 130])
+def test_labels_fit_their_column_and_differ(columns):
+    scene = Scene()
+    for folder in ("alpha", "beta"):
+        for line in (8, 9):
+            scene.allocate(
+                512, scene.stack(f"/home/ada/a-long-project-name/{folder}/train/model.py:{line} Net.forward")
+            )
+
+    async def use(app, pilot):
+        await pilot.pause()
+        table = app.query_one("#sites")
+        labels = [row[-1] for row in sites_of(app)]
+        assert len({*labels}) == 4
+        assert all(len(row) == 5 for row in sites_of(app))
+        assert table.virtual_size.width <= table.size.width
+
+    show([scene.snapshot()], use, size=(columns, 30))

@@ -65,3 +65,17 @@ def test_native_code_is_shown_without_its_shared_object() -> None:
 def test_common_folder_is_left_out_of_each_line_of_a_site() -> None:
     labels = ["/home/ada/a.py:1 f, /home/ada/main.py:9 main", "/home/ada/b.py:2 g"]
     assert strip_common_folder(labels) == ("/home/ada/", ["a.py:1 f, main.py:9 main", "b.py:2 g"])
+
+
+TWO = ["train.py:9 main → transformers/models/gpt2.py:7 GPT2.forward", "train.py:9 main ← SoftmaxBackward0"]
+
+
+def test_two_lines_lose_names_and_folders_before_one_of_them() -> None:
+    assert fit_labels(TWO[:1], 80) == TWO[:1]
+    assert fit_labels(TWO[:1], 50) == ["train.py:9 main → transformers/models/gpt2.py:7"]
+    assert fit_labels(TWO[:1], 30) == ["train.py:9 → …/gpt2.py:7"]
+    assert fit_labels(TWO[:1], 16) == ["train.py:9 main"]
+
+
+def test_two_lines_of_one_site_that_are_too_long_differ_by_the_second() -> None:
+    assert fit_labels(TWO, 20) == ["→ …/gpt2.py:7", "← SoftmaxBackward0"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.system_memory import available_memory, usable_memory
 from forebay._base.untrusted import shortened
+from forebay.records.site_labels import fit_labels
 
 if TYPE_CHECKING:
     from forebay.observe.monitor.figures import DeviceFigures, ProcessFigures, Readings, SiteFigures
@@ -17,6 +19,7 @@ HEADINGS = (  # those that matter most come first, as a narrow terminal shows th
     "pid", "program", "device", "allocated", "reserved", "capacity", "busy", "allocs/s", "peak", "queues", "sensors",
     "name",
 )  # fmt: skip
+SITE_HEADINGS = ("live", "share", "count", "call site")
 NUMBERS = ("pid", "allocated", "peak", "reserved", "capacity", "busy", "queues", "allocs/s")  # aligned right
 _PROGRAM, _NAME = 20, 40  # characters
 
@@ -72,6 +75,13 @@ def site_cells(site: SiteFigures, allocated: int) -> tuple[str, str, str, str]:
     return format_bytes(site.nbytes), f"{share:.0%}", f"{site.count:,}", site.label
 
 
+def width_before(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
+    """Return the width of the columns before the last one, from the end of their cells, and the padding of all."""
+    *numbers, _ = headings
+    cells = [numbers, *(("",) * (len(numbers) - len(row)) + tuple(row) for row in rows)]
+    return sum(max(*map(len, column), 1) + 2 for column in zip(*cells, strict=True)) + 2
+
+
 def print_figures(before: MachineFigures, now: MachineFigures) -> None:
     """Print the rows, and the call sites of each device, on standard output."""
     from rich import box
@@ -98,11 +108,13 @@ def print_figures(before: MachineFigures, now: MachineFigures) -> None:
             continue
         sites = Table(box=None, pad_edge=False, title=f"Call sites of {row.device.device}, process {row.key[0]}")
         sites.title_justify, sites.title_style = "left", "bold"
-        for heading in ("live", "share", "count"):
+        for heading in SITE_HEADINGS[:-1]:
             sites.add_column(heading, justify="right", no_wrap=True)
-        sites.add_column("call site")
-        for site in row.device.sites[:10]:
-            sites.add_row(*map(Text, site_cells(site, row.device.allocated)))
+        sites.add_column(SITE_HEADINGS[-1])
+        cells = [site_cells(site, row.device.allocated) for site in row.device.sites[:10]]
+        width = console.width - width_before(SITE_HEADINGS, [each[:-1] for each in cells])
+        for (*numbers, _), label in zip(cells, fit_labels([each[-1] for each in cells], width), strict=True):
+            sites.add_row(*map(Text, (*numbers, label)))
         console.print(sites)
 
 

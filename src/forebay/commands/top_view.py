@@ -14,12 +14,12 @@ from textual.worker import get_current_worker
 
 from forebay._base.byte_sizes import format_bytes
 from forebay.commands import CommandError
-from forebay.commands.top_table import HEADINGS, NUMBERS, Row, rows, site_cells, title
+from forebay.commands.top_table import HEADINGS, NUMBERS, SITE_HEADINGS, Row, rows, site_cells, title, width_before
+from forebay.records.site_labels import fit_labels
 
 if TYPE_CHECKING:
     from forebay.observe.monitor.machine import MachineFigures
 
-_SITE_HEADINGS = ("live", "share", "count", "call site")
 _POINTS = 120  # readings that the curve shows
 
 
@@ -66,7 +66,7 @@ class TopView(App[None]):
         """Create the columns and start the timer."""
         for heading in HEADINGS:
             self._devices.add_column(Text(heading, justify="right" if heading in NUMBERS else "left"), key=heading)
-        for heading in _SITE_HEADINGS:
+        for heading in SITE_HEADINGS:
             self._sites.add_column(Text(heading, justify="left" if heading == "call site" else "right"))
         self.action_refresh()
         self.set_interval(self._interval, self._tick)
@@ -170,6 +170,10 @@ class TopView(App[None]):
         keys = list(self._rows)
         return keys[self._devices.cursor_row] if 0 <= self._devices.cursor_row < len(keys) else ""
 
+    def on_resize(self) -> None:
+        """Fit the labels to the new width, once the table has it."""
+        self.call_after_refresh(self._show_selected)
+
     def _show_selected(self) -> None:
         row, selected = self._rows.get(self._selected_key()), self.query_one("#selected", Static)
         curve = self.query_one("#curve", Sparkline)
@@ -183,6 +187,7 @@ class TopView(App[None]):
         peak = format_bytes(int(max(curve.data)))
         text = f"{row.device.device} of process {row.key[0]}: allocated memory over time, up to {peak}"
         selected.update(Text(text if row.device.sites else f"{text} (no call sites: no history is recorded)"))
-        for site in row.device.sites:
-            cells = site_cells(site, row.device.allocated)
-            self._sites.add_row(*(Text(cell, justify="right") for cell in cells[:3]), Text(cells[3]))
+        cells = [site_cells(site, row.device.allocated) for site in row.device.sites]
+        width = self._sites.size.width - width_before(SITE_HEADINGS, [each[:-1] for each in cells])
+        for (*numbers, _), label in zip(cells, fit_labels([each[-1] for each in cells], width), strict=True):
+            self._sites.add_row(*(Text(number, justify="right") for number in numbers), Text(label, no_wrap=True))

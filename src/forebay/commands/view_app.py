@@ -18,8 +18,10 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.untrusted import printable
+from forebay.commands.top_table import width_before
 from forebay.commands.view_model import SiteRow, ViewModel
 from forebay.records.model import Snapshot
+from forebay.records.site_labels import fit_labels
 from forebay.snapshot.report.terminal_chart import COLORS
 
 __all__ = ["ViewApp"]
@@ -151,12 +153,17 @@ class ViewApp(App[None]):
         self._rows = model.sites()
         table = self._table
         table.clear()
-        for row in self._rows:
-            numbers = (format_bytes(row.nbytes), f"{row.share:.1%}", f"{row.blocks:,}")
-            label = Text(row.label, "bold yellow" if row.found else "", no_wrap=True)
+        cells = [(format_bytes(row.nbytes), f"{row.share:.1%}", f"{row.blocks:,}") for row in self._rows]
+        labels = fit_labels([row.label for row in self._rows], table.size.width - width_before(_HEADINGS, cells))
+        for row, numbers, text in zip(self._rows, cells, labels, strict=True):
+            label = Text(text, "bold yellow" if row.found else "", no_wrap=True)
             mark = Text("■", COLORS[row.layer])
             table.add_row(mark, *(Text(number, justify="right") for number in numbers), label)
         self._show_stack()
+
+    def on_resize(self) -> None:
+        """Fit the labels to the new width, once the table has it."""
+        self.call_after_refresh(self._show)
 
     def _show_stack(self) -> None:
         at = self._table.cursor_row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from forebay._base.untrusted import printable, shortened
 from forebay.records.frame_kinds import is_native_name, short_path
@@ -13,6 +13,7 @@ __all__ = ["fit_labels", "label_of", "place_of", "strip_common_folder", "unique_
 
 _FOLDER_END = re.compile(r"(?<=[/\\])(?!(?<=\\)(?:x[0-9a-f]{2}|u[0-9a-f]{4}))")  # not in an escape of `printable`
 _FILE = re.compile(r"^(?P<file>.*?):\d+(?= |$)")  # the path and line of a label
+_ARROW = re.compile(r"((?:^| )[→←] )")  # to a line of a library, from an autograd node
 _ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:[/\\]")
 _MAX_FILE, _MAX_NAME = 300, 200  # characters of a label
 
@@ -122,43 +123,78 @@ def fit_labels(labels: Sequence[str], width: int) -> list[str]:
     Parameters
     ----------
     labels : sequence of str
-        Different labels.
+        Labels of sites.
     width : int
         Characters, at least 8.
 
     Returns
     -------
     list of str
-        The labels. One that is too long loses the end of the function's name, as long as its path keeps its place, and
-        then the beginning of its path: "…/train/model.py:88". If two become equal, both end with their number.
+        The labels. One that is too long loses the names of functions, as long as its paths keep their place, and then
+        the beginning of its paths: "…/model.py:88". If different ones become equal, they end with their number.
 
     Examples
     --------
     >>> fit_labels(["/srv/jobs/nightly/train/model.py:88 forward"], 20)
     ['…/train/model.py:88']
+    >>> fit_labels(["train.py:9 main → transformers/models/gpt2.py:7 GPT2.forward"], 30)
+    ['train.py:9 → …/gpt2.py:7']
     """
     width = max(width, 8)
     fitted = [_fitted(label, width) for label in labels]
-    places: dict[str, list[int]] = {}
-    for at, text in enumerate(fitted):
-        places.setdefault(text, []).append(at)
-    for at in (at for same in places.values() if len({labels[each] for each in same}) > 1 for at in same):
+    for at in _ambiguous(labels, fitted):
+        *_, arrow, last = ("", "", *_ARROW.split(labels[at]))
+        if arrow and fitted[at] != labels[at]:
+            fitted[at] = _fitted(arrow.lstrip() + last, width)
+    for at in _ambiguous(labels, fitted):
         mark = f" #{at + 1}"
         fitted[at] = _fitted(labels[at], width - len(mark)) + mark
     return fitted
 
 
+def _ambiguous(labels: Sequence[str], fitted: Sequence[str]) -> list[int]:
+    """Return the places of fitted texts that several labels have."""
+    places: dict[str, list[int]] = {}
+    for at, text in enumerate(fitted):
+        places.setdefault(text, []).append(at)
+    return [at for same in places.values() if len({labels[each] for each in same}) > 1 for at in same]
+
+
 def _fitted(label: str, width: int) -> str:
+    """Return the first of ever shorter texts that fits."""
+    first, *rest = _ARROW.split(label, maxsplit=1)
+    if rest:
+        arrow, second = rest
+        for text in _shorter(first, arrow, second):
+            if len(text) <= width:
+                return text
+        return _fitted(first, width) if first else arrow + _fitted(second, width - len(arrow))  # the user's own line
     if len(label) <= width:
         return label
     found = _FILE.match(label)
-    if found is None:
+    if found is None or len(found.group()) + 2 < width:  # a letter of the name at least
         return f"{label[: width - 1]}…"
-    place = found.group()
-    if len(place) + 2 < width:  # a letter of the name at least
-        return f"{label[: width - 1]}…"
-    if len(place) <= width:
-        return place
+    return found.group() if len(found.group()) <= width else _cut(found.group(), width)
+
+
+def _shorter(first: str, arrow: str, second: str) -> Iterator[str]:
+    """Yield texts of two lines: without names, with short paths."""
+    place, inner = (found.group() if (found := _FILE.match(text)) else text for text in (first, second))
+    yield f"{first}{arrow}{second}"
+    yield f"{first}{arrow}{inner}"
+    yield f"{place}{arrow}{inner}"
+    yield f"{place}{arrow}{_end(inner)}"
+    yield f"{_end(place)}{arrow}{_end(inner)}"
+
+
+def _end(place: str) -> str:
+    """Return a path without its folders."""
+    *folders, name = re.split(r"[/\\]", place)
+    return f"…/{name}" if folders and len(name) + 2 < len(place) else place
+
+
+def _cut(place: str, width: int) -> str:
+    """Return the end of a path, from the beginning of a folder if that is not much shorter."""
     end = place[len(place) - width + 1 :]
     slash = re.search(r"[/\\]", end)
     return "…" + (end[slash.start() :] if slash and len(end) - slash.start() >= width // 2 else end)

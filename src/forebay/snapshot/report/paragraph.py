@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from forebay._base.byte_sizes import format_bytes
-from forebay.records.site_labels import strip_common_folder
+from forebay.records.site_labels import strip_common_folder, unique_labels
 
 __all__ = ["Paragraph", "brief_label", "change", "count", "short_labels"]
 
@@ -29,8 +29,11 @@ class Paragraph:
 
 def short_labels(labels: list[str]) -> tuple[list[str], tuple[str, ...]]:
     """Return labels of sites without their common folder and C++ parameters, and a sentence that names the folder."""
-    folder, short = strip_common_folder(labels)
-    return [brief_label(label) for label in short], (f"Files are in {folder}.",) if folder else ()
+    different = [*dict.fromkeys(labels)]
+    folder, short = strip_common_folder(different)
+    # Functions of C++ that differ in parameters only are different sites.
+    names = dict(zip(different, unique_labels([brief_label(label) for label in short]), strict=True))
+    return [names[label] for label in labels], (f"Files are in {folder}.",) if folder else ()
 
 
 def brief_label(label: str) -> str:

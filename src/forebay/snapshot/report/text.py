@@ -13,7 +13,7 @@ from rich.text import Text
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.untrusted import printable
 from forebay.records.model import Snapshot
-from forebay.records.site_labels import strip_common_folder
+from forebay.records.site_labels import fit_labels, strip_common_folder, with_library
 from forebay.snapshot.analysis.summary import Summary, ooms, sites, summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 
@@ -84,7 +84,7 @@ def summary_table(numbers: Summary, device: str, *, width: int = _WIDE) -> Table
 
 
 def top_sites(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE, timeline: Timeline | None = None) -> Table:
-    """Return the live memory at the peak by site. Long sites lose their folders, then the end of the function name."""
+    """Return the live memory at the peak by site. Long sites lose the function name, then the beginning of the path."""
     uses = sites(snapshot, timeline=timeline)
     shown, rest = uses[:rows], uses[rows:]
     folder, labels = strip_common_folder([use.label for use in shown])
@@ -103,9 +103,10 @@ def top_sites(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE, timelin
         table.add_row(format_bytes(nbytes), f"{share:.1%}", *middle, site)
 
     most = uses[0].live_bytes if uses else 0
-    for use, label in zip(shown, labels, strict=True):
+    labels = [with_library(label, use.library) for use, label in zip(shown, labels, strict=True)]
+    for at, use in enumerate(shown):
         bar = Text("━" * max(1, round(_BAR * use.live_bytes / most)) if most else "", "cyan")
-        row(use.live_bytes, use.share, use.count, use.largest, bar, _Site(label, use.frame.name))
+        row(use.live_bytes, use.share, use.count, use.largest, bar, _Site(labels, at))
     if rest:
         others = Text(f"{len(rest):,} other site{'s' * (len(rest) > 1)}", "dim")
         total, share = sum(use.live_bytes for use in rest), sum(use.share for use in rest)
@@ -158,18 +159,14 @@ def _table(title: str) -> Table:
 
 
 class _Site:
-    """`folder/file.py:12 function`, shortened to fit: folders from the left, then the end of the function name."""
+    """A site among those of the table, fitted to the width of its column."""
 
-    def __init__(self, label: str, function: str) -> None:
-        self.label = label
-        self.file = label.removesuffix(function)
+    def __init__(self, labels: list[str], at: int) -> None:
+        self.labels, self.at = labels, at
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        width = cell_len(self.label)
+        width = cell_len(self.labels[self.at])
         return Measurement(min(width, 16), width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        label, width = self.label, options.max_width
-        while cell_len(label) > width and "/" in label[: len(label) - len(self.label) + len(self.file)]:
-            label = label.partition("/")[2]
-        yield Text(label, no_wrap=True, overflow="ellipsis")
+        yield Text(fit_labels(self.labels, options.max_width)[self.at], no_wrap=True, overflow="ellipsis")
