@@ -19,6 +19,7 @@ from forebay._base.suggestions import did_you_mean
 from forebay._base.untrusted import printable
 from forebay.commands import CommandError, command_output
 from forebay.commands.output_files import add_overwrite, check_output
+from forebay.commands.site_options import add_site_options, chosen_sites
 from forebay.commands.snapshot_files import load_snapshots, progress_bar
 
 if TYPE_CHECKING:
@@ -44,13 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--table", choices=("history", "blocks", "segments"), default="history",
         help="the table of a Parquet file (default: history)",
     )  # fmt: skip
+    add_site_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     with command_output():
         check_output(args.output, [args.snapshot], "OUTPUT", overwrite=args.overwrite)
         chosen = args.to or _format_of(args.output)
-        snapshots = load_snapshots(args.snapshot)
+        snapshots = load_snapshots(args.snapshot, chosen_sites(args))
         if args.device is not None:
             names = [each.device for each in snapshots]
             snapshots = tuple(each for each in snapshots if each.device == args.device)

@@ -80,7 +80,13 @@ def _device(snapshot: Snapshot) -> dict[str, Any]:
     timeline = reconstruct(snapshot)
     uses = sites(snapshot, timeline=timeline) if len(timeline.allocations.start) else []
     top = [
-        {"site": use.label, "bytes": use.live_bytes, "count": use.count, "largest": use.largest}
+        {
+            "site": use.label,
+            "library": use.library or None,
+            "bytes": use.live_bytes,
+            "count": use.count,
+            "largest": use.largest,
+        }
         for use in uses[:_SITES]
     ]
     numbers = asdict(summary(snapshot, timeline=timeline))

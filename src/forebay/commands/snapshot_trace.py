@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from forebay._base.untrusted import printable
 from forebay.observe.tracing import perfetto
 from forebay.observe.tracing.model import Moment, Place, Sample, TraceData, Track
+from forebay.records.sites import find_sites
 from forebay.snapshot import Action, Snapshot
 from forebay.snapshot.analysis.timeline import reconstruct
 
@@ -49,11 +50,11 @@ def _changes(times: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray[np.
 
 
 def _moments(snapshot: Snapshot, device: str) -> Iterator[Moment]:
-    track = Track("ranges", f"{device} events", 0)
+    track, sites = Track("ranges", f"{device} events", 0), find_sites(snapshot)
     for row in snapshot.trace[np.isin(snapshot.trace["action"], list(_EVENTS))]:
         action, details = Action(int(row["action"])), {"bytes": int(row["nbytes"])}
         if action == Action.OOM:
             details["free bytes of the device"] = int(row["address"])
-        frame = next(snapshot.stack(int(row["stack"])), None)
+        frame = sites.frames[int(sites.of_stack[row["stack"]])] if row["stack"] else None
         place = None if frame is None else Place(printable(frame.file), printable(frame.name), frame.line)
         yield Moment(track, _EVENTS[action], "event", int(row["time_ns"]), details, place)

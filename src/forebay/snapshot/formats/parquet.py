@@ -14,6 +14,7 @@ from forebay._base.atomic_write import atomic_write
 from forebay._base.untrusted import printable, shortened
 from forebay.errors import Unsupported
 from forebay.records.model import Action, Snapshot, State
+from forebay.records.sites import find_sites
 from forebay.snapshot.formats.byte_source import Progress
 
 __all__ = ["TABLES", "write"]
@@ -53,9 +54,10 @@ def write(
 
     Notes
     -----
-    All tables have the columns device, address, bytes, stream, pool (0: the default pool), site (the innermost frame)
-    and stack (from the outermost frame, joined by ";"). The history adds entry (from 0), time_ns, action,
-    compile_context and user_metadata; blocks add requested, segment and state; segments add small and expandable.
+    All tables have the columns device, address, bytes, stream, pool (0: the default pool), site (as in all reports, ""
+    without a stack) and stack (from the outermost frame, joined by ";"). The history adds entry (from 0), time_ns,
+    action, compile_context and user_metadata; blocks add requested, segment and state; segments add small and
+    expandable.
     """
     try:
         import pyarrow as pa
@@ -108,14 +110,18 @@ class _StackTexts:
         self._snapshot = snapshot
         self._stacks: list[tuple[int, int]] = snapshot.stacks.tolist()  # parent and frame
         self._texts: dict[int, str] = {}  # of the frames
+        self._sites = find_sites(snapshot)
 
     def of(self, columns: dict[str, Any]) -> dict[str, _Words]:
         stacks, numbers = np.unique(columns.pop("stack_row"), return_inverse=True)
         found = [*map(self._frames, stacks.tolist())]
         return {
-            "site": _Words(numbers, [frames[0] if frames else "" for frames in found]),
+            "site": _Words(numbers, [self._site(stack) if stack else "" for stack in stacks.tolist()]),
             "stack": _Words(numbers, [";".join(reversed(frames)) for frames in found]),
         }
+
+    def _site(self, stack: int) -> str:
+        return self._sites.labels[int(self._sites.of_stack[stack])]
 
     def _frames(self, stack: int) -> list[str]:
         """Return the texts of the innermost frames of a stack."""
