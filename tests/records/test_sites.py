@@ -90,10 +90,14 @@ def test_backward_memory_has_the_only_line_of_the_forward_pass_that_made_its_nod
     assert labels_of(forward, other, backward)[2] == "model.py:31 attend ← SoftmaxBackward0"
 
 
-def test_backward_memory_of_nodes_that_several_lines_made_names_none() -> None:
-    forward = [("train.py:9 step", f"model.py:{line} f", operator("mul_Tensor"), *ALLOCATOR) for line in (3, 4)]
+@pytest.mark.parametrize(
+    ("lines", "label"),
+    [((4, 3), "MulBackward0 of model.py:3 or model.py:4"), ((1, 2, 3, 4), "MulBackward0"), ((), "MulBackward0")],
+)
+def test_backward_memory_of_nodes_that_several_lines_made_names_a_few(lines: tuple[int, ...], label: str) -> None:
+    forward = [("train.py:9 step", f"model.py:{line} f", operator("mul_Tensor"), *ALLOCATOR) for line in lines]
     backward = (*THREAD, node("MulBackward0"), operator("mul_Tensor"), *ALLOCATOR)
-    assert labels_of(*forward, backward)[2] == "MulBackward0"
+    assert labels_of(*forward, backward)[-1] == label
 
 
 def test_equal_frames_of_two_stacks_are_one_site() -> None:

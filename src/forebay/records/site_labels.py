@@ -109,7 +109,7 @@ def strip_common_folder(labels: list[str]) -> tuple[str, list[str]]:
     folder = "".join(folders[0][:shared]) if folders else ""
     if len(folder) < 2:  # removing "/" alone saves nothing
         return "", labels
-    return folder, [label.removeprefix(folder).replace(f", {folder}", ", ") for label in labels]
+    return folder, [label.removeprefix(folder).replace(f" {folder}", " ") for label in labels]
 
 
 def _path_of(label: str) -> str:

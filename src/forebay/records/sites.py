@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from forebay.records.backward_nodes import node_of, nodes_of_operator, operator_of
 from forebay.records.frame_kinds import FrameKind, is_native_name, kind_of_file, short_path
 from forebay.records.model import Frame, Snapshot
-from forebay.records.site_labels import label_of, unique_labels
+from forebay.records.site_labels import label_of, place_of, unique_labels
 
 __all__ = ["Sites", "find_sites", "split_largest"]
 
@@ -35,6 +35,7 @@ _PLUMBING = re.compile(  # functions of libraries that only call another
 _THIN = ("numpy/", "cupy/", "numba/")  # packages whose functions say nothing that the line of the caller does not
 _BEFORE_RECORDING, _NO_STACK = Frame("(before recording)", "", 0), Frame("(no stack)", "", 0)
 _NO_CODE, _OTHER = Frame("(native code)", "", 0), Frame("(other)", "", 0)
+_MOST_LINES = 3  # that may have made a node and are named
 _FIRST = 2  # site that is a line
 _MAX_TEXT = 1 << 12  # characters in which a chosen expression is searched
 
@@ -249,7 +250,7 @@ class _Finder:
                      np.append(inner, -1))  # fmt: skip
 
     def _named(
-        self, places: list[int], node: int, forward: dict[str, Frame]
+        self, places: list[int], node: int, forward: dict[str, list[Frame]]
     ) -> tuple[tuple[Frame | str, ...], Frame, str]:
         """Return what identifies a site, its frame and its label."""
         frames = [_frame_at(self._snapshot, place) for place in places if place >= 0]
@@ -257,19 +258,18 @@ class _Finder:
         if node < 0:
             return (tuple(frames), frames[0], label) if frames else ((_NO_CODE,), _NO_CODE, _NO_CODE.file)
         name = node_of(self._strings[self._frames["name"][node]])
-        if made := forward.get(name):
-            return (made, name), made, f"{label_of(made)} ← {name}"
+        if len(made := forward[name]) == 1:
+            return (made[0], name), made[0], f"{label_of(made[0])} ← {name}"
         if frames and not is_native_name(frames[0].name):
             return (*frames, name), frames[0], f"{label} → {name}"
-        return (name,), Frame("", name, 0), name
+        several = f" of {' or '.join(map(place_of, made))}" if 1 < len(made) <= _MOST_LINES else ""
+        return (name,), Frame("", name, 0), f"{name}{several}"
 
     def _forward_lines(
         self, site: NDArray[np.int64], node: NDArray[np.int64], program: NDArray[np.int64]
-    ) -> dict[str, Frame]:
-        """Return the line of the forward pass for each autograd node that only one line can have made."""
+    ) -> dict[str, list[Frame]]:
+        """Return the lines of the forward pass that can have made the nodes, for each name of a node."""
         wanted = {node_of(self._strings[self._frames["name"][at]]) for at in np.unique(node).tolist() if at >= 0}
-        if not wanted:
-            return {}
         is_call = self._flags(operator_of, "name")
         rows = np.flatnonzero((self._frame >= 0) & is_call[self._frame] & (node < 0) & (program > 0))
         names = self._frames["name"][self._frame[rows]]
@@ -277,8 +277,7 @@ class _Finder:
         for name, at in {*zip(names.tolist(), site[rows].tolist(), strict=True)}:
             for made in nodes_of_operator(operator_of(self._strings[name])):
                 lines[made].add(_frame_at(self._snapshot, at))
-        found = {name: lines.get(name.partition("Backward")[0], set()) for name in wanted}
-        return {name: next(iter(places)) for name, places in found.items() if len(places) == 1}
+        return {name: sorted(lines.get(name.partition("Backward")[0], ())) for name in wanted}
 
 
 def _labels_of(frames: list[Frame]) -> tuple[str, ...]:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import sys
-import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType
 
 import torch
 
 from forebay.interop.torch.attribution.allocation_roles import role_of
+from forebay.records.frame_kinds import FrameKind, kind_of_file
 
 __all__ = ["Site", "is_library", "user_site"]
 
-_TORCH = f"{Path(torch.__file__).parent}/"
-_HIDDEN = (_TORCH, f"{Path(__file__).parents[3]}/", "<frozen", "<__array_function__")
-_LIBRARY = f"{sysconfig.get_path('stdlib')}/"
-_PACKAGES = ("site-packages/", "dist-packages/")  # in the folder of the standard library
+_HERE = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[3]}/")  # wherever they are installed
 _kinds: dict[CodeType, tuple[bool, str]] = {}  # whether it is hidden, and its role: names take ten times as long
 
 Site = tuple[CodeType, int]  # the function and its line
@@ -44,7 +41,5 @@ def user_site() -> tuple[Site | None, str]:
 
 
 def is_library(file: str) -> bool:
-    """Return True for a file of PyTorch, forebay or the standard library."""
-    if file.startswith(_HIDDEN):
-        return True
-    return file.startswith(_LIBRARY) and not file.removeprefix(_LIBRARY).startswith(_PACKAGES)
+    """Return True for a file of PyTorch, forebay or the standard library, and for generated code."""
+    return kind_of_file(file) <= FrameKind.STANDARD or file.startswith(_HERE)

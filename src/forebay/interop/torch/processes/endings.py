@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,13 +14,11 @@ from forebay._base.untrusted import printable, shortened
 from forebay._base.verdicts import Ending, How
 from forebay.errors import OutOfMemory
 from forebay.interop.torch.processes.missing_data import missing_data
+from forebay.records.frame_kinds import FrameKind, kind_of_file
 
 __all__ = ["ending_of", "line_of", "with_status"]
 
 _OURS = f"{Path(__file__).parents[3]}/"
-_HIDDEN = (_OURS, "<frozen", "<__array_function__")
-_LIBRARIES = (f"{sysconfig.get_path('stdlib')}/", "<string>", "<eval_with_key>")
-_PACKAGES = ("/site-packages/", "/dist-packages/")
 _EXTENSIONS = "/torch/utils/cpp_extension.py"
 _MOST = 300  # characters of a message
 _DEPTH = 100  # exceptions in a chain
@@ -77,7 +74,7 @@ def line_of(error: BaseException) -> str:
         return printable(f"{error.filename}:{error.lineno}")
     frames = [*_lines(error.__traceback__)]
     own = [each for each in frames if not _is_library(each[0])]
-    outside = [each for each in frames if not each[0].startswith(_HIDDEN)]
+    outside = [each for each in frames if not each[0].startswith(_OURS) and kind_of_file(each[0]) > FrameKind.NEVER]
     file, line = (own or outside or frames or [("", 0)])[-1]
     return printable(f"{file}:{line}") if file else ""
 
@@ -89,7 +86,7 @@ def _lines(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
 
 
 def _is_library(file: str) -> bool:
-    return file.startswith(_HIDDEN) or file.startswith(_LIBRARIES) or any(each in file for each in _PACKAGES)
+    return file.startswith(_OURS) or kind_of_file(file) is not FrameKind.OWN
 
 
 def _status_of(error: SystemExit) -> int:

@@ -15,7 +15,6 @@ import ctypes
 import linecache
 import os
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from types import FrameType
 
 from forebay._base.untrusted import shortened
 from forebay._base.verdicts import Ending, How
+from forebay.records.frame_kinds import FrameKind, kind_of_file
 
 __all__ = ["EARLIER", "STATUS", "TimeLimit", "current_line", "ending_at", "watch"]
 
@@ -31,8 +31,6 @@ EARLIER = 0.5  # seconds before the time of the process that kills the program, 
 STATUS = 124  # as timeout(1)
 _GRACE = 5.0  # seconds for the program's own handlers
 _FOREBAY = f"{Path(__file__).parents[3]}/"
-_LIBRARIES = (_FOREBAY, f"{sysconfig.get_path('stdlib')}/", "<frozen", "<string>")
-_PACKAGES = ("/site-packages/", "/dist-packages/")
 _MOST_CHARACTERS = 200
 
 
@@ -53,7 +51,7 @@ def current_line() -> str:
     frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_LIBRARIES) and not any(folder in name for folder in _PACKAGES):
+        if kind_of_file(name) is FrameKind.OWN and not name.startswith(_FOREBAY):
             text = shortened(linecache.getline(name, frame.f_lineno).strip(), _MOST_CHARACTERS)
             return f"{name}:{frame.f_lineno}" + (f": {text}" if text else "")
         frame = frame.f_back
