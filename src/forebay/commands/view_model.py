@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from rich.text import Text
 
 from forebay._base.byte_sizes import format_bytes
-from forebay.records.model import Action, Snapshot
+from forebay.records.model import Action, Frame, Snapshot
 from forebay.records.site_labels import label_of, strip_common_folder
 from forebay.records.sites import split_largest
 from forebay.snapshot.analysis import summary
 from forebay.snapshot.analysis.timeline import NEVER_SEEN, Timeline, reconstruct
+from forebay.snapshot.report.source_lines import source_line
 from forebay.snapshot.report.terminal_chart import COLORS, ChartColumns, chart_columns, draw
 from forebay.snapshot.report.text import format_duration
 
@@ -227,10 +228,16 @@ class ViewModel:
         if stack == NEVER_SEEN:
             return ["allocated before the history begins"]
         rest = self.snapshot.stack(stack)
-        frames = [label_of(frame).removeprefix(self.folder) for frame in islice(rest, _FRAMES)]
+        frames = [self._frame(frame) for frame in islice(rest, _FRAMES)]
         if more := sum(1 for _ in rest):
             frames.append(f"({more:,} more)")
         return frames or ["no stack was recorded"]
+
+    def _frame(self, frame: Frame) -> str:
+        """Return the label of a frame, with its source line if the file is at hand."""
+        text = source_line(frame, self.snapshot.taken_at_ns)
+        label = label_of(frame).removeprefix(self.folder)
+        return f"{label}\n    {text}" if text else label
 
     def status(self) -> str:
         """Return the line about the cursor: the bytes, the entry, the time, and what it did."""

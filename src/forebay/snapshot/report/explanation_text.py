@@ -317,7 +317,7 @@ def _remarks(found: Explanation) -> Paragraph:
         sentences.append("“(before recording)” are blocks that were allocated before the history began.")
     if any(use.label == "(no stack)" for use in found.sites[:_SITES]):
         sentences.append(
-            "“(no stack)” are blocks without a stack: in PyTorch, those of the backward pass if only Python's stacks were "
+            "“(no stack)” are blocks without a stack: in PyTorch, those of the backward pass if only stacks of Python "
             'recorded (stacks="python").'
         )
     return Paragraph("Remarks", tuple(sentences))
