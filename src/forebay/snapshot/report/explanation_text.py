@@ -318,6 +318,6 @@ def _remarks(found: Explanation) -> Paragraph:
     if any(use.label == "(no stack)" for use in found.sites[:_SITES]):
         sentences.append(
             "“(no stack)” are blocks without a stack: in PyTorch, those of the backward pass if only stacks of Python "
-            'recorded (stacks="python").'
+            'were recorded (stacks="python").'
         )
     return Paragraph("Remarks", tuple(sentences))

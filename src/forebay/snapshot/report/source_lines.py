@@ -18,7 +18,7 @@ _MOST_CHARACTERS = 160
 def source_line(frame: Frame, taken_at_ns: int) -> str:
     """Return the text of a frame's line; "" if its file is not at hand, or newer than the snapshot.
 
-    Only files of the user's own code with the suffix .py are read, as a file from somebody else may name any.
+    Only files of the user's own code with the suffix .py are read, as a snapshot of unknown origin may name any.
 
     Parameters
     ----------
