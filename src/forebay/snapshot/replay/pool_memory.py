@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forebay.records.model import Action, Snapshot
-from forebay.records.sites import find_sites, label_of
+from forebay.records.sites import find_sites
 from forebay.snapshot.formats.known_notes import pool_ids
 from forebay.snapshot.replay.memory_state import MemoryState
 
@@ -62,4 +62,4 @@ def _reserving_labels(snapshot: Snapshot, state: MemoryState) -> dict[int, str]:
     own = snapshot.segments[snapshot.segments["stack"] != 0]
     pairs = [*zip(own["address"].tolist(), own["stack"].tolist(), strict=True)]
     pairs += zip(rows["address"].tolist(), rows["stack"].tolist(), strict=True)  # the newest entry of an address counts
-    return {address: label_of(sites.frames[sites.of_stack[stack]]) for address, stack in pairs if address in private}
+    return {address: sites.labels[sites.of_stack[stack]] for address, stack in pairs if address in private}
