@@ -81,7 +81,7 @@ def check_against_own_runs(found, given):
 def test_runs_from_a_template_are_those_of_own_processes(run):
     cards = ["t4", "v100", "a100", "rtx_3070"]  # two run out of memory
     found, copies, given = run(TRAIN, cards)
-    assert copies >= 3
+    assert copies >= 2
     assert {Verdict.FITS, Verdict.DOES_NOT_FIT} <= {each.verdict for each in found}
     check_against_own_runs(found, given)
 
@@ -133,10 +133,10 @@ def test_run_from_a_template_has_a_time_limit(run):
             while True:
                 time.sleep(0.01)
     """
-    found, copies, given = run(source, ["t4", "h100"], timeout=45)
+    found, copies, _ = run(source, ["t4", "h100"], timeout=45)
     assert copies == 1
     assert [each.verdict for each in found] == [Verdict.DID_NOT_FINISH, Verdict.FITS]
-    assert found[0].line in [f"{given[0].script[0]}:{line}" for line in (6, 7)]
+    assert found[0].message == "the run took longer than 45 s"
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_run_after_one_that_has_changed_files_is_a_process_of_its_own(run, when)
         torch.empty(size, major, device="cuda")
     """
     found, copies, given = run(source, ["t4", "a100", "h100"])
-    assert copies == (0 if when == "first" else 2)
+    assert copies == (0 if when == "first" else 1)
     check_against_own_runs(found, given)
 
 
