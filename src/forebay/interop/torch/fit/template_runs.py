@@ -21,7 +21,7 @@ _SECONDS = 10.0  # for an answer of the template, which forks
 
 
 class Dropped(Exception):
-    """What a run from a template has found is dropped: it may differ from that of a process of its own."""
+    """The end of a run from a template whose result may differ from that of a process of its own."""
 
 
 class CopiedProcess:
