@@ -19,16 +19,17 @@ IN_ANY_BUILD = (  # what they test does not depend on the build or the version o
     "tests/interop/torch/fit/",
     "tests/interop/torch/attribution/test_shared_results.py",
 )
-LONG = (
-    "test_run_rehearsal", "test_questions", "test_run_torch", "test_allocation_sequences", "test_distributed_training",
-    "test_operator_database", "test_collectives", "test_half_operators",
+LONG = (  # groups in the order of their processor time, which begin first: folders, and files that are alone
+    "devices", "test_run_rehearsal", "fit", "test_questions", "test_run_torch", "torch", "attribution", "kernels",
+    "assumptions", "test_half_operators", "test_distributed_training", "test_collectives", "extensions",
+    "test_operator_database", "test_allocation_sequences",
 )  # fmt: skip
 PYTEST = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 SOURCES = ["--doctest-modules", "src/forebay/interop/torch", "tests/house/test_public_names.py", "-k=interop.torch"]
 
 
 def groups() -> dict[str, list[str]]:
-    """Return the arguments of pytest for each group: long files alone and first, the files of a folder, the sources."""
+    """Return the arguments of pytest for each group: long files alone, the files of a folder, the sources."""
     found: dict[str, list[str]] = {}
     for path in sorted(TESTS.rglob("test_*.py")):
         if path != Path(__file__) and NEEDS_TORCH.search(path.read_text()):
