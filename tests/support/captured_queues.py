@@ -72,6 +72,8 @@ def scenario():
     abandoned.begin_if(two, memory)
     two.fill(memory, 9, 1)
     two.abandon_capture()
+
+gc.freeze()  # a collection after each fault would look at all modules
 """
 
 

@@ -92,6 +92,8 @@ def error_of(function):
                 raised.__traceback__, raised = None, raised.__context__
         gc.collect()
     return error, [text for text in said if "CUDA Graph is empty" not in text]  # PyTorch's, of an interrupted capture
+
+gc.freeze()  # each fault is followed by about seven collections, which would look at all modules
 """
 
 
