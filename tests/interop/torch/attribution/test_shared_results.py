@@ -143,6 +143,7 @@ def no_other_cards():
 def own_run(program, card, memory, others):
     """Return what a run on a card does there, and what it tells about other cards."""
     gc.collect()
+    gc.freeze()  # the end of the emulation collects again, and the attribution looks at all objects
     with forebay.emulate("cuda", profile=card, memory=memory):
         recording.set_default("cuda", lambda pool: recording.start(pool, context=None, max_entries=100_000))
         other_cards.begin(others)
