@@ -294,7 +294,9 @@ def test_choices_reach_started_processes_and_opposite_ones_are_tried(runner):
     (device,) = summary["torch"]
     assert (check["depends"], check["opposite"]["outcome"]) == (True, "differs")
     assert check["opposite"]["peak_allocated"] < device["peak_allocated"]
-    assert 'aria-label="Assumed values"' in (runner.folder / "forebay-report" / "report.html").read_text()
+    page = (runner.folder / "forebay-report" / "report.html").read_text()
+    assert 'aria-label="Assumed values"' in page
+    assert "The peak depends on them: with the opposite choices, it is " in page
 
 
 @needs_torch

@@ -30,6 +30,9 @@ _OWN = ("FOREBAY_REHEARSAL_OUTPUT", "FOREBAY_REHEARSAL_RECORDS")  # of the run b
 
 def check_run(args: argparse.Namespace, folder: Path) -> None:
     """Run the program of a report again, print what was found, and add it to the summary of the report."""
+    from forebay.commands.run_page import add_check
+    from forebay.snapshot.formats.native import BadSnapshot
+
     summary = _read(folder / SUMMARY)
     if summary is None:  # it has no report, and the reason was printed
         return
@@ -37,6 +40,8 @@ def check_run(args: argparse.Namespace, folder: Path) -> None:
     summary["assumption_check"] = check.as_json()
     with suppress(OSError), atomic_write(folder / SUMMARY) as file:  # what is printed says the same
         file.write(f"{json.dumps(summary, indent=2)}\n".encode())
+    with suppress(OSError, BadSnapshot):  # as above
+        add_check(folder, summary.get("children") or [], [*check.sentences()])
     if args.json:
         if not args.quiet:
             print(json.dumps(summary), file=sys.stderr, flush=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
-from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from forebay._base.atomic_write import atomic_write
 from forebay._base.trusted_folders import make_folder
 from forebay.commands import run_children, run_rehearsal, run_torch
 from forebay.commands.run_output import PICKLE, REPORT, SNAPSHOT, SUMMARY, reason
+from forebay.commands.run_page import write_page_of
 from forebay.commands.run_process import ProcessUse
 from forebay.commands.terminal import Terminal
 
@@ -141,17 +141,13 @@ def _write(
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     from forebay.snapshot.formats import native
-    from forebay.snapshot.report import html
 
     def write_snapshot(snapshot: Snapshot, path: Path) -> None:
         native.write(snapshot, path, lambda done, total: show("writing the snapshot", done / max(1, total)))
 
     def write_page(path: Path) -> None:
         show("rendering the report", 1)
-        with atomic_write(path) as file:
-            text = TextIOWrapper(file, encoding="utf-8")
-            html.write_several(pages, text)
-            text.detach()  # otherwise it would close the file
+        write_page_of(pages, path)
 
     def write_summary(path: Path) -> None:
         with atomic_write(path) as file:

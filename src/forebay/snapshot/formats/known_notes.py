@@ -14,8 +14,10 @@ from forebay.records.model import HEAP_NOTES
 
 __all__ = [
     "ASSUMPTIONS",
+    "ASSUMPTION_CHECK",
     "VERDICT",
     "all_settings",
+    "assumption_check_of",
     "assumptions_of",
     "known_settings",
     "pool_ids",
@@ -27,6 +29,7 @@ __all__ = [
 ]
 
 ASSUMPTIONS = "assumptions"  # the note of `forebay run`: the lines that received assumed values
+ASSUMPTION_CHECK = "assumption_check"  # that of `forebay run --check-assumptions`: what runs with opposite values say
 VERDICT = "verdict"  # the note of `forebay run`: whether the program fits the device
 
 _SETTINGS = {
@@ -112,6 +115,13 @@ def assumptions_of(notes: Mapping[str, Any]) -> tuple[Assumption, ...]:
             line, text, times = fields
             found.append(Assumption(shortened(line, _MAX_LINE), shortened(text, _MAX_LINE), times))
     return tuple(found)
+
+
+def assumption_check_of(notes: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the sentences about whether the peak depends on assumed values, the first ones of many, shortened."""
+    noted = notes.get(ASSUMPTION_CHECK)
+    found = noted[:_MAX_ASSUMPTIONS] if isinstance(noted, list | tuple) else ()
+    return tuple(shortened(each, 2 * _MAX_LINE) for each in found if type(each) is str)
 
 
 def _is_of(value: Any, wanted: type) -> bool:

@@ -116,3 +116,35 @@ def test_dask_workers_run_the_cards():
     ):
         found = sweep(train, {"mib": [4]}, ["t4", "h100"], executor=executor, timeout=LIMIT)
     assert [(each.profile, each.fits) for each in found] == [("t4", True), ("h100", True)]
+
+
+def select():
+    import torch
+
+    numbers = torch.randn(1 << 20, device="cuda")
+    print(numbers[numbers > 0].sum().item())
+
+
+def test_choices_among_assumed_values_decide_the_peak():
+    half, whole = (
+        will_it_fit(select, ["t4"], assume_mask=share, check_assumptions=share < 1, timeout=LIMIT).results[0]
+        for share in (0.25, 1.0)
+    )
+    assert half.peak_allocated < whole.peak_allocated
+    assert half.choices.as_json() == {"mask": 0.25, "routing": "balanced"}
+    assert half.assumption_check.depends
+    assert whole.assumption_check is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"assume_mask": 0.0}, "the share of masks must be above 0 and at most 1"),
+        ({"assume_routing": "best"}, "the routing must be 'balanced' or 'worst'"),
+        ({"mode": "compute", "check_assumptions": True}, "check_assumptions requires mode='shapes', not 'compute'"),
+        ({"mode": "strict", "assume_routing": "worst"}, "assume_routing requires mode='shapes', not 'strict'"),
+    ],
+)
+def test_impossible_choices_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        will_it_fit(select, ["t4"], **options)

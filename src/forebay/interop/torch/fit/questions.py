@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any, Literal
 
 from forebay import profiles as known_profiles
+from forebay._base.assumption_choices import AssumptionChoices
 from forebay._base.byte_sizes import parse_bytes
 from forebay.errors import WrongState
 from forebay.interop.torch.fit.packing import pack
@@ -32,6 +33,9 @@ def will_it_fit(
     settings: str = "",
     executor: Executor | None = None,
     timeout: float | None = None,
+    assume_mask: float | None = None,
+    assume_routing: Literal["balanced", "worst"] | None = None,
+    check_assumptions: bool = False,
 ) -> FitTable:
     """Run a function of a PyTorch program on emulated cards, and return on which of them it fits.
 
@@ -62,11 +66,19 @@ def will_it_fit(
         as many run at a time as there are processors.
     timeout : float, optional
         Seconds that one run may take.
+    assume_mask : float, optional
+        In the mode "shapes", the share of elements that masks, `nonzero()` and `unique()` select, above 0 and at most
+        1, which is the default.
+    assume_routing : {"balanced", "worst"}, optional
+        In the mode "shapes": tokens are routed to experts evenly, as by default, or all to the first one.
+    check_assumptions : bool, default False
+        In the mode "shapes", run each card again with the opposite of the assumed values, and say in
+        `FitResult.assumption_check` whether the peak depends on them.
 
     Raises
     ------
     ValueError
-        If a profile is unknown.
+        If a profile is unknown, or a choice among assumed values is not possible.
     ForebayError
         If the function cannot be sent to another process.
 
@@ -83,7 +95,8 @@ def will_it_fit(
     """
     return sweep(
         function, {}, profiles, mode=mode, count=count, memory=memory, reserve=reserve, settings=settings,
-        executor=executor, timeout=timeout,
+        executor=executor, timeout=timeout, assume_mask=assume_mask, assume_routing=assume_routing,
+        check_assumptions=check_assumptions,
     )  # fmt: skip
 
 
@@ -99,6 +112,9 @@ def sweep(
     settings: str = "",
     executor: Executor | None = None,
     timeout: float | None = None,
+    assume_mask: float | None = None,
+    assume_routing: Literal["balanced", "worst"] | None = None,
+    check_assumptions: bool = False,
 ) -> FitTable:
     """Run a function with every combination of arguments on emulated cards.
 
@@ -125,6 +141,12 @@ def sweep(
         Runs the cards, as for `will_it_fit`.
     timeout : float, optional
         Seconds that one run may take.
+    assume_mask : float, optional
+        The share of elements that masks select, as for `will_it_fit`.
+    assume_routing : {"balanced", "worst"}, optional
+        The routing of tokens to experts, as for `will_it_fit`.
+    check_assumptions : bool, default False
+        Run again with the opposite of the assumed values, as for `will_it_fit`.
 
     Returns
     -------
@@ -134,7 +156,7 @@ def sweep(
     Raises
     ------
     ValueError
-        If a profile is unknown.
+        If a profile is unknown, or a choice among assumed values is not possible.
     ForebayError
         If the function cannot be sent to another process.
 
@@ -149,13 +171,26 @@ def sweep(
     """
     names = tuple(grid)
     nbytes, outside = (parse_bytes(each) if isinstance(each, str) else each for each in (memory, reserve))
+    choices = _choices(mode, assume_mask, assume_routing, check_assumptions)
     tasks = []
     for values in product(*grid.values()):
         parameters = dict(zip(names, values, strict=True))
         fields = pack(function, parameters)
         options = (mode, count, nbytes, settings, outside, timeout, parameters)
+        fields |= {"assumptions": choices, "check_assumptions": check_assumptions}
         tasks += [FitTask(each, *options, **fields) for each in profiles]
     return FitTable(run_tasks(tasks, executor), names)
+
+
+def _choices(
+    mode: str, mask: float | None, routing: Literal["balanced", "worst"] | None, is_checked: bool
+) -> AssumptionChoices:
+    """Return the choices among assumed values. Raises ValueError if the mode assumes none."""
+    given = {"assume_mask": mask is not None, "assume_routing": routing is not None, "check_assumptions": is_checked}
+    if mode != "shapes" and any(given.values()):
+        name = next(name for name, is_given in given.items() if is_given)
+        raise ValueError(f"{name} requires mode='shapes', not {mode!r}: values are assumed only there")
+    return AssumptionChoices(1.0 if mask is None else mask, routing or "balanced")
 
 
 def run_tasks(
