@@ -12,6 +12,8 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from forebay.interop.torch.devices.emulated_memory import adopt, mixed_devices, open_torch_device
+from forebay.interop.torch.kernels.generic import caller_of
+from forebay.interop.torch.kernels.host_errors import host_error
 from forebay.interop.torch.kernels.reductions import take_reduction
 from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, give, nbytes_of, values_of
 from forebay.interop.torch.kernels.wide_types import over_values
@@ -19,6 +21,7 @@ from forebay.interop.torch.kernels.wide_types import over_values
 __all__ = ["CONVOLUTION_KERNELS"]
 
 _compute = over_values(torch.ops.aten.convolution.default)
+_call = caller_of(torch.ops.aten.convolution.default)
 _compute_backward = over_values(torch.ops.aten.convolution_backward.default)
 _Optional: TypeAlias = torch.Tensor | None
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -42,6 +45,19 @@ def _check_types(given: torch.Tensor, weight: torch.Tensor, bias: _Optional) -> 
     check_devices(given, weight, bias)
 
 
+def _may_be_refused(
+    given: torch.Tensor, weight: torch.Tensor, bias: _Optional, transposed: bool, groups: int
+) -> bool:  # fmt: skip
+    """Return True if channels do not match, of which the meta device misses some."""
+    channels, outputs = weight.shape[1] * groups, weight.shape[0]
+    if transposed:
+        channels, outputs = outputs, channels
+    is_other = (
+        given.dim() != weight.dim() or given.shape[1] != channels or bool(groups > 0 and weight.shape[0] % groups)
+    )
+    return is_other or (bias is not None and bias.shape != (outputs,))
+
+
 def _copy(scratch: Scratch, tensor: torch.Tensor, layout: torch.memory_format) -> None:
     """Take the copy of a tensor in another layout, if it has not that layout."""
     if not tensor.is_contiguous(memory_format=layout):
@@ -58,6 +74,11 @@ def _convolution(
     dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
 ) -> torch.Tensor:  # fmt: skip
     _check_types(given, weight, bias)
+    if _may_be_refused(given, weight, bias, transposed, groups):
+        tensors = [values_of(given), values_of(weight), values_of(bias)]
+        error = host_error(_call, [*tensors, stride, padding, dilation, transposed, output_padding, groups], {})
+        if error is not None:
+            raise error
     opened = open_torch_device(given.device)
     found = _compute(
         values_of(given), values_of(weight), values_of(bias), stride, padding, dilation, transposed, output_padding,

@@ -10,10 +10,14 @@ import torch
 from forebay.interop.torch.assumptions.reads import copy_assumed, is_assumed_equal, read_number
 from forebay.interop.torch.devices import host_placeholders, values
 from forebay.interop.torch.devices.emulated_memory import alias, check_host, mixed_devices
+from forebay.interop.torch.kernels.generic import caller_of
+from forebay.interop.torch.kernels.host_errors import host_error
 from forebay.interop.torch.kernels.known_values import keep_copied, keep_known, known_values
 from forebay.interop.torch.kernels.scratch_memory import Scratch
 
 __all__ = ["COPY_KERNELS"]
+
+_call_copy = caller_of(torch.ops.aten.copy_.default)
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
@@ -34,13 +38,23 @@ def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
             return target
         target.copy_(known)
         return target
-    torch.broadcast_shapes(target.size(), source.size())  # parameters of lazy modules have no `shape`
+    _check_sizes(target, source)
     if source.is_cuda:
         keep_copied(target, source)
     else:
         has_values = source.device.type == "cpu" and not host_placeholders.has_no_values(source.untyped_storage())
         keep_known(target, source if has_values else None)
     return target
+
+
+def _check_sizes(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Raise PyTorch's error unless a tensor fits another one. Parameters of lazy modules have no `shape`."""
+    sizes, given = target.size(), source.size()
+    pairs = zip(reversed(sizes), reversed(given), strict=False)
+    if len(given) > len(sizes) or any(one not in (1, size) for size, one in pairs):
+        error = host_error(_call_copy, [target, source], {}, [target])
+        if error is not None:
+            raise error
 
 
 def _fill_scalar(target: torch.Tensor, value: complex) -> torch.Tensor:

@@ -13,7 +13,8 @@ import torch
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.arguments import forget_values
 from forebay.interop.torch.devices.emulated_memory import open_torch_device
-from forebay.interop.torch.kernels.generic import generic_kernel
+from forebay.interop.torch.kernels.generic import caller_of, generic_kernel
+from forebay.interop.torch.kernels.host_errors import host_error
 from forebay.interop.torch.kernels.scratch_memory import (
     Scratch,
     check_devices,
@@ -34,6 +35,14 @@ _LT_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 def _refuse_integers(tensor: torch.Tensor, kernel: str) -> None:
     if not (tensor.is_floating_point() or tensor.is_complex()):  # the CPU multiplies integers, a GPU does not
         raise NotImplementedError(f"\"{kernel}\" not implemented for '{type_name(tensor.dtype)}'")
+
+
+def _check_types(operator: Any, *tensors: torch.Tensor) -> None:
+    """Raise PyTorch's error for factors of several types, which the meta device accepts."""
+    if len({each.dtype for each in tensors}) > 1 and all(each.is_cuda for each in tensors):
+        error = host_error(caller_of(operator), tensors, {})
+        if error is not None:
+            raise error
 
 
 def _is_usable(matrix: torch.Tensor) -> bool:
@@ -67,6 +76,7 @@ def _product(operator: Any, is_usable: Callable[[torch.Tensor], bool], at: int) 
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         one, other = args[at], args[at + 1]
+        _check_types(operator, *args[: at + 2])
         _refuse_integers(one, "addmm_cuda" if one.dim() == 2 else "baddbmm_cuda")
         result = compute(*args, **kwargs)
         if result.numel() and one.numel():
@@ -82,6 +92,7 @@ def _addmm(operator: Any) -> Callable[..., Any]:
     compute = generic_kernel(operator, values.device)
 
     def kernel(bias: torch.Tensor, one: torch.Tensor, other: torch.Tensor, *, beta: complex = 1, **kwargs: Any) -> Any:
+        _check_types(operator, bias, one, other)
         _refuse_integers(one, "addmm_cuda")
         result = compute(bias, one, other, beta=beta, **kwargs)
         if result.numel() and one.numel():

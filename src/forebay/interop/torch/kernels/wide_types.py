@@ -23,6 +23,7 @@ import torch
 
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.arguments import tensors_of
+from forebay.interop.torch.kernels.host_errors import with_host_errors
 from forebay.interop.torch.kernels.scratch_memory import is_dense
 
 __all__ = ["on_host", "over_values"]
@@ -72,9 +73,11 @@ def on_host(operator: Any, call: _Call) -> _Call:
     is_attention = short.startswith("_scaled_dot_product_")
     is_refused, is_refused_complex = bool(_REFUSED_BY_CUDA.match(short)), short in _COMPLEX_REFUSED_BY_CUDA
 
+    in_words = with_host_errors(operator, call)
+
     def run(args: Sequence[Any], keywords: dict[str, Any]) -> Any:
         if not values.is_computed():
-            return call(args, keywords)
+            return in_words(args, keywords)
         arguments = (*args, *keywords.values())
         found = _types(arguments)
         narrow = found & _WIDE.keys()
