@@ -8,7 +8,7 @@ that were requested, streams are numbered as they appear.
 `python3 tests/support/allocation_sequences.py record FILE...` runs the programs of files in the real PyTorch over the
 oracle (see on_oracle.py) and writes tests/data/torch_allocations/FILE.json. No kernel runs there: the allocations are
 those that PyTorch's own code makes, the values are not computed, and a program whose allocations depend on values
-cannot be recorded. cuBLAS is replaced by functions that do nothing (stub_libraries.py); cuDNN cannot be used.
+cannot be recorded. cuBLAS and cuDNN are replaced by functions that do nothing (stub_libraries.py).
 """
 
 from __future__ import annotations
@@ -128,7 +128,11 @@ def record(name):
 
     file, _, kept = name.partition(".")
     settings = {"TORCH_CUBLAS_WORKSPACE_CACHE": "1"} if kept else {}
-    environment = {**os.environ, **settings, "STUB_LIBRARIES": ":".join(map(str, stub_libraries.build()))}
+    environment = {
+        **os.environ,
+        **settings,
+        "STUB_LIBRARIES": ":".join(map(str, stub_libraries.build((*stub_libraries.CUBLAS, "libcudnn")))),
+    }
     sequences, version, skipped = {}, "", []
     while True:
         command = ["bash", str(ORACLE), __file__, "run", file, *skipped]

@@ -3,7 +3,8 @@
 `python3 tests/support/operator_allocations.py compare [PATTERN]` runs each sample, and the gradients of its results, in
 PyTorch's CUDA build twice: over the oracle (see on_oracle.py), where no kernel runs but all allocations are made, and
 on an emulated device of forebay. The sizes of allocations are compared in order. NVIDIA's libraries are replaced by
-ones that do nothing (stub_libraries.py).
+ones that do nothing (stub_libraries.py). `record` compares all operators, writes the outcomes to
+tests/data/operator_allocations.json, from which tools/operator_differences.py writes a page of the documentation.
 
 Samples are made on the CPU and copied. A sample whose allocations depend on values is not compared, as the oracle does
 not compute any, nor one that either side refuses.
@@ -28,6 +29,9 @@ TESTS = Path(__file__).resolve().parents[1]
 SAMPLES = 4
 SECONDS = 3  # of processor time, for an operator and a type
 TYPES = ("float32", "float16", "bfloat16")
+PRELOADED = ("libcudart.so.13", "libcuda.so.1")  # as the oracle's run.sh does
+RECORD = TESTS / "data" / "operator_allocations.json"
+LETTERS = {"equal": "E", "different": "D", "refused": "R", "ended": "X", "absent": "-"}
 REFUSED, NEEDS_VALUES = "refused", "needs values"
 
 
@@ -86,7 +90,8 @@ def sizes_of(operator, sample, dtype, needs_values):
 
     arguments, keywords = convert((sample.input, *sample.args), dtype), convert(sample.kwargs, dtype)
     torch._C._cuda_clearCublasWorkspaces()
-    start = len(torch.cuda.memory._snapshot()["device_traces"][0])
+    torch.cuda.memory._record_memory_history(None)  # a long history takes long to read
+    torch.cuda.memory._record_memory_history("all", stacks="python", max_entries=1_000_000)
     try:
         result = operator(*arguments, **keywords)
         outputs = [
@@ -99,7 +104,7 @@ def sizes_of(operator, sample, dtype, needs_values):
         return NEEDS_VALUES
     except Exception as error:  # noqa: BLE001 -- recorded
         return f"{REFUSED}: {type(error).__name__}: {str(error).splitlines()[0][:150] if str(error) else ''}"
-    trace = torch.cuda.memory._snapshot()["device_traces"][0][start:]
+    trace = torch.cuda.memory._snapshot()["device_traces"][0]
     return [entry["size"] for entry in trace if entry["action"] == "alloc"]
 
 
@@ -110,7 +115,6 @@ def run(emulated, names):
     """
     for library in filter(None, os.environ.get("STUB_LIBRARIES", "").split(":")):
         ctypes.CDLL(library)  # libraries of the same name are not loaded again
-    import torch
     from torch.testing._internal.common_methods_invocations import op_db
 
     if emulated:
@@ -157,7 +161,6 @@ def device(emulated):
         else:  # the import of the operators asks the oracle for its devices, which a fork does not end
             torch.cuda._is_in_bad_fork = lambda: False
         torch.zeros(1, device="cuda")
-        torch.cuda.memory._record_memory_history("all", stacks="python", max_entries=1_000_000)
         yield needs_values
 
 
@@ -177,7 +180,7 @@ def measure(emulated, pairs):
     """Return the rows of each pair of an operator and a type. A pair that ends the process has none."""
     from support import stub_libraries
     from support.beside import TORCH, paths_of_sources
-    from support.on_oracle import ORACLE, ORACLE_HOME
+    from support.on_oracle import ORACLE_HOME
 
     packages = sysconfig.get_path("purelib", vars={"base": str(TORCH.parents[1])})
     # SciPy and expecttest of the other environment are found after the packages of the oracle.
@@ -189,7 +192,9 @@ def measure(emulated, pairs):
         environment["PYTHONPATH"] += os.pathsep + sysconfig.get_path("purelib")
     else:
         environment["STUB_LIBRARIES"] = ":".join(map(str, stub_libraries.build(tuple(stub_libraries.HEADERS))))
-        interpreter = ["bash", str(ORACLE)]
+        preloaded = stub_libraries.driver(), *(ORACLE_HOME / "lib" / each for each in PRELOADED)
+        environment["LD_PRELOAD"] = ":".join(map(str, preloaded))
+        environment["LD_LIBRARY_PATH"] = str(ORACLE_HOME / "lib")
     text = "".join(f"{name} {kind}\n" for name, kind in pairs or ())
     done = subprocess.run(
         [*interpreter, "-c", program, *([] if pairs else ["--list"])], env=environment, input=text, check=True,
@@ -202,25 +207,57 @@ def measure(emulated, pairs):
 
 
 def outcome_of(real, emulated):
-    """Return "equal" or "different" for the rows of both sides, or why they cannot be compared; and what differs."""
+    """Return the outcome of an operator and a type, and the first pair of rows that differ."""
     if isinstance(real, str) or isinstance(emulated, str):
-        return "ends the process", []
-    both = [pair for pair in zip(real, emulated, strict=True) if all(isinstance(each, list) for each in pair)]
+        return "ended", None
+    if not real:
+        return "absent", None
+    both = [pair for pair in zip(real, emulated, strict=False) if all(isinstance(each, list) for each in pair)]
     differing = [pair for pair in both if pair[0] != pair[1]]
-    return ("different" if differing else "equal") if both else "no sample that both run", differing
+    if differing:
+        return "different", min(differing, key=lambda pair: len(pair[0]))
+    return ("equal" if both else "refused"), None
+
+
+def summary_of(real, emulated):
+    """Return by operator the letters of the outcomes of its types, and sizes of a sample that differs."""
+    found = {}
+    for name, kind in real:
+        outcome, rows = outcome_of(real[name, kind], emulated[name, kind])
+        entry = found.setdefault(name, {"outcomes": ""})
+        entry["outcomes"] += LETTERS[outcome]
+        if rows is not None and "sizes" not in entry:
+            entry["sizes"] = rows
+    return found
+
+
+def write(path, summary, version):
+    """Write a summary, with an operator on each line."""
+    lines = [f"{json.dumps(name)}: {json.dumps(entry, separators=(',', ':'))}" for name, entry in summary.items()]
+    text = ",\n".join(lines)
+    path.write_text(f'{{\n"torch": {json.dumps(version)},\n"operators": {{\n{text}\n}}\n}}\n')
 
 
 def main(arguments):
-    pattern = re.compile(arguments[1] if len(arguments) > 1 else "")
+    pattern = re.compile(arguments[1] if len(arguments) > 1 and arguments[0] == "compare" else "")
     pairs = [(name, kind) for name in measure(emulated=False, pairs=None) if pattern.search(name) for kind in TYPES]
     real, emulated = (measure(emulated=each, pairs=pairs) for each in (False, True))
-    counts = Counter()
-    for pair in pairs:
-        outcome, differing = outcome_of(real[pair], emulated[pair])
-        counts[outcome] += 1
-        for expected, found in differing[:1]:
-            print(f"{' '.join(pair)}\n  PyTorch {expected}\n  forebay {found}")
-    print(f"{len(pairs)} operators and types: {dict(counts)}")
+    summary = summary_of(real, emulated)
+    if arguments[0] == "record":
+        write(RECORD, summary, version_of_oracle())
+    for name, entry in summary.items():
+        if "sizes" in entry:
+            print(f"{name} {entry['outcomes']}\n  PyTorch {entry['sizes'][0]}\n  forebay {entry['sizes'][1]}")
+    counts = Counter(letter for entry in summary.values() for letter in entry["outcomes"])
+    print(f"{len(pairs)} operators and types: { {name: counts[letter] for name, letter in LETTERS.items()} }")
+
+
+def version_of_oracle():
+    """Return the version of the oracle's PyTorch."""
+    from support.on_oracle import ORACLE_HOME
+
+    command = [str(ORACLE_HOME / "venv/bin/python"), "-c", "import torch; print(torch.__version__)"]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -56,14 +56,17 @@ BODIES = {
     "cudnnGetTensorNdDescriptor": (
         "const tensor* t, int requested, int* type, int* dims, int* shape, int* strides",
         """*type = t->type; *dims = t->dims;
-        for (int at = 0; at < requested && at < t->dims; at++) { shape[at] = t->shape[at]; strides[at] = t->strides[at]; }
+        for (int at = 0; at < requested && at < t->dims; at++) {
+            shape[at] = t->shape[at]; strides[at] = t->strides[at];
+        }
         return 0;""",
     ),
     "cudnnSetRNNDescriptor_v8": (
         """recurrent* r, int algorithm, int cell, int biases, int directions, int mode, int type, int precision,
         int math, int input, int hidden, int projected, int layers, void* dropout, unsigned flags""",
-        """r->cell = cell; r->biases = biases; r->directions = directions == CUDNN_BIDIRECTIONAL ? 2 : 1; r->type = type;
-        r->input = input; r->hidden = hidden; r->projected = projected; r->layers = layers; return 0;""",
+        """r->cell = cell; r->biases = biases; r->directions = directions == CUDNN_BIDIRECTIONAL ? 2 : 1;
+        r->type = type; r->input = input; r->hidden = hidden; r->projected = projected; r->layers = layers;
+        return 0;""",
     ),
     "cudnnGetRNNWeightSpaceSize": (
         "void* handle, recurrent* r, size_t* size",

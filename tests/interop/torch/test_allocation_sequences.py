@@ -26,7 +26,6 @@ DIFFERS = {
         "group_norm_channels_last": "PyTorch 2.13 copies the input to the contiguous layout, 2.15 does not"
     },
     "optimizers": {"other_optimizers_for_loop": "one temporary result for each parameter is missing"},
-    "losses": {"other_losses": "a temporary result of cosine_embedding_loss is missing"},
 }
 
 

@@ -28,7 +28,7 @@ from forebay.interop.torch.kernels.attention_memory import (
     seed_of,
 )  # fmt: skip
 from forebay.interop.torch.kernels.attention_values import Attention
-from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of
+from forebay.interop.torch.kernels.scratch_memory import Scratch, first_of, nbytes_of
 from forebay.runtime.devices.open_device import OpenDevice
 
 __all__ = ["ATTENTION_COMPOSITES", "ATTENTION_KERNELS"]
@@ -43,6 +43,10 @@ def _attention(
 ) -> torch.Tensor:  # fmt: skip
     """Return what torch.nn.functional.scaled_dot_product_attention does, by differentiable operators."""
     _check(query, key, value, attn_mask, is_causal)
+    if query.dim() == key.dim() == value.dim() == 3 and (attn_mask is None or attn_mask.dim() in (2, 3)):
+        mask = attn_mask if attn_mask is None or attn_mask.dim() == 2 else attn_mask.unsqueeze(0)
+        query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
+        return _attention(query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa).squeeze(0)
     chosen = choose(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     mask = attn_mask
     if chosen != Implementation.FLASH and mask is not None and mask.dtype == torch.bool:
@@ -54,7 +58,7 @@ def _attention(
         size = query.shape[-1]
         padded = [_pad(each) for each in (query, key, value)]
         factor = 1 / math.sqrt(size) if scale is None else scale
-        result: torch.Tensor = _first(
+        result: torch.Tensor = first_of(
             _aten._scaled_dot_product_flash_attention(*padded, dropout_p, is_causal, False, scale=factor)
         )
         return result[..., :size] if size % 8 else result
@@ -62,32 +66,22 @@ def _attention(
     if chosen == Implementation.EFFICIENT:
         if mask is not None:
             mask = _aligned_mask(mask, query, key)
-        return _first(
+        return first_of(
             _aten._scaled_dot_product_efficient_attention(
                 query, key, value, mask, wants_sums, dropout_p, is_causal, scale=scale
             )
         )
     if chosen == Implementation.CUDNN:
-        return _first(
+        return first_of(
             _aten._scaled_dot_product_cudnn_attention(
                 query, key, value, mask, wants_sums, dropout_p, is_causal, False, scale=scale
             )
         )
-    return _first(
+    return first_of(
         _aten._scaled_dot_product_attention_math(
             query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
         )
     )
-
-
-def _first(results: tuple[Any, ...]) -> torch.Tensor:
-    """Return the first result, and free the others in order, where Python begins with the last."""
-    kept = [*results]
-    del results
-    while len(kept) > 1:
-        del kept[1]
-    first: torch.Tensor = kept[0]
-    return first
 
 
 def _check(
@@ -376,8 +370,7 @@ def _cudnn_backward(
     with Scratch(opened) as scratch:
         if grad_out.stride() != out.stride():
             scratch.take(nbytes_of(grad_out))
-        rows = batch * heads * round_up(time, 128)
-        scratch.take(rows * size * 4 + rows * 8)  # an estimate
+        scratch.take(batch * heads * time * (size + 1) * 4)  # the queries' gradient, and a sum for each query
     return gradients
 
 

@@ -100,6 +100,11 @@ def cudnn_reasons(call: Call) -> Iterator[str]:
     size, values = call.query.shape[-1], call.value.shape[-1]
     if not torch._C._get_cudnn_sdp_enabled():
         yield "cuDNN attention has been runtime disabled."
+    if call.dropout * 16 % 1:
+        yield (
+            "cuDNN dropout probability resolution is limited to 1/16.Use a dropout probability that is a multiple of "
+            "1/16 to select the cuDNN backend"
+        )
     yield from _dimensions(call)
     if torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled():
         yield "cuDNN SDPA is not deterministic."

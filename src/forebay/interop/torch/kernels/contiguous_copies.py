@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,11 +27,31 @@ def with_copy(operator: Any) -> Callable[..., Any]:
     return kernel
 
 
+def _grid_sampler_backward(
+    gradient: torch.Tensor, given: torch.Tensor, grid: torch.Tensor, interpolation: int, padding: int,
+    align_corners: bool, output_mask: Sequence[bool],
+) -> Any:  # fmt: skip
+    """Return the gradients of samples on a grid. cuDNN, which computes samples with corners, needs all elements."""
+    of_cudnn = not interpolation and not padding and align_corners and given.shape[1] <= _MOST_CHANNELS
+    with Scratch(given.device) as scratch:
+        if of_cudnn and given.dtype != torch.bfloat16 and 0 in gradient.stride():
+            scratch.contiguous(gradient)
+        return _compute_grid(gradient, given, grid, interpolation, padding, align_corners, output_mask)
+
+
+_MOST_CHANNELS = 1024
+_compute_grid = generic_kernel(torch.ops.aten.grid_sampler_2d_backward.default, values.device)
 COPYING_KERNELS: dict[str, Callable[..., Any]] = {
     f"aten::{name}": with_copy(getattr(torch.ops.aten, name).default)
     for name in (
-        "adaptive_max_pool2d_backward", "avg_pool2d_backward", "max_pool2d_with_indices_backward",
+        "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward", "_upsample_bicubic2d_aa_backward",
+        "_upsample_bilinear2d_aa_backward", "_upsample_nearest_exact1d_backward",
+        "_upsample_nearest_exact2d_backward", "_upsample_nearest_exact3d_backward", "adaptive_max_pool2d_backward",
+        "adaptive_max_pool3d_backward", "avg_pool2d_backward", "avg_pool3d_backward",
+        "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "reflection_pad1d_backward",
         "reflection_pad2d_backward", "upsample_bicubic2d_backward", "upsample_bilinear2d_backward",
-        "upsample_nearest2d_backward",
+        "upsample_linear1d_backward", "upsample_nearest1d_backward", "upsample_nearest2d_backward",
+        "upsample_nearest3d_backward", "upsample_trilinear3d_backward",
     )
 }  # fmt: skip
+COPYING_KERNELS["aten::grid_sampler_2d_backward"] = _grid_sampler_backward

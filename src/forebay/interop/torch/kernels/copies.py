@@ -24,6 +24,9 @@ def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
     for each in (target, source):
         if each.device.type == "cpu":
             check_host(each)
+    if non_blocking and source.is_cuda and not target.is_cuda and source.dtype != target.dtype and source.numel():
+        with Scratch(source.device) as scratch:  # converted before it is sent, where otherwise the host converts it
+            scratch.take(source.numel() * target.itemsize)
     if values.is_computed():
         to = alias(target) if target.is_cuda else target
         to.copy_(alias(source) if source.is_cuda else source)

@@ -12,10 +12,13 @@ from typing import Any, TypeAlias
 import torch
 from torch._prims_common import suggest_memory_format
 
+from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.arguments import forget_values
 from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_device
+from forebay.interop.torch.kernels.batch_normalization import BATCH_NORM_KERNELS
+from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.normalization import statistics_for
-from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, give, nbytes_of, values_of
+from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, first_of, give, nbytes_of, values_of
 from forebay.interop.torch.kernels.wide_types import over_values
 
 __all__ = ["CUDNN_BATCH_NORM_COMPOSITES", "CUDNN_BATCH_NORM_KERNELS"]
@@ -35,41 +38,29 @@ def _is_of_cudnn(
     """Return True if PyTorch leaves a batch normalization to cuDNN."""
     if not given.is_cuda or given.dim() < 3 or not given.numel() or weight is None or bias is None:
         return False
-    if given.dtype == torch.bfloat16 or weight.dtype == torch.bfloat16:
+    if torch.bfloat16 in (given.dtype, weight.dtype):
         return False
     if given.dtype == torch.float16 and weight.dtype != torch.float32:
         return False
-    if running_mean is None or running_var is None:
-        if not training or running_mean is not running_var:
-            return False
-    return given.shape[0] <= (_MOST_TRAINED if training else _MOST_EVALUATED)
+    if (running_mean is None or running_var is None) and (not training or running_mean is not running_var):
+        return False
+    return bool(given.shape[0] <= (_MOST_TRAINED if training else _MOST_EVALUATED))
 
 
 def _batch_norm(
     given: torch.Tensor, weight: _Optional, bias: _Optional, running_mean: _Optional, running_var: _Optional,
     training: bool, momentum: float, eps: float, cudnn_enabled: bool,
 ) -> torch.Tensor:  # fmt: skip
-    """Return the normalized input by cuDNN's operator or PyTorch's own, which have gradients.
-
-    The setting of cuDNN is not asked: it is off, as PyTorch's C++ code would look for a GPU.
-    """
-    result: torch.Tensor
-    if (
-        weight is None
-        or bias is None
-        or not _is_of_cudnn(given, weight, bias, running_mean, running_var, training)
-    ):
-        result = _aten._batch_norm_impl_index(
-            given, weight, bias, running_mean, running_var, training, momentum, eps, False
-        )[0]
-        return result
+    """Return the normalized input by cuDNN's operator or PyTorch's own, which have gradients."""
+    if not cudnn_enabled or not _is_of_cudnn(given, weight, bias, running_mean, running_var, training):
+        return first_of(
+            _aten._batch_norm_impl_index(given, weight, bias, running_mean, running_var, training, momentum, eps, False)
+        )
     given = given.contiguous(memory_format=suggest_memory_format(given))
-    statistics = [None if each is None else each.contiguous() for each in (running_mean, running_var)]
-    results = _aten.cudnn_batch_norm(
-        given, weight.contiguous(), bias.contiguous(), *statistics, training, momentum, eps
-    )
-    del given, statistics  # before the results that are not returned, as C++ does
-    result = results[0]
+    others = [None if each is None else each.contiguous() for each in (weight, bias, running_mean, running_var)]
+    results = _aten.cudnn_batch_norm(given, *others, training, momentum, eps)
+    del given, others  # before the results that are not returned, as C++ does
+    result: torch.Tensor = results[0]
     return result
 
 
@@ -116,8 +107,26 @@ def _backward(
         return of_given, *(adopt(each.to(weight.dtype).contiguous(), opened) for each in found[1:])
 
 
+def _backward_of_update(
+    gradient: torch.Tensor, given: torch.Tensor, weight: torch.Tensor, running_mean: _Optional, running_var: _Optional,
+    save_mean: _Optional, save_var: _Optional, update: bool, *args: Any,
+) -> Any:  # fmt: skip
+    """Return the gradients of a normalization that returns its reserve, with the copy that cuDNN needs."""
+    arguments = gradient, given, weight, running_mean, running_var, save_mean, save_var, update, *args[:2]
+    if not _is_of_cudnn(given, weight, weight, running_mean, running_var, update):
+        return BATCH_NORM_KERNELS["aten::native_batch_norm_backward"](*arguments)
+    with Scratch(given.device) as scratch:
+        if not gradient.is_contiguous(memory_format=suggest_memory_format(given)):
+            scratch.take(nbytes_of(gradient))
+        return _compute_backward_of_update(
+            gradient, given, weight, running_mean, running_var, save_mean, save_var, update, *args
+        )
+
+
+_compute_backward_of_update = generic_kernel(_aten.batch_norm_backward.default, values.device)
 CUDNN_BATCH_NORM_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::cudnn_batch_norm": _forward,
     "aten::cudnn_batch_norm_backward": _backward,
+    "aten::batch_norm_backward": _backward_of_update,
 }
 CUDNN_BATCH_NORM_COMPOSITES: dict[str, Callable[..., Any]] = {"aten::batch_norm": _batch_norm}

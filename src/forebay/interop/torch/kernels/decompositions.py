@@ -1,8 +1,8 @@
 """Decompositions and solutions of linear systems on emulated devices, with what PyTorch allocates around cuSOLVER.
 
-As observed of PyTorch 2.15 over the oracle with libraries in place of cuSOLVER and cuBLAS: copies of matrices, errors of
-each matrix (`info`), pointers to the matrices of a batch, and cuBLAS's workspaces. The workspaces that cuSOLVER asks for
-are not counted. Values are those of the CPU.
+As observed of PyTorch 2.15 over the oracle with libraries in place of cuSOLVER and cuBLAS: copies of matrices, errors
+of each matrix (`info`), pointers to the matrices of a batch, and cuBLAS's workspaces. The workspaces that cuSOLVER asks
+for are not counted. Values are those of the CPU.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ __all__ = ["DECOMPOSITION_KERNELS"]
 
 _aten = torch.ops.aten
 _INFO = 4  # bytes of the error of a matrix
+_SMALL = 32  # rows and columns of matrices whose singular values are found in batches
 
 
 def _take_check(scratch: Scratch, given: torch.Tensor) -> None:
@@ -76,20 +77,25 @@ def _svd(
                 elif not compute_uv:
                     copies.take(count * rows * rows * given.itemsize)
                     copies.take(count * columns * columns * given.itemsize)
-                elif rows != columns and not full_matrices:
+                elif rows != columns and not full_matrices and max(rows, columns) <= _SMALL:
                     copies.take(count * max(rows, columns) ** 2 * given.itemsize)
             with Scratch(opened) as checks:
                 _take_check(checks, given)
     return results[0], singular, results[1]
 
 
-def _after(operator: Any, take: Callable[..., None], at: int = 0) -> Callable[..., Any]:
-    """Return the kernel of an operator that takes buffers after its results; `at` is the argument of their sizes."""
+def _after(
+    operator: Any, take: Callable[..., None], at: int = 0, *, also_empty: bool = False
+) -> Callable[..., Any]:  # fmt: skip
+    """Return the kernel of an operator that takes buffers after its results; `at` is the argument of their sizes.
+
+    `also_empty` says whether it takes them for matrices without elements, too.
+    """
     compute = generic_kernel(operator, values.device)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         result = compute(*args, **kwargs)
-        if args[at].numel():
+        if args[at].numel() or (also_empty and count_of(args[at])):
             with Scratch(args[at].device) as scratch:
                 take(scratch, *args, **kwargs)
         return result
@@ -171,21 +177,33 @@ def _of_cholesky_solve(scratch: Scratch, right: torch.Tensor, factor: torch.Tens
 
 
 def _of_cholesky_inverse(scratch: Scratch, factor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-    scratch.take(nbytes_of(factor))
+    if factor.numel():
+        scratch.take(nbytes_of(factor))
     _take_cholesky_solution(scratch, factor)
 
 
 def _take_cholesky_solution(scratch: Scratch, factor: torch.Tensor) -> None:
     if count_of(factor) == 1:
         scratch.take(_INFO)
-        scratch.take(nbytes_of(factor))
+        if factor.numel():
+            scratch.take(nbytes_of(factor))
     else:
         for _ in range(2):
             take_triangular(scratch, factor)
 
 
-def _of_geqrf(scratch: Scratch, given: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-    take_factorization(scratch, given)
+def _geqrf(given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a factorization. The meta device has no kernel for it."""
+    opened, shape = open_torch_device(given.device), (*given.shape[:-2], min(given.shape[-2:]))
+    if values.is_computed():
+        found = _aten.geqrf(values_of(given))
+    else:
+        found = (torch.empty_like(values_of(given).mT).mT, torch.empty(shape, dtype=given.dtype, device="meta"))
+    factors, scale = (adopt(each, opened) for each in found)
+    if count_of(given):
+        with Scratch(opened) as scratch:
+            take_factorization(scratch, given)
+    return factors, scale
 
 
 def _of_qr(scratch: Scratch, given: torch.Tensor, mode: str = "reduced") -> None:
@@ -208,6 +226,8 @@ def _of_multiplication(scratch: Scratch, given: torch.Tensor, *args: Any, **kwar
 
 
 def _of_triangular_solve(scratch: Scratch, given: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    if not given.is_contiguous() and not given.mT.is_contiguous():
+        scratch.take(nbytes_of(given))
     take_triangular(scratch, given)
 
 
@@ -261,8 +281,6 @@ def _pinv(
     given: torch.Tensor, *, atol: torch.Tensor | None = None, rtol: torch.Tensor | None = None, hermitian: bool = False
 ) -> torch.Tensor:  # fmt: skip
     """Return the pseudoinverse, as the operators that it consists of on a GPU. The CPU has one kernel for it."""
-    if not given.numel():
-        return _compute_pinv(given, atol=atol, rtol=rtol, hermitian=hermitian)
     options: dict[str, Any] = {"dtype": torch.float64, "device": given.device}
     least = torch.zeros((), **options) if atol is None else atol
     if rtol is None:
@@ -270,7 +288,9 @@ def _pinv(
         rtol = torch.full((), epsilon if atol is None else 0.0, **options)
         if atol is not None:  # only where the other limit is not used
             rtol = torch.where(atol > 0.0, rtol, torch.full((), epsilon, **options))
-    left: torch.Tensor
+    if not given.numel():
+        result: torch.Tensor = _compute_pinv(given, atol=atol, rtol=rtol, hermitian=hermitian)
+        return result
     if hermitian:
         found, left = torch.linalg.eigh(given)
         sizes = found.abs()
@@ -288,25 +308,25 @@ def _pinv(
     factors = torch.where(mask, inverse, zero).to(given.dtype)
     del mask, inverse, zero
     product = (right if not hermitian else left) * factors.unsqueeze(-2)
-    result: torch.Tensor = torch.matmul(product, left.mH)
-    return result
+    return torch.matmul(product, left.mH)
 
 
 _compute_pinv = generic_kernel(_aten.linalg_pinv.atol_rtol_tensor, values.device)
 _TAKEN: Sequence[tuple[str, Callable[..., None]]] = (
     ("linalg_lu_factor_ex", _of_lu), ("linalg_lu_solve", _of_lu_solve), ("lu_unpack", _of_unpacking),
     ("linalg_lu", _of_whole_lu), ("linalg_inv_ex", _of_inverse), ("_linalg_solve_ex", _of_solution),
-    ("linalg_ldl_solve", _of_indefinite_solution), ("linalg_cholesky_ex", _of_cholesky),
-    ("cholesky_inverse", _of_cholesky_inverse), ("geqrf", _of_geqrf), ("linalg_qr", _of_qr),
+    ("linalg_ldl_solve", _of_indefinite_solution), ("linalg_cholesky_ex", _of_cholesky),  ("linalg_qr", _of_qr),
     ("linalg_householder_product", _of_product), ("ormqr", _of_multiplication),
     ("linalg_solve_triangular", _of_triangular_solve),
 )  # fmt: skip
 DECOMPOSITION_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::_linalg_eigh": _eigh,
     "aten::_linalg_svd": _svd,
+    "aten::geqrf": _geqrf,
     "aten::linalg_lstsq": _lstsq,
     "aten::linalg_pinv.atol_rtol_tensor": _pinv,
-    "aten::cholesky_solve": _after(_aten.cholesky_solve.default, _of_cholesky_solve, 1),
+    "aten::cholesky_solve": _after(_aten.cholesky_solve.default, _of_cholesky_solve, 1, also_empty=True),
+    "aten::cholesky_inverse": _after(_aten.cholesky_inverse.default, _of_cholesky_inverse, also_empty=True),
     "aten::triangular_solve": _after(_aten.triangular_solve.default, _of_old_triangular_solve, 1),
     **{f"aten::{name}": _after(getattr(_aten, name).default, take) for name, take in _TAKEN},
 }

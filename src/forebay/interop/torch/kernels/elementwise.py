@@ -77,6 +77,50 @@ def _columns(given: torch.Tensor, *args: Any) -> torch.Tensor:
     return result
 
 
+def _real_of_complex(operator: Any) -> Callable[..., Any]:
+    """Return the kernel of an operator with real results. The GPU computes complex ones, and copies a part of them."""
+    compute = generic_kernel(operator, values.device)
+
+    def kernel(given: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = compute(given)
+        if given.is_complex():
+            with Scratch(given.device) as scratch:
+                scratch.take(nbytes_of(given))
+        return result
+
+    return kernel
+
+
+def _roll(given: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
+    """Return the shifted elements, one dimension after another, each of a contiguous tensor."""
+    found = given
+    last = max(0, len(dims) - 1)
+    for at in range(last):
+        found = _roll_one(found, shifts[at : at + 1], dims[at : at + 1])
+    return _roll_one(found, shifts[last:], dims[last:])
+
+
+def _roll_one(given: torch.Tensor, shifts: Sequence[int], dims: Sequence[int]) -> torch.Tensor:
+    result: torch.Tensor = _compute_roll(given, shifts, dims)
+    if dims:
+        with Scratch(given.device) as scratch:
+            scratch.contiguous(given)
+    return result
+
+
+def _unfold_backward(
+    gradient: torch.Tensor, sizes: Sequence[int], dim: int, size: int, step: int
+) -> torch.Tensor:  # fmt: skip
+    """Return the gradient of overlapping windows. The GPU makes the places of a dimension."""
+    result: torch.Tensor = _compute_unfold_backward(gradient, sizes, dim, size, step)
+    if sizes and result.numel():
+        with Scratch(gradient.device) as scratch:
+            scratch.take(sizes[dim] * 8)
+    return result
+
+
+_compute_roll = generic_kernel(_aten.roll.default, values.device)
+_compute_unfold_backward = generic_kernel(_aten.unfold_backward.default, values.device)
 _compute_where = generic_kernel(_aten.where.self, values.device)
 _compute_columns = generic_kernel(_aten.im2col.default, values.device)
 _SCANS: Sequence[str] = ("cumsum", "cumprod", "_logcumsumexp")
@@ -87,5 +131,9 @@ ELEMENTWISE_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::renorm": _renorm(_aten.renorm.default),
     "aten::renorm_": _renorm(_aten.renorm_.default),
     "aten::im2col": _columns,
+    "aten::abs": _real_of_complex(_aten.abs.default),
+    "aten::angle": _real_of_complex(_aten.angle.default),
+    "aten::roll": _roll,
+    "aten::unfold_backward": _unfold_backward,
     **{f"aten::{name}": with_copy(getattr(_aten, name).default) for name in _SCANS},
 }

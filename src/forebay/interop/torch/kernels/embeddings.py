@@ -86,10 +86,11 @@ def _scattered_mean(operator: Any) -> Callable[..., Any]:
 def _take_counts(given: torch.Tensor, source: torch.Tensor, *, keeps_ones: bool) -> None:
     """Take the counts of the elements of a mean, a one for each, and the mask of those that none was added to."""
     with Scratch(given.device) as scratch:
+        if keeps_ones:
+            scratch.take(nbytes_of(source))
         scratch.take(nbytes_of(given))
-        ones = scratch.take(nbytes_of(source))
         if not keeps_ones:
-            scratch.free(ones)
+            scratch.free(scratch.take(nbytes_of(source)))
         scratch.take(given.numel())
 
 

@@ -44,6 +44,8 @@ def _index_put(
     with Scratch(target.device) as scratch:
         if accumulate or source.is_cuda or source.numel() != 1:  # else it fills by the mask itself
             _take_masks(scratch, indices)
+        if not accumulate:
+            _take_expanded(scratch, indices)
         result: torch.Tensor = _compute_put(target, indices, source, accumulate, unsafe)
     used = [each for each in indices if each is not None]
     kept = target.numel()
@@ -68,6 +70,18 @@ def _take_masks(scratch: Scratch, indices: Sequence[torch.Tensor | None]) -> Non
                     scratch.take(count * 8)
 
 
+def _take_expanded(scratch: Scratch, indices: Sequence[torch.Tensor | None]) -> None:
+    """Take the indices of all elements if several tensors of indices differ in their layouts."""
+    used = [each for each in indices if each is not None]
+    if len(used) < 2 or any(each.dtype in (torch.bool, torch.uint8) or not each.is_cuda for each in used):
+        return
+    shape = torch.broadcast_shapes(*(each.shape for each in used))
+    if len({each.expand(shape).stride() for each in used}) > 1:
+        for each in used:
+            if not each.expand(shape).is_contiguous():
+                scratch.take(shape.numel() * each.itemsize)
+
+
 def _take_sort(
     scratch: Scratch, indices: Sequence[torch.Tensor], source: torch.Tensor, kept: int, largest: int, *, checks: bool
 ) -> None:
@@ -81,12 +95,14 @@ def _take_sort(
             with Scratch(scratch.opened) as bounds:
                 for _ in range(2):
                     bounds.take(8)
+                if each.shape != shape:
+                    bounds.take(bytes_of_all)
                 for _ in range(2):
                     bounds.free(bounds.take(1))
                 bounds.free(0)
         if each.is_cuda:
-            wrapped = scratch.take(nbytes_of(each))
-            strided = scratch.take(nbytes_of(each))
+            wrapped = scratch.take(bytes_of_all)
+            strided = scratch.take(bytes_of_all)
             scratch.free(wrapped)
         else:  # computed on the CPU, then copied
             strided = scratch.take(nbytes_of(each))
@@ -111,6 +127,7 @@ def _index(given: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch
             if each is not None and not each.is_cuda and each.dtype != torch.bool:
                 scratch.take(nbytes_of(each))
         _take_masks(scratch, indices)
+        _take_expanded(scratch, indices)
         if not values.is_computed():
             indices = _without_known_masks(given, indices)
         result: torch.Tensor = _compute_index(given, indices)

@@ -167,6 +167,33 @@ def _take_lengths(scratch: Scratch, scores: torch.Tensor) -> None:
         scratch.take(batch * 8)
 
 
+def _multi_margin(
+    given: torch.Tensor, target: torch.Tensor, p: complex = 1, margin: complex = 1, weight: torch.Tensor | None = None,
+    reduction: int = 1,
+) -> torch.Tensor:  # fmt: skip
+    """Return the loss of margins. The losses of rows are summed afterwards."""
+    result: torch.Tensor = _compute_multi_margin(given, target, p, margin, weight, reduction)
+    if reduction and given.dim() == 2:
+        with Scratch(given.device) as scratch:
+            scratch.take(given.shape[0] * given.itemsize)
+    return result
+
+
+def _multilabel_margin(
+    given: torch.Tensor, target: torch.Tensor, reduction: int
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return the loss and which classes are targets, which are allocated first."""
+    loss, targets = _compute_multilabel(values_of(given), values_of(target), reduction)
+    opened = open_torch_device(given.device)
+    marked = adopt(targets.contiguous(), opened)
+    with Scratch(opened) as scratch:
+        if reduction and given.dim() == 2:
+            scratch.take(given.shape[0] * given.itemsize)
+        return adopt(loss, opened), marked
+
+
+_compute_multi_margin = generic_kernel(_aten.multi_margin_loss.default, values.device)
+_compute_multilabel = over_values(_aten.multilabel_margin_loss_forward.default)
 _ALIGNMENTS = 4  # their place after the gradient and the scores
 _FEW_INDICES = 3072
 _compute_2d = over_values(_aten.nll_loss2d_forward.default)
@@ -187,6 +214,9 @@ LOSS_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::_ctc_loss.Tensor": _ctc(_aten._ctc_loss.Tensor),
     "aten::_ctc_loss_backward": _ctc_backward(_aten._ctc_loss_backward.default),
     "aten::_ctc_loss_backward.Tensor": _ctc_backward(_aten._ctc_loss_backward.Tensor),
+    "aten::multilabel_margin_loss_backward": with_copy(_aten.multilabel_margin_loss_backward.default),
+    "aten::multi_margin_loss": _multi_margin,
+    "aten::multilabel_margin_loss_forward": _multilabel_margin,
     "aten::mse_loss": _reduced_loss(_aten.mse_loss.default, result_first=True),
     "aten::smooth_l1_loss": _reduced_loss(_aten.smooth_l1_loss.default, result_first=True),
     "aten::huber_loss": _reduced_loss(_aten.huber_loss.default, result_first=False),

@@ -29,6 +29,7 @@ from forebay.interop.torch.kernels.workspaces import blas_workspace, lt_workspac
 __all__ = ["MATRIX_KERNELS"]
 
 _aten = torch.ops.aten
+_HALVES = (torch.float16, torch.bfloat16)
 _LT_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -64,8 +65,10 @@ def _copies(scratch: Scratch, is_usable: Callable[[torch.Tensor], bool], *matric
 
 
 def _uses_lt(bias: torch.Tensor, one: torch.Tensor, other: torch.Tensor, beta: complex) -> bool:
-    """Return True if cuBLASLt computes a product and adds the bias."""
+    """Return True if cuBLASLt computes a product and adds the bias: of halves, also a matrix, with any factor."""
     length, columns = other.shape
+    if bias.dim() == 2 and bias.dtype == one.dtype and one.dtype in _HALVES:
+        return bias.shape[1] == columns and bias.is_contiguous() and length > 1 and columns > 1 and beta != 0
     fits = bias.dim() == 1 and bias.shape[0] == columns and bias.is_contiguous() and length > 1 and columns > 1
     return fits and beta == 1 and one.dtype in _LT_TYPES
 
@@ -146,17 +149,30 @@ def _vector_product(operator: Any, at: int) -> Callable[..., Any]:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         result = compute(*args, **kwargs)
-        left = args[at]
-        if left.numel():
+        left, right = args[at], args[at + 1]
+        if left.numel() or left.dim() == 1:
             with Scratch(left.device) as scratch:
                 if left.dim() == 2 and 1 not in left.stride():
                     scratch.contiguous(left)
+                if left.dim() == 2 and right.stride(0) == 0:  # an expanded number
+                    scratch.take(nbytes_of(right))
                 blas_workspace(scratch)
         return result
 
     return kernel
 
 
+def _sum_of_products(bias: torch.Tensor, one: torch.Tensor, other: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    """Return the sum of the products of a batch, which are added one after another."""
+    result: torch.Tensor = _compute_sum(bias, one, other, **kwargs)
+    if result.numel() and one.numel():
+        for _ in range(one.shape[0]):
+            with Scratch(one.device) as scratch:
+                blas_workspace(scratch)
+    return result
+
+
+_compute_sum = generic_kernel(_aten.addbmm.default, values.device)
 MATRIX_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::mm": _product(_aten.mm.default, _is_usable, 0),
     "aten::mm.out": _product(_aten.mm.out, _is_usable, 0),
@@ -174,6 +190,7 @@ MATRIX_KERNELS: dict[str, Callable[..., Any]] = {
         for overload in ("dtype", "dtype_out")
     },
     "aten::_addmm_activation": _addmm(_aten._addmm_activation.default),
+    "aten::addbmm": _sum_of_products,
     "aten::addmv": _vector_product(_aten.addmv.default, 1),
     "aten::addmv_": _vector_product(_aten.addmv_.default, 1),
     "aten::addmv.out": _vector_product(_aten.addmv.out, 1),

@@ -186,6 +186,8 @@ def _flash_backward(
         rows = query.shape[0] * heads * round_up(query.shape[1], 128)
     with Scratch(opened) as outer:
         outer.contiguous(grad_out)
+        if not query.is_contiguous():  # its layout is that of the result
+            outer.take(nbytes_of(out))
         gradients = tuple(adopt(each, opened) for each in found)
         with Scratch(opened) as scratch:
             scratch.take(rows * 4)

@@ -124,11 +124,15 @@ def _dropout(tensor: torch.Tensor, p: float, train: bool | None) -> tuple[torch.
 
 def _bernoulli_tensor(target: torch.Tensor, p: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
     chances = p.to(target.device).expand(target.shape).contiguous()
+    wide = torch.float64 if target.dtype == torch.float64 else torch.float32
+    if p.dtype != wide:
+        with Scratch(target.device) as scratch:
+            scratch.take(nbytes_of(chances, wide))
     if not values.is_computed():
         forget_values(target)
         return target
     opened = open_torch_device(target.device)
-    given = alias(chances).to(torch.float64 if target.dtype == torch.float64 else torch.float32)
+    given = alias(chances).to(wide)
     memory = Storage(opened, given.untyped_storage().nbytes(), given.data_ptr(), given)
     strides = tuple(stride * given.itemsize for stride in given.stride())
     dtype = np.dtype(np.float64 if given.dtype == torch.float64 else np.float32)

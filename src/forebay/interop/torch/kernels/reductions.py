@@ -107,6 +107,20 @@ def _reduction(operator: Any, dims: _Dims, partial: _Bytes, *, converts: bool = 
     return kernel
 
 
+def _question(operator: Any, dims: _Dims) -> Callable[..., Any]:
+    """Return the kernel of any() or all(). A number without dimensions is converted to bool before."""
+    compute = _reduction(operator, dims, _byte)
+
+    def kernel(given: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = compute(given, *args, **kwargs)
+        if not given.dim() and given.dtype != torch.bool:
+            with Scratch(given.device) as scratch:
+                scratch.take(1)
+        return result
+
+    return kernel
+
+
 def _count_nonzero(given: torch.Tensor, dim: Sequence[int]) -> torch.Tensor:
     """Return the sums of a mask, as CUDA's kernel, which converts it to integers."""
     mask = given if given.dtype == torch.bool else given != 0
@@ -159,12 +173,12 @@ REDUCTION_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::argmax": _reduction(_aten.argmax.default, _dims_at(1), _indexed_bytes),
     "aten::argmin": _reduction(_aten.argmin.default, _dims_at(1), _indexed_bytes),
     "aten::aminmax": _reduction(_aten.aminmax.default, _dims_at(1), _pair_bytes),
-    "aten::any": _reduction(_aten.any.default, _all_dims, _byte),
-    "aten::any.dim": _reduction(_aten.any.dim, _dims_at(1), _byte),
-    "aten::any.dims": _reduction(_aten.any.dims, _dims_at(1), _byte),
-    "aten::all": _reduction(_aten.all.default, _all_dims, _byte),
-    "aten::all.dim": _reduction(_aten.all.dim, _dims_at(1), _byte),
-    "aten::all.dims": _reduction(_aten.all.dims, _dims_at(1), _byte),
+    "aten::any": _question(_aten.any.default, _all_dims),
+    "aten::any.dim": _question(_aten.any.dim, _dims_at(1)),
+    "aten::any.dims": _question(_aten.any.dims, _dims_at(1)),
+    "aten::all": _question(_aten.all.default, _all_dims),
+    "aten::all.dim": _question(_aten.all.dim, _dims_at(1)),
+    "aten::all.dims": _question(_aten.all.dims, _dims_at(1)),
     "aten::count_nonzero.dim_IntList": _count_nonzero,
     "aten::logsumexp": _logsumexp,
     "aten::logsumexp.out": _logsumexp,

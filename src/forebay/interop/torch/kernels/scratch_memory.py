@@ -25,6 +25,7 @@ __all__ = [
     "by_capability",
     "bytes_by_capability",
     "check_devices",
+    "first_of",
     "give",
     "is_dense",
     "nbytes_of",
@@ -90,6 +91,16 @@ def check_devices(*tensors: torch.Tensor | None) -> None:
     if len(devices) > 1:
         one, other = sorted(devices, key=lambda device: (device.type != "cuda", device.index or 0))[:2]
         raise mixed_devices(one, other)
+
+
+def first_of(results: tuple[Any, ...]) -> torch.Tensor:
+    """Return the first result, and free the others in order, where Python begins with the last."""
+    kept = [*results]
+    del results
+    while len(kept) > 1:
+        del kept[1]
+    first: torch.Tensor = kept[0]
+    return first
 
 
 def nbytes_of(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> int:

@@ -102,6 +102,30 @@ def _unique(
     return elements, inverse, counts
 
 
+def _unique_consecutive(
+    given: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return the elements that differ from the one before, in memory for all elements."""
+    if not given.numel() or dim is not None or return_inverse:
+        found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _compute_consecutive(
+            given, return_inverse, return_counts, dim
+        )
+        return found
+    opened, count = open_torch_device(given.device), given.numel()
+    if (known := elements_of(given)) is not None:
+        results = _aten.unique_consecutive(known, return_inverse, return_counts, dim)
+    else:  # with assumed sizes
+        results = [alias(each) for each in _compute_consecutive(given, return_inverse, return_counts, dim)]
+    found_values = [each.to(values.device()) for each in results]
+    with Scratch(opened) as scratch:
+        scratch.contiguous(given)
+        elements = adopt(_with_room(found_values[0], count), opened)
+        counts = adopt(_with_room(found_values[2], count) if return_counts else found_values[2], opened)
+        scratch.take(8)
+        scratch.free(scratch.take(selection_bytes(count, given.itemsize)))
+    return elements, adopt(found_values[1], opened), counts
+
+
 def _with_room(found: torch.Tensor, count: int) -> torch.Tensor:
     """Return elements at the begin of a storage for `count` of them."""
     room = torch.empty(count, dtype=found.dtype, device=found.device)[: found.numel()]
@@ -171,8 +195,10 @@ _compute_nonzero = generic_kernel(_aten.nonzero.default, values.device)
 _compute_static = generic_kernel(_aten.nonzero_static.default, values.device)
 _compute_masked = generic_kernel(_aten.masked_select.default, values.device)
 _compute_bincount = generic_kernel(_aten.bincount.default, values.device)
+_compute_consecutive = generic_kernel(_aten.unique_consecutive.default, values.device)
 _compute_unique = generic_kernel(_aten._unique2.default, values.device)
 SELECTION_KERNELS: dict[str, Callable[..., Any]] = {
-    "aten::_unique2": _unique, "aten::bincount": _bincount, "aten::masked_select": _masked_select,
+    "aten::_unique2": _unique, "aten::unique_consecutive": _unique_consecutive,
+    "aten::bincount": _bincount, "aten::masked_select": _masked_select,
     "aten::nonzero": _nonzero, "aten::nonzero_static": _nonzero_static,
 }  # fmt: skip

@@ -13,6 +13,7 @@ from forebay.interop.torch.kernels.convolutions import CONVOLUTION_KERNELS
 from forebay.interop.torch.kernels.copies import COPY_KERNELS
 from forebay.interop.torch.kernels.cudnn_normalization import CUDNN_BATCH_NORM_COMPOSITES, CUDNN_BATCH_NORM_KERNELS
 from forebay.interop.torch.kernels.decompositions import DECOMPOSITION_KERNELS
+from forebay.interop.torch.kernels.distances import DISTANCE_KERNELS
 from forebay.interop.torch.kernels.elementwise import ELEMENTWISE_KERNELS
 from forebay.interop.torch.kernels.embeddings import EMBEDDING_KERNELS
 from forebay.interop.torch.kernels.factories import FACTORY_KERNELS
@@ -33,6 +34,7 @@ from forebay.interop.torch.kernels.sorting import SORTING_KERNELS
 from forebay.interop.torch.kernels.storage_sizes import SIZE_KERNELS
 from forebay.interop.torch.kernels.synchronized_normalization import SYNCHRONIZED_KERNELS
 from forebay.interop.torch.kernels.transfers import TRANSFER_KERNELS
+from forebay.interop.torch.kernels.transforms import TRANSFORM_KERNELS
 
 __all__ = ["COMPOSITES", "special_kernels"]
 
@@ -50,6 +52,7 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
         **COPY_KERNELS,
         **CUDNN_BATCH_NORM_KERNELS,
         **DECOMPOSITION_KERNELS,
+        **DISTANCE_KERNELS,
         **DROPOUT_KERNELS,
         **ELEMENTWISE_KERNELS,
         **EMBEDDING_KERNELS,
@@ -71,5 +74,6 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
         **SORTING_KERNELS,
         **SYNCHRONIZED_KERNELS,
         **TRANSFER_KERNELS,
+        **TRANSFORM_KERNELS,
         **collective_kernels(),
     }
