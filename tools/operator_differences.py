@@ -3,7 +3,8 @@
     python3 tools/operator_differences.py
 
 writes docs/reference/operator-differences.md from tests/data/operator_allocations.json, which
-`python3 tests/support/operator_allocations.py record` writes. CAUSES has the cause of each difference.
+`python3 tests/support/operator_allocations.py record` writes.
+CAUSES has the cause of each difference, or says that it was not investigated.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ CAUSES = (
     ),
     (
         r"fft\.|stft|istft",
-        "results have other strides if not the last dimensions are transformed, and halves are computed in float32",
+        "probably: results have other strides if not the last dimensions are transformed; halves: not investigated",
     ),
     (
         r"linalg\.(cholesky_ex|qr)|cholesky_inverse|cholesky_solve|triangular_solve",
-        "matrices without elements: a workspace of cuBLAS is taken or not",
+        "not investigated: matrices without elements, of which a workspace of cuBLAS is taken or not",
     ),
     (
         r"linalg\.(polar|matrix_sqrth|det|slogdet)|logdet|nn\.functional\.bilinear",
@@ -50,10 +51,13 @@ CAUSES = (
         r"nn\.functional\.conv_transpose[123]d",
         "an output padding that is not less than the stride: PyTorch's own kernel computes it with columns, not cuDNN",
     ),
-    (r"nn\.functional\.linear_cross_entropy", "cuBLASLt adds the result of one product, with its smaller workspace"),
+    (r"nn\.functional\.linear_cross_entropy", "not investigated: one product has cuBLASLt's workspace"),
     (r"grid_sampler_2d", "if a program calls it itself, it is PyTorch's kernel; the gradient is taken as cuDNN's"),
-    (r"_segment_reduce|_chunk_cat", "offsets and pointers to tensors on the device are not counted"),
-    (r"ldexp|nn\.functional\.(fractional_max_pool2d|multilabel_margin_loss)", "a copy of one argument"),
+    (r"_segment_reduce|_chunk_cat", "not investigated: allocations are missing"),
+    (
+        r"ldexp|nn\.functional\.(fractional_max_pool2d|multilabel_margin_loss)",
+        "not investigated: an allocation is missing",
+    ),
 )
 
 
@@ -62,7 +66,8 @@ Each operator of PyTorch's database of operators (`op_db`, {count} with their va
 bfloat16, with its gradients: by PyTorch {version} for CUDA over a stand-in for the CUDA runtime, on which no kernel
 runs, and on an emulated H200. cuBLAS, cuDNN, cuFFT, cuSPARSE, cuSOLVER and NVRTC were replaced by libraries whose
 functions do nothing. They answer that they need no workspace: the workspaces that cuDNN, cuFFT, cuSPARSE and cuSOLVER
-choose are neither compared nor counted."""
+choose are neither compared nor counted. Up to four samples of each were compared, from which the rules of the emulated
+device were derived, too: operators with other arguments may differ."""
 
 
 def cause_of(name: str) -> str:
