@@ -11,6 +11,7 @@ from packages.synthetic_texts import WORDS, characters
 __all__ = [
     "diffusion_pipeline",
     "gpt_fast_model",
+    "image_denoiser",
     "image_model",
     "language_model",
     "masked_model",
@@ -88,15 +89,15 @@ def diffusion_pipeline(folder: Path) -> None:
     import transformers
 
     letters = [*string.ascii_lowercase, *(f"{each}</w>" for each in string.ascii_lowercase)]
-    names = [*letters, "<|startoftext|>", "<|endoftext|>"]
+    names = [*letters, "th</w>", "<|startoftext|>", "<|endoftext|>"]
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
     vocabulary.write_text(json.dumps({name: number for number, name in enumerate(names)}))
-    merges.write_text("#version: 0.2\nt h\n")
+    merges.write_text("#version: 0.2\nt h</w>\n")
     tokenizer = transformers.CLIPTokenizer(str(vocabulary), str(merges), model_max_length=16)
     text = transformers.CLIPTextConfig(
         vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        max_position_embeddings=16, bos_token_id=52, eos_token_id=53, pad_token_id=53,
+        max_position_embeddings=16, bos_token_id=53, eos_token_id=54, pad_token_id=54,
     )  # fmt: skip
     unet = diffusers.UNet2DConditionModel(
         sample_size=8, layers_per_block=1, block_out_channels=(32, 64), norm_num_groups=8, cross_attention_dim=32,
@@ -111,6 +112,16 @@ def diffusion_pipeline(folder: Path) -> None:
         vae=vae, text_encoder=transformers.CLIPTextModel(text), tokenizer=tokenizer, unet=unet,
         scheduler=diffusers.DDPMScheduler(), safety_checker=None, feature_extractor=None, requires_safety_checker=False,
     ).save_pretrained(folder)  # fmt: skip
+
+
+def image_denoiser(folder: Path) -> None:
+    """Write the configuration of a UNet with few layers."""
+    import diffusers
+
+    diffusers.UNet2DModel(
+        sample_size=32, layers_per_block=1, block_out_channels=(16, 32), norm_num_groups=8,
+        down_block_types=("DownBlock2D", "AttnDownBlock2D"), up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+    ).save_config(folder)  # fmt: skip
 
 
 def torchvision_weights(path: Path) -> None:
@@ -146,4 +157,7 @@ def gpt_fast_model(folder: Path) -> None:
             f"layers.{layer}.ffn_norm.weight": (width,),
             f"layers.{layer}.attention_norm.weight": (width,),
         }
-    torch.save({name: torch.full((), 0.01).expand(shape) for name, shape in shapes.items()}, folder / "model.pth")
+    weights = {name: torch.full((), 0.01).expand(shape) for name, shape in shapes.items()}
+    weights["output.weight"] = torch.full((32000, width), -1.0)
+    weights["output.weight"][:100] = 1.0  # the tokens of the tokenizer are the likely ones
+    torch.save(weights, folder / "model.pth")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from packages.program import program
+from packages.program import program, train
 from packages.synthetic_models import language_model
 from packages.training_loops import accelerator
 from packages.transformers_models import GROUPED, TWO_STACKS, llama, tokens
@@ -40,16 +40,16 @@ def options_for(kind: str, folder: str, **options: Any) -> Any:
     return getattr(module, kind)(folder, **given)
 
 
-@program("transformers Trainer, float16, evaluation, best model", on_gpu_only=True, reads_values=TRAINER)
-def best_model(place: str) -> torch.Tensor:  # noqa: ARG001 -- it chooses
+@program("transformers Trainer, float16, evaluation, groups of one length", on_gpu_only=True, reads_values=TRAINER)
+def evaluated(place: str) -> torch.Tensor:  # noqa: ARG001 -- it chooses
     import transformers
 
     accelerator()
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = small_tokenizer(folder)
         options = options_for(
-            "TrainingArguments", folder, fp16=True, eval_strategy="steps", eval_steps=1, save_steps=1,
-            load_best_model_at_end=True, train_sampling_strategy="group_by_length",
+            "TrainingArguments", folder, fp16=True, eval_strategy="steps", eval_steps=1, save_strategy="no",
+            train_sampling_strategy="group_by_length",
         )  # fmt: skip
         collator = transformers.DataCollatorForTokenClassification(tokenizer)
         trainer = transformers.Trainer(
@@ -122,7 +122,9 @@ def preferred(place: str) -> torch.Tensor:  # noqa: ARG001 -- it chooses
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = small_tokenizer(folder)
         options = options_for("DPOConfig", folder, save_strategy="no")
-        trainer = trl.DPOTrainer(llama(), args=options, train_dataset=preferences(), processing_class=tokenizer)
+        trainer = trl.DPOTrainer(
+            llama(), llama(), args=options, train_dataset=preferences(), processing_class=tokenizer
+        )
         return torch.tensor(trainer.train().training_loss)
 
 
@@ -195,27 +197,27 @@ def sentences(place: str) -> torch.Tensor:
         transformers.BertModel(transformers.BertConfig(**{**GROUPED, "vocab_size": 64})).save_pretrained(folder)
         model = sentence_transformers.SentenceTransformer(modules=[Transformer(folder), Pooling(32)], device=place)
     model.eval()
-    pairs = [model.tokenize(["the of and", "to in"]), model.tokenize(["a is that", "for it"])]
-    features = [{name: each.to(place) for name, each in pair.items()} for pair in pairs]
+    pairs = [model.preprocess(["the of and", "to in"]), model.preprocess(["a is that", "for it"])]
+    features = [
+        {name: each.to(place) if isinstance(each, torch.Tensor) else each for name, each in pair.items()}
+        for pair in pairs
+    ]
     loss = losses.MultipleNegativesRankingLoss(model)(features, torch.zeros(2, device=place))
     loss.backward()
     model.encode(["the of", "and to in"], show_progress_bar=False)
     return loss.detach()
 
 
-@program("whisper transcription", needs=("whisper",), reads_values="it is generation", on_gpu_only=True)
+@program("whisper Whisper", needs=("whisper",))
 def speech(place: str) -> torch.Tensor:
     import whisper
 
     torch.manual_seed(0)
     sizes = whisper.ModelDimensions(
-        n_mels=80, n_audio_ctx=1500, n_audio_state=32, n_audio_head=2, n_audio_layer=1, n_vocab=51865,
-        n_text_ctx=24, n_text_state=32, n_text_head=2, n_text_layer=1,
+        n_mels=8, n_audio_ctx=20, n_audio_state=32, n_audio_head=2, n_audio_layer=1, n_vocab=64, n_text_ctx=24,
+        n_text_state=32, n_text_head=2, n_text_layer=1,
     )  # fmt: skip
-    model = whisper.model.Whisper(sizes).to(place)
-    sound = whisper.log_mel_spectrogram(whisper.pad_or_trim(torch.zeros(16000)), device=place)
-    found = whisper.decode(model, sound, whisper.DecodingOptions(language="en", fp16=False, sample_len=4))
-    return torch.tensor(float(len(found.tokens)) + 1)
+    return train(whisper.model.Whisper(sizes), [torch.ones(2, 8, 40), tokens()], place)
 
 
 @program("diffusers pipeline", on_gpu_only=True, reads_values="images are read")

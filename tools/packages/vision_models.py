@@ -180,18 +180,13 @@ def unet(place: str) -> torch.Tensor:
     return train(model, [image(size=64)], place, lambda result: loss(result, target), steps=1)
 
 
-@program("vit_pytorch NaViT", needs=("vit_pytorch",))
-def packed_images(place: str) -> torch.Tensor:
-    from vit_pytorch.na_vit import NaViT
+@program("vit_pytorch SimpleViT", needs=("vit_pytorch",))
+def simple_vit(place: str) -> torch.Tensor:
+    from vit_pytorch.simple_vit import SimpleViT
 
     torch.manual_seed(0)
-    model = NaViT(
-        image_size=32, patch_size=8, num_classes=4, dim=32, depth=2, heads=2, mlp_dim=64, token_dropout_prob=0.0
-    ).to(place)
-    given = [image(1, 32)[0].to(place), image(1, 24)[0].to(place), image(1, 16)[0].to(place)]
-    loss = model.eval()(given, group_images=True, group_max_seq_len=32).square().mean()
-    loss.backward()
-    return loss.detach()
+    model = SimpleViT(image_size=32, patch_size=8, num_classes=4, dim=32, depth=2, heads=2, mlp_dim=64)
+    return train(model, [image()], place)
 
 
 @program("denoising_diffusion_pytorch", needs=("denoising_diffusion_pytorch",))

@@ -78,6 +78,7 @@ def test_two_runs_are_equal():
         (lambda: bool((unknown(3) > 65504).any()), False),
         (lambda: bool((unknown(3) <= torch.full((3,), -1e9, device="cuda")).all()), False),
         (lambda: (unknown(8, 8) < -1e9).sum().item(), 0),
+        (lambda: (torch.arange(3).cuda() <= unknown(3, 4).argmax(-1)).int().bool().tolist(), [True] * 3),
         (lambda: bool(unknown(()) < 100), True),
         (lambda: bool(unknown(()) > 100), False),
         (lambda: bool(unknown(()) < 1e-3), False),

@@ -97,7 +97,7 @@ class Elements(NamedTuple):
     def as_type(self, dtype: torch.dtype) -> Elements:
         """Return what holds for the elements after a conversion."""
         if self.value is None:
-            if self.share is not None and dtype == torch.bool and (self.low, self.high) == (0, 1):
+            if dtype == torch.bool and (self.low, self.high) == (0, 1):
                 return self  # a mask
             if self.low is None or self.high is None or not is_integral(dtype):
                 return NOTHING._replace(read=self.read if dtype.is_floating_point else None)
