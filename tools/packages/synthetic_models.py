@@ -158,6 +158,6 @@ def gpt_fast_model(folder: Path) -> None:
             f"layers.{layer}.attention_norm.weight": (width,),
         }
     weights = {name: torch.full((), 0.01).expand(shape) for name, shape in shapes.items()}
-    weights["output.weight"] = torch.full((32000, width), -1.0)
-    weights["output.weight"][:100] = 1.0  # the tokens of the tokenizer are the likely ones
+    weights["output.weight"] = torch.full((32000, width), -10.0)
+    weights["output.weight"][:20] = 10.0  # the tokens of the tokenizer are the likely ones
     torch.save(weights, folder / "model.pth")
