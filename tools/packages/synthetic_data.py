@@ -14,5 +14,6 @@ def maker(kind: str) -> Callable[[Path], None]:
     """Return the function that writes data of a kind to a path. Raises ValueError if there is none."""
     for module in (synthetic_texts, synthetic_images, synthetic_models):
         if kind in module.__all__:
-            return getattr(module, kind)
+            found: Callable[[Path], None] = getattr(module, kind)
+            return found
     raise ValueError(f"no synthetic data of the kind {kind!r}")

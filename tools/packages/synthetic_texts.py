@@ -201,7 +201,7 @@ def graph(folder: Path) -> None:
     import pickle
 
     import numpy as np
-    import scipy.sparse  # type: ignore[import-untyped]  # no stubs are needed for this
+    import scipy.sparse
 
     folder.mkdir(parents=True, exist_ok=True)
     numbers = np.random.default_rng(0)

@@ -18,6 +18,7 @@ from forebay.commands.assumption_list import print_check
 from forebay.commands.assumption_options import chosen_assumptions
 from forebay.commands.programs import argv_of, python_arguments
 from forebay.commands.run_output import SUMMARY
+from forebay.commands.site_options import chosen_sites
 from forebay.commands.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def check_run(args: argparse.Namespace, folder: Path) -> None:
     with suppress(OSError), atomic_write(folder / SUMMARY) as file:  # what is printed says the same
         file.write(f"{json.dumps(summary, indent=2)}\n".encode())
     with suppress(OSError, BadSnapshot):  # as above
-        add_check(folder, summary.get("children") or [], [*check.sentences()])
+        add_check(folder, summary.get("children") or [], [*check.sentences()], chosen_sites(args))
     if args.json:
         if not args.quiet:
             print(json.dumps(summary), file=sys.stderr, flush=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from forebay._base.atomic_write import atomic_write
 from forebay.commands import run_children
 from forebay.commands.run_output import REPORT
+from forebay.records.site_choice import DEFAULT_CHOICE, SiteChoice
 
 if TYPE_CHECKING:
     from forebay.records.model import Snapshot
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["add_check", "write_page_of"]
 
 
-def add_check(output: Path, children: list[dict[str, Any]], sentences: Sequence[str]) -> None:
+def add_check(
+    output: Path, children: list[dict[str, Any]], sentences: Sequence[str], choice: SiteChoice = DEFAULT_CHOICE
+) -> None:
     """Add what runs with opposite values say to the snapshots with assumed values and to the page of a report."""
     from forebay import snapshot as snapshots
     from forebay.snapshot.formats import native
@@ -29,11 +32,11 @@ def add_check(output: Path, children: list[dict[str, Any]], sentences: Sequence[
         (loaded,) = snapshots.load(path)
         has_assumed = ASSUMPTIONS in loaded.notes
         noted = {**loaded.notes, ASSUMPTION_CHECK: [*sentences]} if has_assumed else loaded.notes
-        found.append(replace(loaded, notes=noted))
+        found.append(replace(loaded, notes=noted, site_choice=choice))
         if has_assumed:
             native.write(found[-1], path)
     if found:
-        write_page_of([*found, *run_children.snapshots(output, children)], output / REPORT)
+        write_page_of([*found, *run_children.snapshots(output, children, found)], output / REPORT)
 
 
 def write_page_of(pages: list[Snapshot], path: Path) -> None:
