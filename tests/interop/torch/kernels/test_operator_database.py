@@ -100,7 +100,7 @@ def samples(name):
     return found
 
 
-WITHOUT_ASSUMPTION = {"geqrf", "sparse.sampled_addmm", "to_sparse"}  # nothing is assumed about their results
+WITHOUT_ASSUMPTION = {"sparse.sampled_addmm", "to_sparse"}  # nothing is assumed about their results
 
 
 def on_device(arguments, keywords):

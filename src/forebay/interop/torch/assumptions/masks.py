@@ -20,6 +20,7 @@ __all__ = [
     "combined_rule",
     "constant_rule",
     "equality_rule",
+    "fill_rule",
     "masked_fill_rule",
     "negation_rule",
     "put_rule",

@@ -198,7 +198,8 @@ def _geqrf(given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if values.is_computed():
         found = _aten.geqrf(values_of(given))
     else:
-        found = (torch.empty_like(values_of(given).mT).mT, torch.empty(shape, dtype=given.dtype, device="meta"))
+        meta = values_of(given)
+        found = (meta.new_empty(meta.mT.shape).mT, meta.new_empty(shape))
     factors, scale = (adopt(each, opened) for each in found)
     if count_of(given):
         with Scratch(opened) as scratch:
@@ -242,7 +243,10 @@ def _lstsq(
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """Return the solution and the residuals, by a factorization of a copy of the matrix."""
     check_devices(given, right)
-    found = _aten.linalg_lstsq(values_of(given), values_of(right), rcond, driver="gels")
+    if values.is_computed():
+        found = _aten.linalg_lstsq(values_of(given), values_of(right), rcond, driver="gels")
+    else:
+        found = _shapes_of_lstsq(values_of(given), values_of(right))
     opened, count = open_torch_device(given.device), count_of(given)
     rows, columns = given.shape[-2:]
     with Scratch(opened) as scratch:
@@ -275,6 +279,17 @@ def _lstsq(
             _take_check(checks, given)
         solution = solution.squeeze(-1) if is_vector else solution
         return solution, residuals, *(adopt(each, opened) for each in found[2:])
+
+
+def _shapes_of_lstsq(given: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the solution, residuals, rank and singular values of `lstsq` with the driver gels, of the meta device."""
+    *batch, rows, columns = given.shape
+    is_vector = right.dim() == given.dim() - 1
+    count = 1 if is_vector else right.shape[-1]
+    real = given.dtype.to_real()
+    solution = given.new_empty((*batch, columns) if is_vector else (*batch, columns, count))
+    residuals = given.new_empty((*batch, count) if rows > columns else (0,), dtype=real)
+    return solution, residuals, given.new_empty((0,), dtype=torch.int64), given.new_empty((0,), dtype=real)
 
 
 def _pinv(

@@ -75,7 +75,10 @@ def _take_expanded(scratch: Scratch, indices: Sequence[torch.Tensor | None]) -> 
     used = [each for each in indices if each is not None]
     if len(used) < 2 or any(each.dtype in (torch.bool, torch.uint8) or not each.is_cuda for each in used):
         return
-    shape = torch.broadcast_shapes(*(each.shape for each in used))
+    try:
+        shape = torch.broadcast_shapes(*(each.shape for each in used))
+    except RuntimeError:  # the operator refuses them, too
+        return
     if len({each.expand(shape).stride() for each in used}) > 1:
         for each in used:
             if not each.expand(shape).is_contiguous():
