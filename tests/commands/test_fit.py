@@ -30,7 +30,7 @@ VERDICTS = {
 def tasks(monkeypatch):
     given = []
 
-    def run(task, cancel, watch, others, need):
+    def run(task, cancel, watch, others, need, template):
         given.append(task)
         verdict = VERDICTS[task.profile]
         found = FitResult(
