@@ -35,7 +35,7 @@ def shared_segment():
     return tensor
 
 def files():
-    shared = [each for each in os.listdir("/dev/shm") if not each.startswith("tmp")]  # of other programs, by tempfile
+    shared = [each for each in os.listdir("/dev/shm") if "forebay" in each]  # other programs have files there, too
     return sorted(os.listdir("/proc/self/fd")), sorted(shared)
 
 def get(pipe):
