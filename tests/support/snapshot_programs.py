@@ -64,6 +64,15 @@ def program(
     return gpu.snapshot()
 
 
+def without_allocations() -> simulate.Device:
+    """Return a device of 1 GiB whose history has a free of 30 MiB and no allocation."""
+    gpu = simulate.Device(1 << 30)
+    address = gpu.allocate(30 * MIB)
+    gpu.record_history()
+    gpu.free(address)
+    return gpu
+
+
 def fragmented(*failing: int, settings: str = "") -> simulate.Device:
     """Return a device of 96 MiB with 2 MiB live in a segment of 40, on which requests of these MiB have failed."""
     gpu = simulate.Device(96 * MIB, settings)

@@ -94,7 +94,7 @@ class Rehearsal:
         )  # fmt: skip
 
     def changes(self, launched: Launched) -> list[Change]:
-        """Return what the program has changed up to now, except what is no file to its users."""
+        """Return what the program has changed up to now, without semaphores, which only the system keeps as files."""
         found = read_changes(launched.layers)
         return [each for each in found if not is_semaphore(each.path)]
 

@@ -10,8 +10,6 @@ from forebay.spi import Growable
 
 __all__ = ["InitialMemory"]
 
-_SMALL_PAGE = 2 << 20
-
 
 class InitialMemory:
     """Segments, pages and blocks for a device that has not reserved memory.
@@ -39,8 +37,7 @@ class InitialMemory:
 
     def page_bytes(self, small: bool) -> int:
         """Return the bytes that expandable segments of a size class map at a time."""
-        fine = small or self._port.props.fine_segments
-        return _SMALL_PAGE if fine else self._allocator.settings.large_segment_size
+        return self._allocator.page_bytes(small)
 
     def reserve_space(self, nbytes: int, page: int, queue: int, small: bool, pool_number: int) -> int:
         """Reserve the address space of an expandable segment, at least as large as the allocator would.

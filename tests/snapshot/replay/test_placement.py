@@ -40,7 +40,7 @@ def test_history_that_begins_late_is_reproduced_exactly(options, seed):
 
 
 def test_replay_begins_with_the_recorded_state():
-    """Of 90 MiB in three segments two are cached when the history begins, and one request is served from them."""
+    """Two of three segments of 30 MiB are cached when the history begins. They serve its only request."""
     gpu = simulate.Device(1 << 30)
     kept = [gpu.allocate(30 * MIB) for _ in range(3)]
     for address in kept[1:]:

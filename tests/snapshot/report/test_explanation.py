@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from support.snapshot_programs import MIB, dumped, fragmented
+from support.snapshot_programs import MIB, dumped, fragmented, without_allocations
 from support.snapshot_scenes import training
 
 from forebay import OutOfMemory, simulate
@@ -131,11 +131,7 @@ def test_blocks_outside_the_segments_are_said():
 
 
 def test_history_without_allocations_says_how_to_record():
-    gpu = simulate.Device(1 << 30)
-    address = gpu.allocate(30 * MIB)
-    gpu.record_history()
-    gpu.free(address)
-    found = explanation(snapshot_of(gpu))
+    found = explanation(snapshot_of(without_allocations()))
     (settings,) = [part for part in paragraphs(found) if part.heading == "Allocator settings"]
     assert "has no allocation, so no settings can be tried" in settings.sentences[0]
     assert "_record_memory_history(max_entries=100000)" in settings.sentences[1]

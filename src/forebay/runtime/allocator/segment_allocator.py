@@ -225,10 +225,14 @@ class SegmentAllocator(Allocator):
             raise Unsupported(f"{self.name} has no expandable segments", ability="Growable")
         return self._expandable.reserve(nbytes, page, queue, small, pool_number)
 
-    def _commit_pages(self, expandable: ExpandableSegments, request: AllocRequest) -> Block | None:
+    def page_bytes(self, small: bool) -> int:
+        """Return the bytes that expandable segments of a size class map at a time."""
         # On devices where reserving costs microseconds, large pages would only waste the end of a small capacity.
-        fine = request.small or self.port.props.fine_segments
-        page = _SMALL_PAGE if fine else self.settings.large_segment_size
+        fine = small or self.port.props.fine_segments
+        return _SMALL_PAGE if fine else self.settings.large_segment_size
+
+    def _commit_pages(self, expandable: ExpandableSegments, request: AllocRequest) -> Block | None:
+        page = self.page_bytes(request.small)
         _, total = self.port.memory_info()
         space = -(-self.settings.expandable_reserve(total) // page) * page
         expandable.last_error = None

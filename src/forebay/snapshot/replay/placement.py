@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -65,7 +66,8 @@ def place(memory: InitialMemory, initial: InitialState, number_of: Callable[[int
 def _page(memory: InitialMemory, initial: InitialState, space: Reservation) -> int:
     """Return the size of the pages of a space: the allocator's, unless the recorded ones contradict it."""
     page = memory.page_bytes(space.owner[1])
-    own = [row for row in initial.spaces.pages if space.address <= row[0] < space.end]
+    pages = initial.spaces.pages  # by address; a search, as a file of others may have very many spaces
+    own = pages[bisect_left(pages, (space.address, 0)) : bisect_left(pages, (space.end, 0))]
     fits = all((address - space.address) % page == 0 == nbytes % page for address, nbytes in own)
     return page if fits else initial.spaces.page
 
