@@ -8,6 +8,8 @@ torch = pytest.importorskip("torch", reason="runs PyTorch on emulated devices")
 
 from torch.nn import functional  # noqa: E402 -- after the check
 
+from forebay.interop.torch.kernels.host_errors import host_error  # noqa: E402 -- as above
+
 pytestmark = pytest.mark.usefixtures("shapes_only")
 
 TEXTS = [  # as PyTorch's CUDA build prints them
@@ -171,3 +173,14 @@ def host_bytes():
             return int(file.read().split()[1]) * 4096
 
     return read
+
+
+def test_host_tensor_that_a_refused_call_would_write_is_unchanged():
+    """The repetition on the CPU may succeed, as it has other tensors."""
+    target = torch.ones(3)
+
+    def call(args, keywords):
+        args[0].fill_(7)
+
+    assert host_error(call, [target], {}, [target]) is None
+    assert target.tolist() == [1, 1, 1]

@@ -85,10 +85,10 @@ def host_error(
 def _on_host(argument: Any, written: set[int]) -> Any:
     """Return an argument with tensors of the CPU in place of those without values."""
     if isinstance(argument, torch.Tensor):
+        if id(argument) in written:  # also in place of the user's, which must not change where the call fails
+            return torch.empty_strided(argument.shape, argument.stride(), dtype=argument.dtype, device="cpu")
         if argument.device.type == "cpu":
             return argument
-        if id(argument) in written:
-            return torch.empty_strided(argument.shape, argument.stride(), dtype=argument.dtype, device="cpu")
         return torch.zeros((), dtype=argument.dtype, device="cpu").expand(argument.shape)
     if isinstance(argument, (list, tuple)):
         return [_on_host(each, written) for each in argument]
