@@ -176,9 +176,21 @@ def rows_of(operator, kind, needs_values):
     return rows
 
 
+def real_environment():
+    """Return the variables with which PyTorch's CUDA build runs over the oracle, with stubs of NVIDIA's libraries."""
+    from support import stub_libraries
+    from support.on_oracle import ORACLE_HOME
+
+    preloaded = stub_libraries.driver(), *(ORACLE_HOME / "lib" / each for each in PRELOADED)
+    return {
+        "STUB_LIBRARIES": ":".join(map(str, stub_libraries.build(tuple(stub_libraries.HEADERS)))),
+        "LD_PRELOAD": ":".join(map(str, preloaded)),
+        "LD_LIBRARY_PATH": str(ORACLE_HOME / "lib"),
+    }
+
+
 def measure(emulated, pairs):
     """Return the rows of each pair of an operator and a type. A pair that ends the process has none."""
-    from support import stub_libraries
     from support.beside import TORCH, paths_of_sources
     from support.on_oracle import ORACLE_HOME
 
@@ -191,10 +203,7 @@ def measure(emulated, pairs):
     if emulated:
         environment["PYTHONPATH"] += os.pathsep + sysconfig.get_path("purelib")
     else:
-        environment["STUB_LIBRARIES"] = ":".join(map(str, stub_libraries.build(tuple(stub_libraries.HEADERS))))
-        preloaded = stub_libraries.driver(), *(ORACLE_HOME / "lib" / each for each in PRELOADED)
-        environment["LD_PRELOAD"] = ":".join(map(str, preloaded))
-        environment["LD_LIBRARY_PATH"] = str(ORACLE_HOME / "lib")
+        environment |= real_environment()
     text = "".join(f"{name} {kind}\n" for name, kind in pairs or ())
     done = subprocess.run(
         [*interpreter, "-c", program, *([] if pairs else ["--list"])], env=environment, input=text, check=True,

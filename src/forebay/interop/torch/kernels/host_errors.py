@@ -12,6 +12,7 @@ Test: tests/interop/torch/kernels/test_host_errors.py::test_errors_have_the_text
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,10 @@ _REFUSALS = (RuntimeError, IndexError, AssertionError, TypeError, ValueError)  #
 _MOST_ELEMENTS = 1 << 28  # of all tensors: the CPU would take seconds if it accepted the call
 # Where CUDA's kernels have other words.
 _OF_CUDA = {
-    "expected m1 and m2 to have the same dtype": "expected mat1 and mat2 to have the same dtype",
+    re.compile(r"expected m1 and m2 to have the same dtype"): "expected mat1 and mat2 to have the same dtype",
+    re.compile(r"size mismatch \(got input: (\[[\d, ]+\]) , target: (\[[\d, ]+\])\)?"): (
+        r"input and target batch or spatial sizes don't match: target \2, input \1"
+    ),
 }
 
 
@@ -77,7 +81,7 @@ def host_error(
             return None
         text = str(error)
         for ours, theirs in _OF_CUDA.items():
-            text = text.replace(ours, theirs)
+            text = ours.sub(theirs, text)
         return type(error)(text)
     return None
 
