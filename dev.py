@@ -71,12 +71,13 @@ def demo(arguments: list[str]) -> int:
 
 def test(arguments: list[str]) -> int:
     prepare("test", "demo")  # the demo is tested, too
-    if "--quick" in arguments:
-        arguments = [*QUICK, *(argument for argument in arguments if argument != "--quick")]
-    else:
-        prepare_beside()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # thousands of child processes would compile the sources again
-    return run(["python", "-m", "pytest", *(arguments or IN_PARALLEL)])
+    if "--quick" in arguments:
+        return run(["python", "tools/suite.py", *QUICK, *(each for each in arguments if each != "--quick")])
+    prepare_beside()
+    if arguments:
+        return run(["python", "-m", "pytest", *arguments])
+    return run(["python", "tools/suite.py", *IN_PARALLEL])
 
 
 def golden(arguments: list[str]) -> int:

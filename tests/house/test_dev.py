@@ -291,4 +291,4 @@ def test_child_processes_of_tests_read_bytecode(dev, monkeypatch):
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     dev.test(["--quick"])
     assert "PYTHONDONTWRITEBYTECODE" not in dev.os.environ
-    assert commands[0][:3] == ["python", "-m", "pytest"]
+    assert commands[0][:2] == ["python", "tools/suite.py"]
