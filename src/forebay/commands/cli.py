@@ -22,6 +22,7 @@ from forebay.commands import (
     exporter,
     fit,
     info,
+    mcp,
     ranks,
     replay,
     report,
@@ -45,6 +46,7 @@ COMMANDS = {
     "replay": (replay, "replay a recorded memory history to verify it or to try other settings"),
     "top": (top, "show the devices and the memory of running programs, live"),
     "exporter": (exporter, "serve the figures of running programs to Prometheus"),
+    "mcp": (mcp, "answer the questions of agents about snapshots (Model Context Protocol)"),
     "info": (info, "list the devices, the versions, and the reasons for missing kinds of devices"),
     "doctor": (doctor, "check the installation and suggest fixes"),
 }

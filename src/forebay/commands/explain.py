@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.commands import CommandError, command_output
-from forebay.commands.site_options import add_site_options, chosen_sites
-from forebay.commands.snapshot_files import load_snapshots, progress_bar, snapshot_console, used_devices
+from forebay.commands.site_options import add_site_options
+from forebay.commands.snapshot_files import chosen_devices, progress_bar, snapshot_console
 
 if TYPE_CHECKING:
     from forebay.snapshot import Snapshot
@@ -34,24 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with command_output():
-        found = [_explain(snapshot, args) for snapshot in _chosen(args)]
+        found = [_explain(snapshot, args) for snapshot in chosen_devices(args)]
         if args.json:
             print(json.dumps([each.as_json() for each in found], indent=2))
         else:
             _print(found)
     return 0
-
-
-def _chosen(args: argparse.Namespace) -> list[Snapshot]:
-    """Return the devices to explain: those that were used, failed ones first, or the one that was asked for."""
-    snapshots = load_snapshots(args.snapshot, chosen_sites(args))
-    if args.device is not None:
-        chosen = [snapshot for snapshot in snapshots if snapshot.device == args.device]
-        if not chosen:
-            names = ", ".join(snapshot.device for snapshot in snapshots) or "none"
-            raise CommandError(f"{args.snapshot} has no device {args.device!r}; its devices: {names}")
-        return chosen
-    return used_devices(snapshots)
 
 
 def _explain(snapshot: Snapshot, args: argparse.Namespace) -> Explanation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from forebay._base.untrusted import printable
 from forebay.commands import CommandError
+from forebay.commands.site_options import chosen_sites
 from forebay.records.site_choice import DEFAULT_CHOICE, SiteChoice
 
 if TYPE_CHECKING:
@@ -50,6 +52,21 @@ def used_devices(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
     """Return the devices with memory or a history, those that ran out of memory first; the first one if none has."""
     used = [each for each in snapshots if len(each.segments) or len(each.trace)]
     return sorted(used, key=lambda each: not ran_out(each)) or [*snapshots[:1]]
+
+
+def chosen_devices(args: argparse.Namespace) -> list[Snapshot]:
+    """Return the devices in a command's file: those that were used, failed ones first, or the one that was asked for.
+
+    The arguments are `snapshot`, `device`, and those of `add_site_options`.
+    """
+    snapshots = load_snapshots(args.snapshot, chosen_sites(args))
+    if args.device is None:
+        return used_devices(snapshots)
+    chosen = [snapshot for snapshot in snapshots if snapshot.device == args.device]
+    if not chosen:
+        names = ", ".join(snapshot.device for snapshot in snapshots) or "none"
+        raise CommandError(f"{args.snapshot} has no device {args.device!r}; its devices: {names}")
+    return chosen
 
 
 def ran_out(snapshot: Snapshot) -> bool:
