@@ -145,6 +145,29 @@ def test_condition_holds_for_a_known_number_of_turns():
     assert condition_of_a_tensor() == LOOP_READS
 
 
+LIBRARY = """
+def solve(make):
+    turns = 0
+    while make() > 0.5:
+        turns += 1
+        if turns >= 600:
+            break
+        error = [make().item() for _ in range(100)]
+        if make().item() > 500 or error[0] > 500:
+            raise ValueError("the error is too large")
+    return turns
+"""
+
+
+def test_reads_of_a_library_are_counted_at_each_of_its_lines(tmp_path):
+    path = tmp_path / "site-packages" / "solver.py"
+    path.parent.mkdir()
+    path.write_text(LIBRARY)
+    library = {}
+    exec(compile(LIBRARY, str(path), "exec"), library)  # as an import from there does
+    assert library["solve"](lambda: unknown(())) == LOOP_READS
+
+
 def step(model, optimizer):
     loss = model(unknown(2, 4)).sum()
     loss.backward()

@@ -29,7 +29,7 @@ _watches: dict[_Key, _Watch] = {}
 class Turn(NamedTuple):
     """One read of a line."""
 
-    reads: int  # of the line until now
+    reads: int  # of its place until now
     is_condition: bool  # the line is the condition of a `while`
     decides_loop: bool  # only assumed values end a loop around it, and one of its exits depends on this line
     is_opposite: bool
@@ -58,7 +58,7 @@ def turn_of(line: str, place: _Key | None, tensor: torch.Tensor) -> Turn:
     tensor : torch.Tensor
         What it reads, of the device whose memory may grow.
     """
-    count = assumed_values.count(line) + 1
+    count = assumed_values.count_read(line, place)
     is_opposite = assumed_values.choices().is_opposite_at(line)
     is_condition = place is not None and any(place[1] in loop.condition for loop in loops_around(*place))
     check = None if place is None else check_at(*place)

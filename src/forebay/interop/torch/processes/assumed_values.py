@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from forebay._base.assumption_choices import AssumptionChoices
 from forebay._base.verdicts import Assumption
 
-__all__ = ["choices", "choose", "clear", "count", "found", "listen", "note"]
+__all__ = ["choices", "choose", "clear", "count", "count_read", "found", "listen", "note"]
 
 _MOST = 1000  # lines that are kept
 
 
 _texts: dict[str, str] = {}  # by line
 _counts: dict[str, int] = {}
+# How often each place has read below a line of the program: a library has many under the one line that calls it, each
+# with loops and numbers of its own.
+_reads: Counter[tuple[str, tuple[str, int] | None]] = Counter()
 _listener: Callable[[], None] | None = None
 _choices = AssumptionChoices()
 
@@ -45,6 +49,12 @@ def count(line: str) -> int:
     return _counts.get(line, 0)
 
 
+def count_read(line: str, place: tuple[str, int] | None) -> int:
+    """Return how often a place, a file and a number, has read below a line of the program, with this time."""
+    _reads[line, place] += 1
+    return _reads[line, place]
+
+
 def found() -> tuple[Assumption, ...]:
     """Return the assumptions, in order."""
     return tuple(Assumption(line, _texts.get(line, ""), count) for line, count in tuple(_counts.items()))
@@ -53,6 +63,7 @@ def found() -> tuple[Assumption, ...]:
 def clear() -> None:
     """Forget them: those of the test before, or those of the parent in a forked child."""
     _counts.clear()
+    _reads.clear()
     _texts.clear()
 
 
