@@ -210,16 +210,33 @@ def sentences(place: str) -> torch.Tensor:
 
 @program("whisper Whisper", needs=("whisper",))
 def speech(place: str) -> torch.Tensor:
+    torch.manual_seed(0)
+    return train(speech_model(64), [torch.ones(2, 8, 40), tokens()], place)
+
+
+@program("whisper decode(), beams and sampling", needs=("whisper",), on_gpu_only=True, reads_values=DEPENDS)
+def decode_speech(place: str) -> torch.Tensor:
     import whisper
 
     torch.manual_seed(0)
+    model = speech_model(51864).to(place).eval()  # the number of tokens of the English models
+    for options in ({}, {"beam_size": 2}, {"temperature": 0.5, "best_of": 2}):
+        heard = whisper.DecodingOptions(language="en", fp16=False, sample_len=6, **options)
+        found = model.decode(torch.ones(1, 8, 40, device=place), heard)
+    return torch.tensor(float(len(found)))
+
+
+def speech_model(vocabulary: int) -> torch.nn.Module:
+    """Return a small model of speech."""
+    import whisper
+
     sizes = whisper.ModelDimensions(
-        n_mels=8, n_audio_ctx=20, n_audio_state=32, n_audio_head=2, n_audio_layer=1, n_vocab=64, n_text_ctx=24,
-        n_text_state=32, n_text_head=2, n_text_layer=1,
+        n_mels=8, n_audio_ctx=20, n_audio_state=32, n_audio_head=2, n_audio_layer=1, n_vocab=vocabulary,
+        n_text_ctx=24, n_text_state=32, n_text_head=2, n_text_layer=1,
     )  # fmt: skip
     model = whisper.model.Whisper(sizes)
     torch.nn.init.zeros_(model.decoder.positional_embedding)  # which the package leaves as it finds the memory
-    return train(model, [torch.ones(2, 8, 40), tokens()], place)
+    return model
 
 
 @program("diffusers pipeline", on_gpu_only=True, reads_values="images are read")

@@ -54,6 +54,17 @@ def test_size_is_the_upper_bound_or_what_is_known(make, shape):
     assert make().shape == shape
 
 
+def test_text_that_is_cut_at_its_first_end_token_stays_whole():
+    """As whisper cuts what it has generated: an end token is assumed not to come before the padding."""
+    generated = torch.cat([torch.tensor([1, 2]).cuda(), unknown(9, 50).argmax(-1)])
+    padded = torch.nn.functional.pad(generated, (0, 1), value=49)
+    assert padded[: (padded == 49).nonzero()[0, 0]].shape == (11,)
+    assert padded[: torch.where(padded == 49)[0][0]].shape == (11,)
+    assert padded[2 : (padded == 49).nonzero().flatten().tolist()[0]].shape == (9,)
+    of_many = (unknown(200, 50).argmax(-1) == 49).nonzero()  # places of a label, of which there are several
+    assert int(of_many[0, 0]) == 0
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
 def test_mask_that_is_true_at_places_has_as_many_elements(dtype):
     """As a detector samples boxes: indices of a random choice are written to a mask of zeros."""

@@ -59,6 +59,8 @@ class Elements(NamedTuple):
         The sum of all elements, which are counts of the parts of something, such as the tokens of each expert.
     classes : int, optional
         The length of the last dimension of one-hot codes in memory, whose elements are chosen by a class.
+    row : int, optional
+        The length of the rows in memory whose elements are different integers, from `low` on: Note [Ranks].
     read : Reading, optional
         The number that the host has read: Note [Unchanged numbers].
     """
@@ -70,6 +72,7 @@ class Elements(NamedTuple):
     share: float | None = None
     total: int | None = None
     classes: int | None = None
+    row: int | None = None
     read: Reading | None = None
 
     def joined(self, other: Elements) -> Elements:
@@ -87,7 +90,7 @@ class Elements(NamedTuple):
 
     def without_places(self) -> Elements:
         """Return what holds for the elements at other places of a memory."""
-        return self._replace(total=None, classes=None)
+        return self._replace(total=None, classes=None, row=None)
 
     @property
     def is_exact(self) -> bool:

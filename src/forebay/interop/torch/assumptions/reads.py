@@ -13,6 +13,7 @@ import torch
 
 from forebay.interop.torch.assumptions.elements import Elements, Reading, assumed, is_integral, reading_of
 from forebay.interop.torch.assumptions.endless_loops import LOOP_READS, Turn, turn_of
+from forebay.interop.torch.assumptions.ranks import ranks_of
 from forebay.interop.torch.assumptions.routing import shares_of
 from forebay.interop.torch.devices import host_values, values
 from forebay.interop.torch.processes import assumed_values
@@ -45,8 +46,8 @@ def read_number(tensor: torch.Tensor, what: str) -> Any:
         _note(Elements("the checks of a distribution", True), tensor, what)
         return True
     turn = _note(found, tensor, what)
-    if (shares := shares_of(tensor, found, turn.is_opposite)) is not None:
-        return shares.item()
+    if (chosen := _by_place(tensor, found, turn)) is not None:
+        return chosen.item()
     return _number(tensor.dtype, found, turn, _reading_of(tensor, found))
 
 
@@ -66,8 +67,8 @@ def fill_with_assumed(target: torch.Tensor, source: torch.Tensor) -> None:
     """Write assumed values to a tensor of the CPU. Raises DataDependent in the mode "strict"."""
     found = assumed(source)
     turn = _note(found, source, "a copy to the CPU")
-    if (shares := shares_of(source, found, turn.is_opposite)) is not None:
-        target.copy_(shares)
+    if (chosen := _by_place(source, found, turn)) is not None:
+        target.copy_(chosen)
     else:
         target.fill_(_number(source.dtype, found, turn, _reading_of(source, found)))
 
@@ -118,6 +119,14 @@ def _note(found: Elements, tensor: torch.Tensor, what: str, dtype: torch.dtype |
 def _reading_of(tensor: torch.Tensor, found: Elements) -> Reading | None:
     """Return the number that stands for the elements, if they are unknown floating-point numbers."""
     return reading_of(tensor, found) if found.value is None and tensor.is_floating_point() else None
+
+
+def _by_place(tensor: torch.Tensor, found: Elements, turn: Turn) -> torch.Tensor | None:
+    """Return elements that depend on their place in memory, on the CPU; None if all read as the same."""
+    shares = shares_of(tensor, found, turn.is_opposite)
+    if shares is not None or (turn.decides_loop and turn.phase):
+        return shares
+    return ranks_of(tensor, found, turn.is_opposite)
 
 
 def _number(dtype: torch.dtype, found: Elements, turn: Turn, reading: Reading | None = None) -> Any:
@@ -190,6 +199,8 @@ def _in_words(found: Elements, dtype: torch.dtype, turn: Turn) -> str:
         return f"parts of {found.total:,}{of}, " + ("all in the first" if routing == "worst" else "equal ones")
     if is_integral(dtype):
         value = _integer(dtype, found, turn)
+        if found.row is not None and found.value is None:
+            return f"different integers{of}, between {found.low:,} and {found.high:,}"
         is_bounded = found.low is not None and found.high is not None
         return f"{value:,}{of}" + (f", between {found.low:,} and {found.high:,}" if is_bounded else "")
     if found.value is not None:

@@ -24,6 +24,7 @@ from forebay.interop.torch.assumptions.masks import (
     true_count,
     where_rule,
 )
+from forebay.interop.torch.assumptions.ranks import ranked
 from forebay.interop.torch.assumptions.single_elements import Rule, length, moving_rule, pointwise_rule
 
 __all__ = ["moves_elements", "rule_of"]
@@ -75,6 +76,17 @@ def _selected(default: int | None = None) -> Rule:
         return assumed(given["self"]), _index_below(length(given, default), "index")
 
     return rule
+
+
+def _sorted(given: Mapping[str, Any]) -> tuple[Elements, Elements]:
+    return assumed(given["self"]).without_places(), _order(given)
+
+
+def _order(given: Mapping[str, Any]) -> Elements:
+    """Return the indices of elements in an order."""
+    tensor, dim = given["self"], given.get("dim", -1)
+    found = _index_below(length(given, -1), "index")
+    return ranked(found, given.get("k")) if dim in (-1, tensor.dim() - 1) else found
 
 
 def _extreme(*, largest: bool) -> Rule:
@@ -137,7 +149,8 @@ def _log_softmax(given: Mapping[str, Any]) -> Elements:
 
 def _multinomial(given: Mapping[str, Any]) -> Elements:
     tensor = given["self"]
-    return _index_below(tensor.shape[-1] if tensor.dim() else 1, "multinomial")
+    found = _index_below(tensor.shape[-1] if tensor.dim() else 1, "multinomial")
+    return found if given.get("replacement") else ranked(found, given["num_samples"])
 
 
 def _buckets(given: Mapping[str, Any]) -> Elements:
@@ -147,13 +160,24 @@ def _buckets(given: Mapping[str, Any]) -> Elements:
 
 
 def _nonzero(given: Mapping[str, Any]) -> Elements:
-    return _index_below(max([1, *given["self"].shape]), "nonzero")
+    """Return the range of places. The one place of what is assumed not to come, such as an end token, is the last.
+
+    A program that pads its tokens with end tokens cuts them at the first one: what it keeps is all of them.
+    """
+    tensor = given["self"]
+    found, places = assumed(tensor), max([1, *tensor.shape])
+    is_at_end = found.origin and found.value == 0 and tensor.numel() == places == true_count(found, places) * places
+    found = _index_below(places, "nonzero")
+    if is_at_end:
+        return found._replace(value=places - 1)
+    return ranked(found) if tensor.dim() == 1 else found
 
 
 def _unique(given: Mapping[str, Any]) -> tuple[Elements, ...]:
     tensor = given["self"]
     count = max(1, tensor.numel())
-    return assumed(tensor), _index_below(count, "unique"), Elements("unique", 1, 1, count)
+    values = ranked(assumed(tensor).without_places()) if given.get("dim") is None else assumed(tensor)
+    return values, _index_below(count, "unique"), Elements("unique", 1, 1, count)
 
 
 def _bincount(given: Mapping[str, Any]) -> Elements:
@@ -179,7 +203,7 @@ def _range(given: Mapping[str, Any]) -> Elements:
 
 
 def _permutation(given: Mapping[str, Any]) -> Elements:
-    return _index_below(given["n"], "randperm")
+    return ranked(_index_below(given["n"], "randperm"))
 
 
 def _repetitions(given: Mapping[str, Any]) -> Elements:
@@ -225,7 +249,7 @@ _RULES: dict[str, Rule] = {
     "arange": _range,
     "argmax": _index_of_extreme,
     "argmin": _index_of_extreme,
-    "argsort": lambda given: _index_below(length(given, -1), "argsort"),
+    "argsort": _order,
     "bincount": _bincount,
     "bucketize": _buckets,
     "constant_pad_nd": _padded,
@@ -259,9 +283,9 @@ _RULES: dict[str, Rule] = {
     "repeat_interleave": _repetitions,
     "scatter": scatter_rule,
     "searchsorted": _buckets,
-    "sort": _selected(-1),
+    "sort": _sorted,
     "sum": _sum,
-    "topk": _selected(-1),
+    "topk": _sorted,
     "tril": _with_zeros,
     "triu": _with_zeros,
     "unique_consecutive": _unique,

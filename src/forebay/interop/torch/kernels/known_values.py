@@ -21,15 +21,11 @@ import torch
 
 from forebay.interop.torch.assumptions.elements import NOTHING, Elements, assumed, note_elements
 from forebay.interop.torch.assumptions.rules import moves_elements, rule_of
+from forebay.interop.torch.assumptions.single_elements import Rule
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices._storage_owners import EmulatedMemory
 from forebay.interop.torch.devices.arguments import forget_values, tensors_of
-from forebay.interop.torch.devices.emulated_memory import (
-    accessed_memory,
-    adopt,
-    memory_of,
-    open_torch_device,
-)  # fmt: skip
+from forebay.interop.torch.devices.emulated_memory import accessed_memory, adopt, memory_of, open_torch_device
 from forebay.interop.torch.kernels.generic import caller_of, replace_values
 from forebay.interop.torch.kernels.knowledge import LATER, NOW, is_whole_number, knowledge_of
 from forebay.interop.torch.kernels.known_memory import SMALL, Captured, Known, captured, held_now, layout_of
@@ -182,7 +178,9 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
     records = _recorder_of(operator, name)
     if any(tag in operator.tags for tag in _NEVER_KNOWN) or name.startswith(("empty", "new_empty")):
         is_written = torch.Tag.inplace_view not in operator.tags
-        return _forgetting(kernel, written, accessed_memory if is_written else memory_of)
+        kernel = _forgetting(kernel, written, accessed_memory if is_written else memory_of)
+        # Of random integers their range is known; a random number for each element of a tensor has no rule.
+        return kernel if rule is None or torch.Tag.pointwise in operator.tags else _assuming(kernel, rule, names)
 
     def run(*args: Any, **keywords: Any) -> Any:
         if values.is_computed():
@@ -299,7 +297,8 @@ def _note_assumed(
     results = result if isinstance(result, (list, tuple)) else [result]
     for tensor, found in zip(results, [elements] if isinstance(elements, Elements) else elements, strict=False):
         if isinstance(tensor, torch.Tensor) and tensor.is_cuda and tensor.layout is torch.strided:
-            note_elements(tensor, found, (before or {}).get(id(tensor)))
+            # A new tensor may be a part of its memory, as that of `unique`, of which nothing else is read.
+            note_elements(tensor, found, (before or {}).get(id(tensor), found))
 
 
 def _forgetting(kernel: _Kernel, written: Mapping[int, str], find: Callable[[torch.Tensor], EmulatedMemory]) -> _Kernel:
@@ -307,6 +306,16 @@ def _forgetting(kernel: _Kernel, written: Mapping[int, str], find: Callable[[tor
         if not values.is_computed():
             forget_values(_given(args, keywords, written), find)
         return kernel(*args, **keywords)
+
+    return run
+
+
+def _assuming(kernel: _Kernel, rule: Rule, names: list[str]) -> _Kernel:
+    def run(*args: Any, **keywords: Any) -> Any:
+        result = kernel(*args, **keywords)
+        if not values.is_computed():
+            _note_assumed(rule(_by_name(args, keywords, names)), result)
+        return result
 
     return run
 
