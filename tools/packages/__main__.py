@@ -1,8 +1,9 @@
-"""Run programs over packages of PyPI: python3 dev.py packages [--public FOLDER] [NAME ...]
+"""Run programs over packages of PyPI: python3 dev.py packages [--public FOLDER] [--results FILE] [NAME ...]
 
 Each trains a small model on the CPU and on an emulated GPU, with and without values. The losses must be equal, the
 peaks of both modes too, and nothing may stay allocated. With --public, public programs run unedited from a cache of
-repositories (see public_programs.py). NAME is a part of the names of the programs to run.
+repositories (see public_programs.py). NAME is a part of the names of the programs to run. With --results, each result
+is written to a file when its program ends. Programs that the file has are not run again, unless a NAME chooses them.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import argparse
 import importlib
 import importlib.util
 import logging
+import multiprocessing
 import sys
-import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from packages.public_programs import compare_public, public_programs
+from packages.public_programs import LIMIT, PublicProgram, compare_public, public_programs, why_not
+from packages.results import Result, outcome, read_results, write_results
 
 MODULES = (
     "transformers_models", "training_loops", "other_models", "text_models", "vision_models", "science_models",
@@ -28,16 +31,36 @@ MODULES = (
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="dev.py packages", description=__doc__)
     parser.add_argument("--public", type=Path, metavar="FOLDER", help="run public programs from this cache")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="write the results to this file, and continue it")
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args(arguments)
-    return run_public(options.public, options.names) if options.public else run_own(options.names)
+    known = read_results(options.results) if options.results else {}
+    misses = {each.name: each.misses for each in public_programs()}
+    outcomes: Counter[str] = Counter()
+    for name, run in runs(options.public, options.names):
+        if name in known and not options.names:
+            continue
+        found = run()
+        if isinstance(found, str):
+            outcomes += report("not run", name, found)
+            continue
+        is_ok, text = outcome(found, misses.get(name, ""))
+        outcomes += report(is_ok, name, text)
+        known[name] = found
+        if options.results:
+            write_results(options.results, known.values())
+    return summary(outcomes)
 
 
-def run_own(parts: Sequence[str]) -> int:
-    """Run the programs of this folder, and return the status."""
+def runs(cache: Path | None, parts: Sequence[str]) -> Iterator[tuple[str, Callable[[], Result | str]]]:
+    """Yield the chosen programs, each with a function that runs it and returns its result or why it cannot run."""
+    if cache is not None:
+        public = {each.name: each for each in public_programs()}
+        for name in chosen(public, parts):
+            yield name, partial(run_public, public[name], cache)
+        return
     import transformers
 
-    from packages.comparison import Comparison, compare
     from packages.program import PROGRAMS
 
     warnings.simplefilter("ignore")  # of the packages
@@ -46,31 +69,48 @@ def run_own(parts: Sequence[str]) -> int:
     logging.getLogger("torchao").setLevel(logging.ERROR)
     for name in MODULES:
         importlib.import_module(f"packages.{name}")
-    outcomes: Counter[str] = Counter()
-    for each in chosen(PROGRAMS, parts):
-        if absent := [need for need in PROGRAMS[each].needs if importlib.util.find_spec(need) is None]:
-            outcomes += report("not run", each, f"it needs {', '.join(absent)}")
-            continue
-        try:
-            found = compare(PROGRAMS[each])
-        except Exception as error:  # noqa: BLE001 -- of any package
-            traceback.print_exc()
-            found = Comparison([repr(error)], "")
-        outcomes += report("FAILED" if found.problems else "ok", each, "; ".join(found.problems) or found.text)
-    return summary(outcomes)
+    for name in chosen(PROGRAMS, parts):
+        yield name, partial(run_own, name)
 
 
-def run_public(cache: Path, parts: Sequence[str]) -> int:
-    """Run public programs, and return the status."""
-    programs = {each.name: each for each in public_programs()}
-    outcomes: Counter[str] = Counter()
-    for each in chosen(programs, parts):
-        try:
-            outcome, text = compare_public(programs[each], cache)
-        except Exception as error:  # noqa: BLE001 -- such as a commit that the cache lacks
-            outcome, text = "FAILED", repr(error)
-        outcomes += report(outcome, each, text)
-    return summary(outcomes)
+def run_own(name: str) -> Result | str:
+    """Run a program of this folder in a child process, which no other program has changed."""
+    from packages.comparison import compare
+    from packages.program import PROGRAMS
+
+    if absent := [need for need in PROGRAMS[name].needs if importlib.util.find_spec(need) is None]:
+        return f"it needs {', '.join(absent)}"
+    results, sent = multiprocessing.Pipe(duplex=False)
+
+    def run() -> None:
+        sent.send(compare(PROGRAMS[name]))
+
+    child = multiprocessing.get_context("fork").Process(target=run)
+    child.start()
+    sent.close()
+    try:
+        found: Result = results.recv() if results.poll(LIMIT) else failure(name, f"it took more than {LIMIT} s")
+    except EOFError:
+        child.join()
+        found = failure(name, f"its process ended with status {child.exitcode}")
+    child.kill()
+    child.join()
+    return found
+
+
+def run_public(program: PublicProgram, cache: Path) -> Result | str:
+    """Run a public program."""
+    if reason := why_not(program, cache):
+        return reason
+    try:
+        return compare_public(program, cache)
+    except Exception as error:  # noqa: BLE001 -- such as a commit that the cache lacks
+        return failure(program.name, repr(error), program.repository, program.commit)
+
+
+def failure(name: str, why: str, source: str = "", commit: str = "") -> Result:
+    """Return the result of a program that could not be run."""
+    return Result(name, source, commit, why, why, (0, 0), 0, 0)
 
 
 def chosen(programs: Iterable[str], parts: Sequence[str]) -> list[str]:

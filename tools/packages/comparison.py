@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
+import time
+import traceback
 from typing import NamedTuple
 
 import torch
@@ -12,8 +14,9 @@ import forebay
 from forebay.interop.torch import patch
 from forebay.interop.torch.devices.values import DataDependent
 from packages.program import Program
+from packages.results import Result, difference
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["compare"]
 
 
 class Run(NamedTuple):
@@ -24,38 +27,47 @@ class Run(NamedTuple):
     left: int
 
 
-class Comparison(NamedTuple):
-    """The outcome for a program: what is wrong with it, and what was measured."""
-
-    problems: list[str]
-    text: str
-
-
-def compare(program: Program) -> Comparison:
+def compare(program: Program) -> Result:
     """Run a program in the three ways, and compare."""
-    problems: list[str] = []
+    started = time.process_time()
     expected = None if program.on_gpu_only else program.run("cpu").item()
-    with_values = run_emulated(program, "compute")
-    found = with_values.loss
-    if not math.isfinite(found):
-        problems.append(f"the loss is {found}")
-    elif expected is not None and not abs(found - expected) <= 1e-3 * abs(expected) + 1e-5:
-        problems.append(f"the loss is {found}, and on the CPU {expected}")
+    found, (with_values, run) = math.nan, attempt(program, "compute")
+    if run is not None:
+        found = run.loss
+        if not math.isfinite(found):
+            with_values = f"the loss is {found}"
+        elif expected is not None and not abs(found - expected) <= 1e-3 * abs(expected) + 1e-5:
+            with_values = f"the loss is {found}, and on the CPU {expected}"
+        elif run.left and not program.reads_values:
+            with_values = f"{run.left:,} bytes stay allocated"
+    without, assumed, other = "", 0, None
     try:
-        without = run_emulated(program, "strict")
+        other = run_emulated(program, "strict")
+        if program.reads_values:
+            without = "it was expected to need values"
+        elif other.left:
+            without = f"{other.left:,} bytes stay allocated"
     except DataDependent as error:
-        if not program.reads_values:
-            problems.append(str(error))
-        assumed = run_emulated(program, "shapes")
-        if assumed.peak < with_values.peak:
-            problems.append(f"the peak is {with_values.peak:,} bytes, and with assumed values {assumed.peak:,}")
-        return Comparison(problems, f"peak {assumed.peak:,} bytes with assumed values: {program.reads_values}")
-    if program.reads_values:
-        problems.append("it was expected to need values")
-    if without.peak != with_values.peak:
-        problems.append(f"the peak is {with_values.peak:,} bytes, and without values {without.peak:,}")
-    problems += [f"{each.left:,} bytes stay allocated" for each in (with_values, without) if each.left]
-    return Comparison(problems, f"loss {found:.6g}, peak {with_values.peak:,} bytes")
+        if program.reads_values:
+            assumed = 1
+            without, other = attempt(program, "shapes")
+        else:
+            without = str(error)
+    except Exception as error:  # noqa: BLE001 -- of any package
+        without = repr(error)
+    peaks = run.peak if run else 0, other.peak if other else 0
+    if not with_values and not without:
+        without = difference(*peaks, assumed=bool(assumed))
+    return Result(program.name, "", "", with_values, without, peaks, assumed, time.process_time() - started)
+
+
+def attempt(program: Program, mode: str) -> tuple[str, Run | None]:
+    """Return the error of a run, "" if there is none, and its results."""
+    try:
+        return "", run_emulated(program, mode)
+    except Exception as error:  # noqa: BLE001 -- of any package
+        traceback.print_exc()
+        return repr(error), None
 
 
 def run_emulated(program: Program, mode: str) -> Run:
