@@ -12,6 +12,7 @@ from packages.synthetic_texts import write_lines
 
 __all__ = [
     "captioned_images",
+    "few_mnist",
     "image_classes",
     "images",
     "images_for_super_resolution",
@@ -23,10 +24,10 @@ __all__ = [
 ]
 
 
-def mnist(folder: Path) -> None:
-    """Write MNIST's four files, with 512 and 128 images of 28 x 28 pixels, packed and not."""
+def mnist(folder: Path, training: int = 512, test: int = 128) -> None:
+    """Write MNIST's four files, with images of 28 x 28 pixels for training and test, packed and not."""
     folder.mkdir(parents=True)
-    for name, count in (("train", 512), ("t10k", 128)):
+    for name, count in (("train", training), ("t10k", test)):
         numbers = random.Random(count)  # noqa: S311 -- no secrets
         for suffix, header, content in (
             ("images-idx3-ubyte", struct.pack(">IIII", 2051, count, 28, 28), numbers.randbytes(count * 784)),
@@ -34,6 +35,11 @@ def mnist(folder: Path) -> None:
         ):
             (folder / f"{name}-{suffix}").write_bytes(header + content)
             (folder / f"{name}-{suffix}.gz").write_bytes(gzip.compress(header + content))
+
+
+def few_mnist(folder: Path) -> None:
+    """Write MNIST's files for programs that enlarge the images."""
+    mnist(folder, 40, 16)
 
 
 def images(folder: Path, count: int = 16, size: int = 300) -> None:

@@ -15,6 +15,7 @@ __all__ = [
     "image_model",
     "language_model",
     "masked_model",
+    "timm_weights",
     "torchvision_weights",
     "translation_model",
 ]
@@ -131,6 +132,20 @@ def torchvision_weights(path: Path) -> None:
 
     weights = torchvision.models.get_model(path.name.split("-")[0]).state_dict()
     torch.save({name: torch.ones((), dtype=each.dtype).expand(each.shape) for name, each in weights.items()}, path)
+
+
+def timm_weights(folder: Path) -> None:
+    """Write the weights of a timm model as the cache of Hugging Face has them: the folder is models--timm--NAME."""
+    import safetensors.torch  # type: ignore[import-not-found]  # with programs that use it only
+    import timm
+
+    commit = "0" * 40
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs/main").write_text(commit)
+    snapshot = folder / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    model = timm.create_model(folder.name.rpartition("--")[2].partition(".")[0])
+    safetensors.torch.save_file(model.state_dict(), snapshot / "model.safetensors")
 
 
 def gpt_fast_model(folder: Path) -> None:
