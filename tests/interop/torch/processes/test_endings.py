@@ -98,6 +98,6 @@ def test_extension_that_cannot_be_built_is_named_without_the_text_of_a_compiler(
         except RuntimeError as error:
             whats.append(ending_of(error).what)
     assert whats == [
-        "RuntimeError: the CUDA extension fused_norm cannot be built or loaded here: it needs CUDA",
+        "RuntimeError: the CUDA extension fused_norm cannot be built or loaded here: it needs a GPU",
         "RuntimeError: Error building extension: 1 2 3",
     ]

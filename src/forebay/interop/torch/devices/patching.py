@@ -52,6 +52,7 @@ from forebay.interop.torch.devices.streams_of_engine import connect_streams, dis
 from forebay.interop.torch.devices.tensor_methods import replace_methods
 from forebay.interop.torch.devices.torch_internals import CudaInterfaces
 from forebay.interop.torch.extensions.bitsandbytes_library import replace_bitsandbytes
+from forebay.interop.torch.extensions.cuda_extensions import refuse_cuda_extensions
 from forebay.interop.torch.extensions.stand_in_modules import install_stand_ins
 from forebay.interop.torch.kernels import workspaces
 from forebay.interop.torch.kernels.attention_choice import replace_questions
@@ -137,6 +138,7 @@ class Patch:
                 replace_reducer_timers(undo)
                 replace_bitsandbytes(undo)
                 install_stand_ins(undo)  # Note [Stand-ins of packages]
+                refuse_cuda_extensions(undo)  # Note [CUDA extensions are not compiled]
                 compilation.forget_functions()
                 undo.callback(_ended.stop)
                 _ended.refuse_methods()

@@ -51,7 +51,7 @@ def _unbuilt(error: BaseException) -> str:
         return ""
     name = next((found for each in building if isinstance(found := each.f_locals.get("name"), str)), "")
     what = f"the CUDA extension {printable(name)}" if name else "a CUDA extension"
-    return f"{what} cannot be built or loaded here: it needs CUDA"
+    return f"{what} cannot be built or loaded here: it needs a GPU"
 
 
 def _missing(error: BaseException) -> str:
