@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from forebay._base.outside_memory import NOTHING, OutsideMemory
@@ -143,6 +145,19 @@ def test_range_outside_the_allocator_decides(free, expected):
     found = judge([process(FINISHED, used)], [device(0, outside=outside), used])
     assert found.verdict is expected
     assert used.needed[:3] == tuple(24 * GIB - free + each * MIB for each in (1, 2, 3))
+
+
+@pytest.mark.parametrize(("most", "expected"), [(9 * MIB, Verdict.FITS), (10 * MIB, Verdict.TIGHT)])
+def test_workspaces_of_cudnn_decide_with_what_is_outside(most, expected):
+    outside = OutsideMemory(MIB, 2 * MIB, 3 * MIB)
+    used = replace(device(24 * GIB - 12 * MIB, outside=outside), workspaces=most)
+    found = judge([process(FINISHED, used)], [used])
+    assert found.verdict is expected
+    assert used.needed[:3] == (24 * GIB - 11 * MIB, 24 * GIB - 10 * MIB + most // 2, 24 * GIB - 9 * MIB + most)
+    if expected is Verdict.TIGHT:
+        assert found.reasons[0].startswith(
+            "12.00 MiB of cuda:0 were never reserved; cuDNN's workspaces may take up to 10.00 MiB of them, and 2 MiB"
+        )
 
 
 def test_reasons_name_what_is_outside_the_allocator():

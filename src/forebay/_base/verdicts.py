@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from forebay._base.byte_sizes import format_bytes
-from forebay._base.outside_memory import NOTHING, OutsideMemory
+from forebay._base.outside_memory import NOTHING, OutsideMemory, in_use
 
 __all__ = [
     "DECIDES_SIZE",
@@ -130,12 +130,12 @@ class DeviceEvents:
     # What processes that ran at one time could reserve if their peaks were at one time; 0 for one process.
     at_most: int = 0
     outside: OutsideMemory = NOTHING  # of all processes that ran at one time, besides what the allocators reserved
+    workspaces: int = 0  # bytes that cuDNN's workspaces add at most to what was reserved: an estimate
 
     @property
     def needed(self) -> OutsideMemory:
         """The bytes that the device had in use at the peak, as nvidia-smi shows them: a usual value, and a range."""
-        low, value, high, source = self.outside
-        return OutsideMemory(self.reserved + low, self.reserved + value, self.reserved + high, source)
+        return in_use(self.reserved, self.outside, self.workspaces)
 
     @property
     def is_used(self) -> bool:
@@ -248,8 +248,10 @@ def judge(processes: Sequence[ProcessEvents], devices: Sequence[DeviceEvents]) -
     tight = [each for each in devices if each.capacity and each.needed.high > each.capacity]
     if tight:  # Note [Memory outside the allocator]
         worst = max(tight, key=lambda each: each.needed.high - each.capacity)
+        most = format_bytes(worst.workspaces)
+        cudnn = f"cuDNN's workspaces may take up to {most} of them, and " if worst.workspaces else ""
         reason = (
-            f"{format_bytes(worst.capacity - worst.reserved)} of cuda:{worst.index} were never reserved; "
+            f"{format_bytes(worst.capacity - worst.reserved)} of cuda:{worst.index} were never reserved; {cudnn}"
             f"{worst.outside.text} are outside the allocator, and decide."
         )
         return _plain(Verdict.TIGHT, reason)

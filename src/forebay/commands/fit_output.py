@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forebay._base.outside_memory import workspaces_of_cudnn
 from forebay._base.untrusted import printable
 from forebay._base.verdicts import Verdict
 from forebay.commands.assumption_list import print_assumptions, print_check
@@ -123,6 +124,12 @@ def _print_outside(console: Console, found: FitTable) -> None:
     if any(text for _, text in texts):
         console.print("Outside the allocator, which nvidia-smi counts, too (--reserve SIZE sets it):")
     for results, text in _by_text(texts):
+        console.print(Text(printable(f"  {_names(results)}: {text}")))
+    texts = [(each, workspaces_of_cudnn(each.workspaces)) for each in found]
+    if any(estimated.high for _, estimated in texts):
+        source = next(estimated.source for _, estimated in texts if estimated.high)
+        console.print(Text(f"cuDNN workspaces (estimated), which the allocator reserves besides: {source}:"))
+    for results, text in _by_text((each, estimated.text if estimated.high else "") for each, estimated in texts):
         console.print(Text(printable(f"  {_names(results)}: {text}")))
     for results, note in _by_text((each, each.note) for each in found):
         console.print(Text(printable(f"{_names(results)}: {note}"), "yellow"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay import profiles
-from forebay._base.outside_memory import NOTHING, OutsideMemory
+from forebay._base.outside_memory import NOTHING, OutsideMemory, workspaces_of_cudnn
 from forebay._base.temporary_folders import LockedFolder
 from forebay.commands import CommandError, run_rehearsal
 from forebay.commands.assumption_list import print_assumptions
@@ -80,6 +80,7 @@ class DeviceResult:
             "peak_reserved": events.reserved,
             "outside": events.outside._asdict(),
             "in_use": events.needed._asdict(),
+            "workspaces": workspaces_of_cudnn(events.workspaces)._asdict(),
             "spare": events.capacity - events.reserved,
             "ooms": events.ooms,
             "failed": events.failed,

@@ -84,7 +84,11 @@ class EmulatedTorch:
             pytest.fail(" ".join([f"{found.text}.".capitalize(), *found.reasons]), pytrace=False)
 
     def _judge(self) -> Judgement:
-        devices = tuple(replace(each.events, outside=self._outside) for each in self._session.results())
+        workspaces = self._session.most_workspaces()
+        devices = tuple(
+            replace(each.events, outside=self._outside, workspaces=workspaces.get(each.index, 0))
+            for each in self._session.results()
+        )
         unread = unread_values.lines()
         process = ProcessEvents(os.getpid(), Ending(How.FINISHED), devices, unread=unread, is_main=True)
         return judge([process], devices)

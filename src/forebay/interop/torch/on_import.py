@@ -215,9 +215,9 @@ def _record_history() -> None:
 
 def _details(session: TorchSession, capacity: int | None) -> list[dict[str, Any]]:
     """Return what held the peak of each device and, if wanted, the settings with which the allocations fit a card."""
-    found = []
+    found, workspaces = [], session.most_workspaces()
     for use in session.results():
-        details = {**use.as_json(), "index": session.place_of(use.index)}
+        details = {**use.as_json(), "index": session.place_of(use.index), "workspaces": workspaces.get(use.index, 0)}
         if capacity is not None:
             details["suffices"], details["settings"] = _settings(use.index, capacity)
         found.append(details)

@@ -76,6 +76,10 @@ class TorchSession:
 
         return {} if self._ledger is None or self._process != os.getpid() else shared_results(self._ledger)
 
+    def most_workspaces(self) -> dict[int, int]:
+        """Return the bytes that cuDNN's workspaces add at most to what is reserved, by index of the device."""
+        return {} if self._ledger is None or self._process != os.getpid() else self._ledger.most_workspaces()
+
     def results(self) -> list[PeakUse]:
         """Return what held the peak of each device; nothing in a forked child whose devices are its parent's."""
         return [] if self._ledger is None or self._process != os.getpid() else self._ledger.results()

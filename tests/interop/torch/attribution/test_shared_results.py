@@ -156,11 +156,12 @@ def own_run(program, card, memory, others):
             except torch.OutOfMemoryError:
                 failed = True
             (use,) = session.results()
+            workspaces = session.most_workspaces().get(0, 0)
             shared = session.shared_results()
         finally:
             session.stop()
     found = {each.name: each.nbytes for each in use.categories}
-    return (failed, use.peak_allocated, use.peak_reserved, found), shared
+    return (failed, use.peak_allocated, use.peak_reserved, workspaces, found), shared
 
 
 def compare(program, cards):
@@ -173,11 +174,12 @@ def compare(program, cards):
     for name, (_, shared) in runs.items():
         told[name] = set(shared)
         for other, (found,) in shared.items():
-            (failed, allocated, reserved, categories), _ = runs[other]
+            (failed, *peaks, categories), _ = runs[other]
             assert found["ran_out"] == failed, (name, other)
             if not failed:
                 held = {each["name"]: each["nbytes"] for each in found["categories"]}
-                assert (found["allocated"], found["reserved"], held) == (allocated, reserved, categories), (name, other)
+                assert [found[each] for each in ("allocated", "reserved", "workspaces")] == peaks, (name, other)
+                assert held == categories, (name, other)
     return runs, told
 
 

@@ -33,9 +33,11 @@ from forebay.interop.torch.attribution.records import DeviceUse, Record
 from forebay.interop.torch.attribution.results import PeakUse, peak_use
 from forebay.interop.torch.attribution.user_frames import user_site
 from forebay.interop.torch.attribution.weak_identity import WeakIdentityTable
+from forebay.interop.torch.attribution.workspace_log import WorkspaceLog
 from forebay.interop.torch.devices._storage_owners import EmulatedMemory
 from forebay.interop.torch.devices.emulated_memory import set_observer
 from forebay.interop.torch.devices.other_cards import same_cards
+from forebay.interop.torch.kernels import convolution_workspaces
 from forebay.interop.torch.processes import recorder
 from forebay.runtime.allocator import oom_observers
 from forebay.runtime.allocator.metrics import ALLOCATED_BYTES, RESERVED_BYTES
@@ -61,6 +63,7 @@ class Ledger:
     def __init__(self) -> None:
         self.devices: dict[OpenDevice, DeviceUse] = {}
         self.logs: dict[OpenDevice, AllocationLog] = {}  # if the run answers for other cards, too
+        self.workspaces: dict[OpenDevice, WorkspaceLog] = {}  # of devices with convolutions of cuDNN
         self.phases = Phases()
         self.meters: dict[OpenDevice, int] = {}
         self._optimizers: WeakIdentityTable[torch.optim.Optimizer, bool] = WeakIdentityTable()
@@ -81,12 +84,14 @@ class Ledger:
         """Begin. Allocations that exist already are not attributed."""
         self.phases.start()
         set_observer(self._observe, self._reached)
+        convolution_workspaces.set_listener(self._note_workspace)
         opened = [each.allocator for each in open_device.open_devices().devices if each.device.kind == "cuda"]
         oom_observers.attach("cuda", self._out_of_memory, opened)
 
     def stop(self) -> None:
         """End. The results stay."""
         set_observer(None)
+        convolution_workspaces.set_listener(None)
         self.phases.stop()
 
     def results(self) -> list[PeakUse]:
@@ -99,6 +104,20 @@ class Ledger:
             for opened, use in self.devices.items()
         ]
         return sorted(found, key=lambda each: each.index)
+
+    def most_workspaces(self) -> dict[int, int]:
+        """Return the bytes that cuDNN's workspaces add at most to what is reserved, by index of the device."""
+        found = {}
+        for opened, log in self.workspaces.items():
+            if (use := self.devices.get(opened)) is not None:
+                reserved = max(opened.allocator.meter(self.meters[opened])[1], use.peak_reserved)
+                found[opened.device.index or 0] = log.most(reserved)
+        return found
+
+    def _note_workspace(self, opened: OpenDevice, nbytes: int, is_forward: bool) -> None:
+        if (log := self.workspaces.get(opened)) is None:
+            log = self.workspaces[opened] = WorkspaceLog(opened)
+        log.requested(nbytes, is_forward=is_forward)
 
     def _observe(self, memory: EmulatedMemory) -> None:
         block = memory.block

@@ -20,6 +20,7 @@ from forebay.snapshot.replay.peaks import Peak, can_follow, follow
 if TYPE_CHECKING:
     from forebay.interop.torch.attribution.allocation_log import AllocationLog
     from forebay.interop.torch.attribution.ledger import Ledger
+    from forebay.interop.torch.attribution.workspace_log import WorkspaceLog
     from forebay.runtime.devices.open_device import OpenDevice
 
 __all__ = ["shared_results"]
@@ -48,8 +49,10 @@ def shared_results(ledger: Ledger) -> dict[str, list[dict[str, Any]]]:
 class _Recorded:
     """The allocations of one device."""
 
-    def __init__(self, place: int, snapshot: Snapshot, log: AllocationLog) -> None:
-        self._place, self._snapshot, self._log = place, snapshot, log
+    def __init__(
+        self, place: int, snapshot: Snapshot, log: AllocationLog, workspaces: WorkspaceLog | None
+    ) -> None:  # fmt: skip
+        self._place, self._snapshot, self._log, self._workspaces = place, snapshot, log, workspaces
         self._numbers = np.flatnonzero(snapshot.trace["action"] == Action.ALLOC)  # the entry of each allocation
         self._number_of = {entry: number for number, entry in enumerate(self._numbers.tolist())}
         self._own: Peak | None = None
@@ -62,7 +65,7 @@ class _Recorded:
         if log is None or not is_plain or allocator.num_ooms:
             return None
         snapshot = take_snapshot(opened)
-        found = cls(ledger.devices[opened].place, snapshot, log)
+        found = cls(ledger.devices[opened].place, snapshot, log, ledger.workspaces.get(opened))
         if snapshot.lost or not found._has_all():
             return None
         history = History(snapshot)
@@ -97,7 +100,9 @@ class _Recorded:
         if peak.ran_out:
             _, settings = settings_that_fit(snapshot, card.capacity - card.reserve)
             return {**found, "needed": follow(history, None).allocated, "settings": settings}
-        return {**found, "categories": self._categories(peak)}
+        memory, workspaces = card.capacity - card.reserve, self._workspaces
+        most = 0 if workspaces is None else workspaces.most_of(snapshot, memory, peak.reserved)
+        return {**found, "categories": self._categories(peak), "workspaces": most}
 
     def _with_sizes(self, sizes: list[tuple[int, int]]) -> Snapshot:
         if not sizes:

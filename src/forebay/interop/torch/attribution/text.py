@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from forebay._base.byte_sizes import format_bytes
-from forebay._base.outside_memory import OutsideMemory
+from forebay._base.outside_memory import OutsideMemory, workspaces_of_cudnn
 from forebay._base.verdicts import Judgement, Verdict
 from forebay.interop.torch.attribution.results import Holder, PeakUse
 from forebay.interop.torch.processes import ProgramDevice
@@ -104,17 +104,24 @@ def verdict_paragraph(
 def memory_paragraph(device: ProgramDevice) -> list[Paragraph]:
     """Return the memory of a card at the peak, if something is outside the allocator."""
     events = device.events
-    if not events.outside.high:
+    if not events.outside.high and not events.workspaces:
         return []
+    estimated = workspaces_of_cudnn(events.workspaces)
     rows = (
         ("allocated, in blocks", format_bytes(events.allocated), ""),
         ("reserved, in segments", format_bytes(events.reserved), ""),
-        ("outside the allocator", *_range(events.outside)),
+        *((("cuDNN workspaces (estimated)", *_range(estimated)),) if events.workspaces else ()),
+        *((("outside the allocator", *_range(events.outside)),) if events.outside.high else ()),
         ("as nvidia-smi shows", *_range(events.needed)),
         ("the card", format_bytes(events.capacity), ""),
     )
-    sentence = f"Outside are CUDA's context, libraries and kernels: {events.outside.source}; --reserve SIZE sets it."
-    return [Paragraph("Memory at the peak", (sentence,), ("memory", "bytes", "range"), rows)]
+    sentences = []
+    if events.outside.high:
+        source = events.outside.source
+        sentences.append(f"Outside are CUDA's context, libraries and kernels: {source}; --reserve SIZE sets it.")
+    if events.workspaces:
+        sentences.append(f"cuDNN's workspaces are {estimated.source}. Where memory is short, cuDNN does without.")
+    return [Paragraph("Memory at the peak", tuple(sentences), ("memory", "bytes", "range"), rows)]
 
 
 def _range(found: OutsideMemory) -> tuple[str, str]:
@@ -148,6 +155,9 @@ def _peaks(judgement: Judgement, device: ProgramDevice) -> list[str]:
     if judgement.verdict.fits:
         spare = events.capacity - events.reserved
         sentences.append(f"{format_bytes(spare)} ({spare / max(events.capacity, 1):.0%}) were never reserved.")
+    if events.workspaces:
+        most = format_bytes(events.workspaces)
+        sentences.append(f"cuDNN's workspaces for convolutions add up to {most} to what is reserved, by estimate.")
     if events.outside.high:
         sentences.append(
             f"With {events.outside.text} outside the allocator, nvidia-smi shows {events.needed.text} at the peak."

@@ -10,7 +10,7 @@ from forebay._base.assumption_checks import AssumptionCheck
 from forebay._base.assumption_choices import AssumptionChoices
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.html_repr import Html, box, table
-from forebay._base.outside_memory import NOTHING, OutsideMemory
+from forebay._base.outside_memory import NOTHING, OutsideMemory, in_use, workspaces_of_cudnn
 from forebay._base.verdicts import Assumption, Verdict
 from forebay.rehearsal.files_report import FilesReport
 
@@ -74,6 +74,9 @@ class FitResult:
         What is outside the allocator: a usual value, a range, and its source. `in_use` has it added to the peak.
     note : str
         What must be known about results for this card, such as that its rules are not verified; "" if nothing.
+    workspaces : int
+        The bytes that cuDNN's workspaces for convolutions add at most to the peak of reserved bytes, which has none of
+        them: an estimate. The upper end of `in_use` includes them.
     """
 
     profile: str
@@ -100,13 +103,12 @@ class FitResult:
     files: FilesReport | None = None
     outside: OutsideMemory = NOTHING
     note: str = ""
+    workspaces: int = 0
 
     @property
     def in_use(self) -> OutsideMemory:
         """The bytes of the card in use at the peak, as nvidia-smi shows them: a usual value, and a range."""
-        reserved = self.peak_reserved
-        low, value, high, source = self.outside
-        return OutsideMemory(reserved + low, reserved + value, reserved + high, source)
+        return in_use(self.peak_reserved, self.outside, self.workspaces)
 
     @property
     def fits(self) -> bool:
@@ -190,6 +192,7 @@ class FitTable(Sequence[FitResult]):
                 "choices": None if each.choices is None else each.choices.as_json(),
                 "outside": each.outside._asdict(),
                 "in_use": each.in_use._asdict(),
+                "workspaces": workspaces_of_cudnn(each.workspaces)._asdict(),
                 "fits": each.fits,
             }
             for each in self.results

@@ -178,10 +178,11 @@ def _on_card(task: FitTask, name: str, use: ProgramUse, output: str, found: FitR
     for device in use.devices:
         known = on_card[device.events.index]
         sizes = {"capacity": known["capacity"], "allocated": known["allocated"], "reserved": known["reserved"]}
-        events = replace(device.events, **sizes, outside=other.outside)  # of the only process
+        workspaces = known["workspaces"]
+        events = replace(device.events, **sizes, outside=other.outside, workspaces=workspaces)  # of the only process
         peaks = tuple(replace(each, allocated=events.allocated, reserved=events.reserved) for each in device.processes)
         details = {**device.details, "categories": known["categories"], "capacity": events.capacity}
-        details |= {"peak_allocated": events.allocated, "peak_reserved": events.reserved}
+        details |= {"peak_allocated": events.allocated, "peak_reserved": events.reserved, "workspaces": workspaces}
         devices.append(replace(device, events=events, processes=peaks, details=details))
     use = replace(use, devices=tuple(devices), cards={})
     result = _result(other, use, use.judge(), output)
@@ -363,6 +364,7 @@ def _result(task: FitTask, use: ProgramUse, judgement: Judgement, output: str) -
         outside=worst.outside if devices else task.outside,
         note=profiles.load(task.profile).note,
         mode=task.mode,
+        workspaces=worst.workspaces,
     )
 
 

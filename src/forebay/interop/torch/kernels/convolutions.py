@@ -1,6 +1,6 @@
 """Convolutions on emulated devices: the layouts of cuDNN's results, and the copies that it needs of some inputs.
 
-Values are those of the CPU. cuDNN's workspaces are not counted: they depend on the algorithm that it chooses.
+Values are those of the CPU. What cuDNN may request besides is noted: Note [Workspaces of cuDNN].
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from forebay.interop.torch.devices.emulated_memory import adopt, mixed_devices, open_torch_device
+from forebay.interop.torch.kernels.convolution_workspaces import note_pass
 from forebay.interop.torch.kernels.generic import caller_of
 from forebay.interop.torch.kernels.host_errors import host_error
 from forebay.interop.torch.kernels.reductions import take_reduction
@@ -89,6 +90,7 @@ def _convolution(
         _copy(scratch, given, layout)
         result = give(_laid_out(found, layout), opened)
         _copy(scratch, weight, layout)
+        note_pass(opened, given, weight, found, groups, is_forward=True)
     return result
 
 
@@ -142,11 +144,13 @@ def _convolution_backward(
                     _copy(copies, weight, layout)
                     if not is_early:
                         _copy(copies, gradient, layout)
+                    note_pass(opened, given, weight, gradient, groups)
             if output_mask[1]:
                 with Scratch(opened) as copies:
                     if not is_early:
                         _copy(copies, gradient, layout)
                     give_gradient(1)
+                    note_pass(opened, given, weight, gradient, groups)
     if output_mask[2] and results[2] is None:
         give_bias()
     return tuple(results)

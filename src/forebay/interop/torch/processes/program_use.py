@@ -117,6 +117,7 @@ def _device(records: Sequence[ProcessRecord], index: int, outside: OutsideMemory
         bool(refused) and all(device.idle_since_oom for device in refused),
         at_most if len(used) > 1 else 0,
         outside.of_processes(contexts),
+        _peak_of_sum([[(each.started, _workspaces(each, index)), (each.ended or _END, 0)] for each, _ in used]),
     )
     peaks = sorted(
         (ProcessPeak(each.events.pid, device.allocated, device.reserved) for each, device in used),
@@ -127,6 +128,10 @@ def _device(records: Sequence[ProcessRecord], index: int, outside: OutsideMemory
 
 
 _Steps = list[tuple[int, int]]  # times, and values from then on
+
+
+def _workspaces(record: ProcessRecord, index: int) -> int:
+    return int(record.details.get(index, {}).get("workspaces", 0))
 
 
 def _reserved(record: ProcessRecord, index: int) -> _Steps:
