@@ -23,9 +23,10 @@ struct HistoryRange {
 
 class HistoryReader : public ValueStack {
  public:
-  static constexpr uint32_t kHasPool = 1u << 16;  // added to an entry's action
+  static constexpr uint32_t kHasPool = 1u << 16;    // added to an entry's action
+  static constexpr uint64_t kNoFrame = 0xFFFFFFFF;  // of a stack that has forward frames only; also: no key
 
-  explicit HistoryReader(uint64_t seed) : ValueStack(seed), nodes_(seed), frames_(seed), notes_(seed) {}
+  explicit HistoryReader(uint64_t seed) : ValueStack(seed), nodes_(seed), frames_(seed), notes_(seed), details_(seed) {}
 
   // Gives the word of an action its number.
   void name_action(const char* text, size_t length, uint32_t number) {
@@ -82,9 +83,10 @@ class HistoryReader : public ValueStack {
 
   const std::string& text(uint64_t row) const { return texts_[row]; }
   HistoryRange range(uint64_t row) const { return ranges_[row]; }
-  const PairTable& nodes() const { return nodes_; }    // parent, frame; from row 1
-  const PairTable& frames() const { return frames_; }  // file and name in one number, line
-  const PairTable& notes() const { return notes_; }    // compile_context, user_metadata
+  const PairTable& nodes() const { return nodes_; }      // forward frames and parent, frame or kNoFrame; from row 1
+  const PairTable& frames() const { return frames_; }    // file and name in one number, details and line
+  const PairTable& notes() const { return notes_; }      // compile_context, internal_metadata and user_metadata
+  const PairTable& details() const { return details_; }  // chains, from 1: the previous pair and a key, text
   HistoryEntry* entries() { return entries_.data(); }
   size_t count() const { return entries_.size(); }
   size_t texts() const { return texts_.size(); }
@@ -251,6 +253,7 @@ class HistoryReader : public ValueStack {
       collect(start, &fields);
       if (fields.is_frame()) return close_frame(target.bits, start, fields);
       if (fields.is_entry()) return close_entry(target.bits, start, fields);
+      if (fields.has_forward() && !attach_forward(start, fields)) return false;
     }
     return fill(target.bits, start, kBoxDict);
   }
@@ -271,7 +274,15 @@ class HistoryReader : public ValueStack {
         case kKeyUser:
         case kKeyFile:
         case kKeyName:
+        case kKeyInternal:
           right = value.kind == kValueText;
+          break;
+        case kKeyDetail:
+          right = true;  // `close_frame` collects them
+          break;
+        case kKeyForward:
+          right = is(value, kBoxEmptyList) || (is(value, kBoxList) && has_texts_only(box_row(value.bits)));
+          if (right) bits = is(value, kBoxList) ? box_row(value.bits) + 1 : 0;
           break;
         case kKeyFrames:
           right = is(value, kBoxStack) || is(value, kBoxEmptyList);
@@ -289,8 +300,55 @@ class HistoryReader : public ValueStack {
     }
   }
 
+  bool has_texts_only(uint64_t row) const {
+    for (size_t at = 0; at < content_size(row); ++at) {
+      if (content(row, at).kind != kValueText) return false;
+    }
+    return true;
+  }
+
+  // Adds one text to a chain, and makes `chain` the number of the longer one.
+  bool lengthen(uint64_t* chain, uint64_t key, uint64_t text) {
+    const int64_t row = intern(details_, *chain << 32 | key, text);
+    *chain = static_cast<uint64_t>(row) + 1;
+    return row >= 0;
+  }
+
+  // Makes `row` that of the same stack with the forward frames of a dict.
+  bool add_forward(const Fields& fields, uint64_t* row) {
+    uint64_t chain = 0;
+    const uint64_t texts = fields.has(kKeyForward) ? fields.value[kKeyForward] : 0;
+    for (size_t at = 0; texts != 0 && at < content_size(texts - 1); ++at) {
+      if (!lengthen(&chain, kNoFrame, content(texts - 1, at).bits)) return false;
+    }
+    if (chain == 0) return true;
+    const PairTable::Pair node = *row == 0 ? PairTable::Pair{0, kNoFrame} : nodes_[*row - 1];
+    const int64_t found = intern(nodes_, chain << 32 | (node.first & kNoFrame), node.second);
+    *row = static_cast<uint64_t>(found) + 1;
+    return found >= 0;
+  }
+
+  // Gives the frames of a block its forward frames.
+  bool attach_forward(size_t start, const Fields& fields) {
+    uint64_t row = fields.value[kKeyFrames];
+    if (!add_forward(fields, &row)) return false;
+    for (size_t at = start; at < stack_.size(); at += 2) {
+      if (stack_[at].kind != kValueText || texts_.key(stack_[at].bits) != kKeyFrames) continue;
+      if (!boxes_.has_room() && !charge(boxes_.growth())) return false;
+      if (!boxes_.push(pack(row == 0 ? kBoxEmptyList : kBoxStack, row, 2))) return fail(kHistoryTooLarge);
+      stack_[at + 1] = {boxes_.size() - 1, kValueBox};
+    }
+    return true;
+  }
+
   bool close_frame(uint64_t box, size_t start, const Fields& fields) {
-    const int64_t row = intern(frames_, fields.value[kKeyFile] << 32 | fields.value[kKeyName], fields.value[kKeyLine]);
+    uint64_t details = 0;
+    for (size_t at = start; fields.has(kKeyDetail) && at < stack_.size(); at += 2) {
+      if (stack_[at].kind != kValueText || texts_.key(stack_[at].bits) != kKeyDetail) continue;
+      if (stack_[at + 1].kind == kValueText && !lengthen(&details, stack_[at].bits, stack_[at + 1].bits)) return false;
+    }
+    const uint64_t names = fields.value[kKeyFile] << 32 | fields.value[kKeyName];
+    const int64_t row = intern(frames_, names, details << 32 | fields.value[kKeyLine]);
     if (row < 0) return false;
     boxes_[box] = pack(kBoxFrame, static_cast<uint64_t>(row), 1);
     stack_.shrink(start);
@@ -302,16 +360,20 @@ class HistoryReader : public ValueStack {
     entry.time_ns = fields.value[kKeyTime] * 1000;
     entry.nbytes = fields.value[kKeySize];
     entry.queue = fields.value[kKeyStream];
-    entry.stack = static_cast<uint32_t>(fields.value[kKeyFrames]);
+    uint64_t stack = fields.value[kKeyFrames];
+    if (!add_forward(fields, &stack)) return false;
+    entry.stack = static_cast<uint32_t>(stack);
     entry.action = texts_.action(fields.value[kKeyAction]);
     entry.address = fields.value[entry.action == oom_ ? kKeyFree : kKeyAddress];
     if (fields.has(kKeyPool)) {
       entry.action |= kHasPool;
       entry.pool = static_cast<uint32_t>(fields.value[kKeyPool]) + 1;  // of the pairs, from 1
     }
-    if (fields.has(kKeyContext) || fields.has(kKeyUser)) {
+    if (fields.has(kKeyContext) || fields.has(kKeyUser) || fields.has(kKeyInternal)) {
       const uint64_t context = fields.has(kKeyContext) ? fields.value[kKeyContext] + 1 : 0;
-      const int64_t note = intern(notes_, context, fields.has(kKeyUser) ? fields.value[kKeyUser] + 1 : 0);
+      const uint64_t internal = fields.has(kKeyInternal) ? fields.value[kKeyInternal] + 1 : 0;
+      const uint64_t user = fields.has(kKeyUser) ? fields.value[kKeyUser] + 1 : 0;
+      const int64_t note = intern(notes_, context, internal << 32 | user);
       if (note < 0) return false;
       entry.note = static_cast<uint32_t>(note) + 1;
     }
@@ -327,7 +389,7 @@ class HistoryReader : public ValueStack {
   uint32_t oom_ = ~0u;
   Buffer<HistoryEntry> entries_;
   std::vector<HistoryRange> ranges_;
-  PairTable nodes_, frames_, notes_;
+  PairTable nodes_, frames_, notes_, details_;
   TextTable texts_;
 };
 

@@ -26,20 +26,23 @@ enum Key : uint8_t {
   kKeyFile,
   kKeyName,
   kKeyLine,
+  kKeyInternal,
+  kKeyForward,
+  kKeyDetail,  // any key that begins with "fx_": a detail of a frame in generated code
 };
 
 inline Key key_of(std::string_view text) {
   static constexpr std::pair<std::string_view, Key> kKeys[] = {
-      {"action", kKeyAction}, {"addr", kKeyAddress},       {"size", kKeySize},
-      {"stream", kKeyStream}, {"time_us", kKeyTime},       {"frames", kKeyFrames},
-      {"pool_id", kKeyPool},  {"device_free", kKeyFree},   {"compile_context", kKeyContext},
-      {"filename", kKeyFile}, {"user_metadata", kKeyUser}, {"name", kKeyName},
-      {"line", kKeyLine},
+      {"action", kKeyAction}, {"addr", kKeyAddress},           {"size", kKeySize},
+      {"stream", kKeyStream}, {"time_us", kKeyTime},           {"frames", kKeyFrames},
+      {"pool_id", kKeyPool},  {"device_free", kKeyFree},       {"compile_context", kKeyContext},
+      {"filename", kKeyFile}, {"user_metadata", kKeyUser},     {"name", kKeyName},
+      {"line", kKeyLine},     {"forward_frames", kKeyForward}, {"internal_metadata", kKeyInternal},
   };
   for (const auto& [word, key] : kKeys) {
     if (word == text) return key;
   }
-  return kKeyOther;
+  return text.substr(0, 3) == "fx_" ? kKeyDetail : kKeyOther;
 }
 
 // Most texts repeat a recent one; the others are found in a tree, whose time no file can make worse.

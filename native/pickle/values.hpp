@@ -44,11 +44,15 @@ struct HistoryEntry {  // a row of snapshot.model.ENTRY
 // The known keys of one dict, and their values.
 struct Fields {
   uint32_t seen = 0, wrong = 0;  // bits of keys
-  uint64_t value[16] = {};
+  uint64_t value[kKeyDetail + 1] = {};
   bool has(Key key) const { return seen >> key & 1; }
   bool is_frame() const {
     constexpr uint32_t kAll = 1u << kKeyFile | 1u << kKeyName | 1u << kKeyLine;
     return (seen & kAll) == kAll && (wrong & kAll) == 0 && !has(kKeyAction) && value[kKeyLine] >> 32 == 0;
+  }
+  bool has_forward() const {
+    constexpr uint32_t kAll = 1u << kKeyFrames | 1u << kKeyForward;
+    return (seen & kAll) == kAll && (wrong & kAll) == 0;
   }
   bool is_entry() const {
     constexpr uint32_t kAll = 1u << kKeyAction | 1u << kKeySize;

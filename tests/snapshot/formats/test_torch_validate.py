@@ -22,7 +22,7 @@ def test_values_are_checked_and_not_converted():
     assert device.segments.pools.tolist() == [[0, 3]]
     assert device.entries.pools.tolist() == [[0, 3], [0, 3]]
     assert device.entries.times.tolist() == [1_700_000_000_000_000] * 2
-    assert [*device.stacks.frames] == [("train.py", "main", 3), ("net.py", "forward", 7)]
+    assert [*device.stacks.frames] == [("train.py", "main", 3, ()), ("net.py", "forward", 7, ())]
     assert [[*frames] for frames in device.stacks] == [[], [0, 1]]
     assert device.blocks.stacks.tolist() == [1, 0]
 

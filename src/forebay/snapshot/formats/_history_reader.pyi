@@ -46,7 +46,10 @@ class HistoryReader:
     def value(self) -> Any: ...  # what was unpickled, with StackRow for frames and Rows for entries; once only
     # Tables of pairs, as 64-bit numbers in bytes.
     def pairs(self) -> bytes: ...  # ids of private pools, and other tuples of two numbers
-    def nodes(self) -> bytes: ...  # of the stack tree, from row 1: parent, frame
-    def frames(self) -> bytes: ...  # text of the file << 32 | text of the name, line
-    def notes(self) -> bytes: ...  # texts of compile_context and user_metadata, from 1; 0: none
+    def nodes(self) -> bytes: ...  # of the stack tree, from row 1: chain of forward frames << 32 | parent, frame
+    def frames(self) -> bytes: ...  # text of the file << 32 | text of the name, chain of details << 32 | line
+    def notes(self) -> bytes: ...  # texts from 1, 0: none; compile_context, internal_metadata << 32 | user_metadata
+    # Chains, by their last pair from 1: previous pair << 32 | text of a key, text. Forward frames have 2^32 - 1 as key
+    # and, in `nodes`, as frame of a stack without others.
+    def details(self) -> bytes: ...
     def text(self, row: int) -> str: ...

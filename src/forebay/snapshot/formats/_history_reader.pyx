@@ -46,6 +46,7 @@ cdef extern from "pickle/history.hpp" namespace "forebay":
         const PairTable& nodes()
         const PairTable& frames()
         const PairTable& notes()
+        const PairTable& details()
         HistoryEntry* entries()
         size_t count()
         size_t texts()
@@ -179,6 +180,10 @@ cdef class HistoryReader:
         self.check_idle()
         return bytes_of(self.reader.notes())
 
+    def details(self):
+        self.check_idle()
+        return bytes_of(self.reader.details())
+
     cdef int check_idle(self) except -1:
         if self.busy:
             raise ValueError("the reader is in use by another thread")
@@ -264,7 +269,7 @@ cdef class HistoryReader:
     cdef object frame(self, uint64_t row):
         cdef Pair pair = self.reader.frames()[row]
         cdef uint64_t file = pair.first >> 32, name = pair.first & 0xFFFFFFFF
-        return {"filename": self.build_text(file), "name": self.build_text(name), "line": pair.second}
+        return {"filename": self.build_text(file), "name": self.build_text(name), "line": pair.second & 0xFFFFFFFF}
 
 
 cdef bytes bytes_of(const PairTable& table):

@@ -15,10 +15,15 @@ from forebay.records.model import HEAP_NOTES
 __all__ = [
     "ASSUMPTIONS",
     "ASSUMPTION_CHECK",
+    "FORWARD_FRAMES",
+    "FRAME_DETAILS",
+    "INTERNAL_METADATA",
     "VERDICT",
     "all_settings",
     "assumption_check_of",
     "assumptions_of",
+    "details_of",
+    "kept_settings",
     "known_settings",
     "pool_ids",
     "program_of",
@@ -28,6 +33,9 @@ __all__ = [
     "verdict_of",
 ]
 
+FORWARD_FRAMES = "forward_frames"  # by row of the stacks: Note [Forward frames are callers]
+FRAME_DETAILS = "fx_frames"  # by row of the frames: what torch.fx knows of a line of generated code
+INTERNAL_METADATA = "internal_metadata"  # by number of the label: what the allocator noted at an entry
 ASSUMPTIONS = "assumptions"  # the note of `forebay run`: the lines that received assumed values
 ASSUMPTION_CHECK = "assumption_check"  # that of `forebay run --check-assumptions`: what runs with opposite values say
 VERDICT = "verdict"  # the note of `forebay run`: whether the program fits the device
@@ -50,6 +58,32 @@ def known_settings(value: Any) -> dict[str, Any]:
         if not all(type(key) is str and type(number) in types for key, number in found.get(name, {}).items()):
             del found[name]
     return {key: each for key, each in found.items() if not isinstance(each, str) or len(each) <= _MAX_TEXT}
+
+
+def kept_settings(value: Any) -> dict[str, Any]:
+    """Return the settings of a file that a conversion keeps: all that are plain, the known ones with the right types.
+
+    A setting of a later version has a name that this one does not know, and no effect on an analysis.
+    """
+    if not isinstance(value, Mapping):
+        return {}
+    others = {
+        key: each for key, each in value.items()
+        if type(key) is str and key not in _SETTINGS and (_is_plain(each) or _is_flat(each))
+        and len(str(each)) <= _MAX_TEXT
+    }  # fmt: skip
+    known = known_settings(value)
+    return {key: each for key, each in value.items() if key in known or key in others}
+
+
+def details_of(notes: Mapping[str, Any], name: str, wanted: type) -> dict[int, Any]:
+    """Return the values of a note about single rows, by row, that have the right type."""
+    noted = notes.get(name)
+    return {
+        int(row): value
+        for row, value in (noted.items() if isinstance(noted, Mapping) else ())
+        if row.isascii() and row.isdecimal() and len(row) < 11 and isinstance(value, wanted)
+    }
 
 
 def settings_of(notes: Mapping[str, Any]) -> dict[str, Any] | None:

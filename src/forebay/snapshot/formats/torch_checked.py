@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from forebay.snapshot.formats.budget import Budget
 from forebay.snapshot.formats.torch_decode import Tables
 
-__all__ = ["NODE_COST", "Blocks", "Device", "Entries", "Segments", "StackLists", "StreamEntries"]
+__all__ = ["NODE_COST", "Blocks", "Device", "Entries", "FrameKey", "Segments", "StackLists", "StreamEntries"]
+
+FrameKey = tuple[str, str, int, tuple[tuple[str, str], ...]]  # file, name, line, and details of generated code
 
 NODE_COST = 250  # bytes of memory of a frame, and of a node of the stack tree
 
@@ -25,9 +27,10 @@ NODE_COST = 250  # bytes of memory of a frame, and of a node of the stack tree
 class StackLists:
     """Distinct lists of frames, outermost first, with consecutive numbers from 0, the empty list."""
 
-    frames: dict[tuple[str, str, int], int] = field(default_factory=dict)  # file, name and line: number of the frame
+    frames: dict[FrameKey, int] = field(default_factory=dict)  # the number of each frame
     content: array[int] = field(default_factory=lambda: array("I"))  # the numbers of the frames of all lists
     ends: array[int] = field(default_factory=lambda: array("Q", [0]))  # of each list in `content`
+    forward: dict[int, tuple[str, ...]] = field(default_factory=dict)  # forward frames, by number of the list
 
     def __iter__(self) -> Iterator[array[int]]:
         """Yield the numbers of the frames of each list."""
@@ -70,7 +73,7 @@ class Entries(NamedTuple):
     times: NDArray[np.uint64]  # µs
     stacks: NDArray[np.uint32]
     pools: NDArray[np.uint64] | None  # ids: pairs of numbers
-    labels: tuple[list[str], list[str]] | None  # compile_context and user_metadata
+    labels: tuple[list[str], list[str], list[str]] | None  # compile_context, user_metadata and internal_metadata
     state_pools: bool  # the file is of a version that records the pools of entries
 
 
@@ -90,6 +93,7 @@ class Device(NamedTuple):
 
     name: str
     settings: Mapping[str, Any]
+    annotations: tuple[Mapping[str, Any], ...]  # of all devices
     segments: Segments
     blocks: Blocks
     entries: Entries | StreamEntries

@@ -8,13 +8,16 @@ from __future__ import annotations
 from array import array
 from collections.abc import Hashable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forebay.records.model import BLOCK, ENTRY, FRAME, HEAP_NOTES, SEGMENT, STACK, Snapshot
 from forebay.snapshot.formats.budget import Budget
+from forebay.snapshot.formats.external_annotations import ANNOTATIONS
+from forebay.snapshot.formats.forward_frames import Forward, Forwards, forward_path
+from forebay.snapshot.formats.known_notes import FORWARD_FRAMES, FRAME_DETAILS, INTERNAL_METADATA
 from forebay.snapshot.formats.native import check
 from forebay.snapshot.formats.torch_addresses import pools_by_address, rebase
 from forebay.snapshot.formats.torch_checked import (
@@ -31,7 +34,15 @@ from forebay.snapshot.formats.torch_decode import HAS_POOL, Tables
 __all__ = ["snapshot_of"]
 
 _Table = NDArray[np.void]
-_Stacks = tuple[_Table, _Table, tuple[str, ...]]  # stacks, frames, strings
+_Label = tuple[str, str, str]  # compile_context, user_metadata, internal_metadata
+
+
+class _Stacks(NamedTuple):
+    stacks: _Table
+    frames: _Table
+    strings: tuple[str, ...]
+    forwards: Forwards
+    details: dict[int, dict[str, str]]  # of generated code, by row of `frames`
 
 
 def snapshot_of(device: Device) -> Snapshot:
@@ -41,7 +52,7 @@ def snapshot_of(device: Device) -> Snapshot:
     Addresses from 2^62 are relative to the note "address_base". Raises BadSnapshot if the snapshot is inconsistent, and
     Odd if a text is not UTF-8.
     """
-    pools, labels = _Pools(), _Numbers[tuple[str, str]]([("", "")])
+    pools, labels = _Pools(), _Numbers[_Label]([("", "", "")])
     segments, blocks = _segments(device.segments, pools), _blocks(device.blocks, device.segments)
     order = np.argsort(segments["address"], kind="stable")
     sorted_row = np.empty(len(order), np.int64)
@@ -56,9 +67,9 @@ def snapshot_of(device: Device) -> Snapshot:
         entries["pool"] = pools_by_address(entries, segments)
     base = rebase(segments, blocks, entries)
     if isinstance(device.stacks, StackLists):
-        stacks, frames, strings = _built_stacks(device.stacks, device.budget, segments, blocks, entries)
+        tree = _built_stacks(device.stacks, device.budget, segments, blocks, entries)
     else:
-        stacks, frames, strings = _used_stacks(device.stacks, segments, blocks, entries)
+        tree = _used_stacks(device.stacks, segments, blocks, entries)
     snapshot = Snapshot(
         device=device.name,
         capacity=0,
@@ -66,11 +77,11 @@ def snapshot_of(device: Device) -> Snapshot:
         segments=segments,
         blocks=blocks,
         trace=entries,
-        stacks=stacks,
-        frames=frames,
-        strings=strings,
-        notes=MappingProxyType(_notes(device, base, pools.ids, has_pools=has_pools)),
-        labels=tuple(labels.numbers)[1:],
+        stacks=tree.stacks,
+        frames=tree.frames,
+        strings=tree.strings,
+        notes=MappingProxyType(_notes(device, base, pools.ids, has_pools=has_pools) | _details(tree, labels)),
+        labels=tuple((context, own) for context, own, _ in labels.numbers)[1:],
     )
     check(snapshot)
     return snapshot
@@ -85,7 +96,19 @@ def _notes(device: Device, base: int, pools: list[tuple[int, int]], *, has_pools
         notes["pools"] = {str(number): list(pool) for number, pool in enumerate(pools, 1)}
     if has_pools:
         notes["order"] = "arrival"  # PyTorch 2.10+: the oldest segment wins among equal free blocks
+    if device.annotations:
+        notes[ANNOTATIONS] = [dict(each) for each in device.annotations]
     return notes | ({"truncated": device.truncated} if device.truncated else {})
+
+
+def _details(tree: _Stacks, labels: _Numbers[_Label]) -> dict[str, Any]:
+    """Return the notes about single rows, by number as text, as JSON needs."""
+    found = {
+        FORWARD_FRAMES: {str(row): {"own": each.own, "texts": list(each.texts)} for row, each in tree.forwards.items()},
+        FRAME_DETAILS: {str(row): details for row, details in tree.details.items()},
+        INTERNAL_METADATA: {str(row): internal for row, (*_, internal) in enumerate(labels.numbers) if internal},
+    }
+    return {key: rows for key, rows in found.items() if rows}
 
 
 def _segments(values: Segments, pools: _Pools) -> _Table:
@@ -113,7 +136,7 @@ def _following(values: Blocks, starts: NDArray[np.uint64]) -> NDArray[np.uint64]
     return addresses
 
 
-def _entries(values: Entries, pools: _Pools, labels: _Numbers[tuple[str, str]]) -> _Table:
+def _entries(values: Entries, pools: _Pools, labels: _Numbers[_Label]) -> _Table:
     rows = np.zeros(len(values.actions), ENTRY)
     rows["action"], rows["stack"] = values.actions, values.stacks
     rows["address"], rows["nbytes"], rows["queue"] = values.addresses, values.sizes, values.streams
@@ -125,7 +148,7 @@ def _entries(values: Entries, pools: _Pools, labels: _Numbers[tuple[str, str]]) 
     return rows
 
 
-def _stream_entries(values: StreamEntries, pools: _Pools, labels: _Numbers[tuple[str, str]]) -> tuple[_Table, bool]:
+def _stream_entries(values: StreamEntries, pools: _Pools, labels: _Numbers[_Label]) -> tuple[_Table, bool]:
     """Return the entries, renumbered for one device, and whether they state their pools. Drops unknown actions."""
     found, tables = values.rows, values.tables
     has_pools = bool(len(found)) and bool(found["action"][0] & HAS_POOL)
@@ -139,8 +162,11 @@ def _stream_entries(values: StreamEntries, pools: _Pools, labels: _Numbers[tuple
     return found, has_pools
 
 
-def _label(tables: Tables, context: int, metadata: int) -> tuple[str, str]:
-    return tables.text(context - 1) if context else "", tables.text(metadata - 1) if metadata else ""
+def _label(tables: Tables, context: int, metadata: int) -> _Label:
+    context_, own, internal = (
+        tables.text(number - 1) if number else "" for number in (context, metadata & 0xFFFFFFFF, metadata >> 32)
+    )
+    return context_, own, internal
 
 
 def _used(column: NDArray[Any], pairs: NDArray[np.uint64]) -> list[tuple[int, tuple[int, int]]]:
@@ -159,22 +185,33 @@ def _renumbered(column: NDArray[Any], numbers: Mapping[int, int], count: int) ->
 
 def _built_stacks(lists: StackLists, budget: Budget, *tables: _Table) -> _Stacks:
     """Build the stack tree of lists of frames; makes the stacks of the tables, which are lists, rows of the tree."""
-    nodes: dict[tuple[int, int], int] = {}
+    nodes: dict[tuple[int, int, int], int] = {}  # parent, frame, and number of a list with forward frames
     row_of_list = array("I")
-    for frames in lists:
-        row = 0
-        for frame in frames:
-            if (found := nodes.get((row, frame))) is None:
-                budget.charge(NODE_COST)
-                found = nodes[row, frame] = len(nodes) + 1
-            row = found
-        row_of_list.append(row)
+    known_frames, forwards = dict(lists.frames), Forwards()
+
+    def node(row: int, frame: int, forward: int = 0) -> int:
+        if (found := nodes.get((row, frame, forward))) is None:
+            budget.charge(NODE_COST)
+            found = nodes[row, frame, forward] = len(nodes) + 1
+        return found
+
+    for number, own in enumerate(lists):
+        texts = lists.forward.get(number, ())
+        callers = [known_frames.setdefault((*frame, ()), len(known_frames)) for frame in forward_path(texts)]
+        row, path = 0, [*callers, *own]
+        for frame in path[:-1]:
+            row = node(row, frame)
+        row_of_list.append(node(row, path[-1], number if texts else 0) if path else 0)
+        if texts:
+            forwards[row_of_list[-1]] = Forward(len(own), texts)
     rows = np.frombuffer(row_of_list, np.uint32)
     for table in tables:
         table["stack"] = rows[table["stack"]]
     strings = _Numbers[str]()
-    places = [(strings.number(file), strings.number(name), line) for file, name, line in lists.frames]
-    return np.array([(0, 0), *nodes], STACK), np.array(places, FRAME), tuple(strings.numbers)
+    places = [(strings.number(file), strings.number(name), line) for file, name, line, _ in known_frames]
+    details = {row: dict(each) for row, (*_, each) in enumerate(known_frames) if each}
+    stacks = np.array([(0, 0), *((parent, frame) for parent, frame, _ in nodes)], STACK)
+    return _Stacks(stacks, np.array(places, FRAME), tuple(strings.numbers), forwards, details)
 
 
 def _used_stacks(tree: Tables, *tables: _Table) -> _Stacks:
@@ -200,8 +237,11 @@ def _used_stacks(tree: Tables, *tables: _Table) -> _Stacks:
     words = np.stack([places[:, 0] >> np.uint64(32), places[:, 0] & np.uint64(0xFFFFFFFF)], 1).reshape(-1)
     texts, numbers = _by_appearance(words.astype(np.intp))
     frames = np.zeros(len(kept), FRAME)
-    frames["file"], frames["name"], frames["line"] = numbers[::2], numbers[1::2], places[:, 1]
-    return stacks, frames, tuple(map(tree.text, texts.tolist()))
+    frames["file"], frames["name"], frames["line"] = numbers[::2], numbers[1::2], places[:, 1] & np.uint64(0xFFFFFFFF)
+    chains = places[:, 1] >> np.uint64(32)
+    details = {row: dict(tree.details(int(chains[row]))) for row in np.flatnonzero(chains).tolist()}
+    forwards = {int(number[row]): forward for row, forward in tree.forwards.items() if is_used[row]}
+    return _Stacks(stacks, frames, tuple(map(tree.text, texts.tolist())), forwards, details)
 
 
 def _by_appearance(values: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -21,7 +21,8 @@ Test: tests/house/test_layers.py::test_passes_over_a_snapshot_follow_their_order
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,12 +33,16 @@ from forebay.snapshot.formats import safe_pickle
 from forebay.snapshot.formats._history_reader import HistoryReader, Odd, Rows, StackRow, TooLarge
 from forebay.snapshot.formats.budget import BadSnapshot, Budget
 from forebay.snapshot.formats.byte_source import ByteSource
+from forebay.snapshot.formats.forward_frames import Forwards, with_callers
 from forebay.snapshot.formats.torch_schema import ACTIONS
 
 __all__ = ["HAS_POOL", "Decoded", "Odd", "Rows", "StackRow", "Tables", "decode_stream", "decode_values"]
 
 HAS_POOL = 1 << 16  # added to an entry's action
 _WINDOW, _MAX_WINDOW = 1 << 20, 64 << 20
+_LOW = 0xFFFFFFFF
+_MORE_TEXTS = 1 << 31  # the first row of texts that are not in the reader, which never has so many
+_FORWARD_COST = 1000  # bytes of memory of a forward frame: the match, the frame and its rows
 
 
 class Tables(NamedTuple):
@@ -45,11 +50,14 @@ class Tables(NamedTuple):
 
     entries: NDArray[np.void]  # dtype ENTRY: rows of `nodes`, and of `pools` and `notes` from 1; action 0 is unknown
     pools: NDArray[np.uint64]  # ids of private pools, and other pairs of numbers
-    notes: NDArray[np.uint64]  # texts of compile_context and user_metadata, from 1; 0: none
+    notes: NDArray[np.uint64]  # texts from 1, 0: none; compile_context, internal_metadata << 32 | user_metadata
     parents: NDArray[np.intp]  # the nodes of the stack tree; row 0 is the empty stack
     frame_of: NDArray[np.intp]
-    frames: NDArray[np.uint64]  # text of the file << 32 | text of the name, line
+    frames: NDArray[np.uint64]  # text of the file << 32 | text of the name, chain of details << 32 | line
     text: Callable[[int], str]  # raises Odd for one that is not UTF-8
+    details: Callable[[int], tuple[tuple[str, str], ...]]  # keys and texts of a chain
+    row_of: Mapping[int, int] = MappingProxyType({})  # rows of the tree that replace those of StackRow values
+    forwards: Forwards = {}  # noqa: RUF012 - a NamedTuple has no factories, and nothing changes it
 
 
 class Decoded(NamedTuple):
@@ -81,10 +89,50 @@ def decode_stream(source: ByteSource) -> Decoded:
     nodes = np.concatenate([np.zeros((1, 2), np.uint64), _pairs(reader.nodes())]).astype(np.intp)
     parents, frame_of = np.ascontiguousarray(nodes.T)
     entries = np.frombuffer(memoryview(reader), ENTRY)
+    chains, text = _pairs(reader.details()), reader.text
+
+    def details(chain: int) -> tuple[tuple[str, str], ...]:
+        return tuple((text(key), text(value)) for key, value in _links(chains, chain))
+
     tables = Tables(
-        entries, _pairs(reader.pairs()), _pairs(reader.notes()), parents, frame_of, _pairs(reader.frames()), reader.text
-    )
+        entries, _pairs(reader.pairs()), _pairs(reader.notes()), parents & _LOW, frame_of, _pairs(reader.frames()),
+        text, details,
+    )  # fmt: skip
+    if (with_forward := np.flatnonzero(parents >> 32)).size:
+        lines = {row: tuple(text(each) for _, each in _links(chains, int(parents[row]) >> 32)) for row in
+                 with_forward.tolist()}  # fmt: skip
+        tables = _with_forward(tables, lines, source.budget())
     return Decoded(value, source.budget(), tables, truncated)
+
+
+def _links(chains: NDArray[np.uint64], chain: int) -> list[tuple[int, int]]:
+    """Return the keys and the texts of a chain, the first one first."""
+    found = []
+    while chain:
+        head, text = chains[chain - 1].tolist()
+        chain, key = head >> 32, head & _LOW
+        found.append((key, text))
+    return found[::-1]
+
+
+def _with_forward(tables: Tables, lines: dict[int, tuple[str, ...]], budget: Budget) -> Tables:
+    """Return the tables with forward frames as callers: Note [Forward frames are callers]."""
+    budget.charge(sum(_FORWARD_COST * (len(each) + 1) for each in lines.values()))
+    found = with_callers(tables.parents, tables.frame_of, len(tables.frames), lines)
+    words = list(dict.fromkeys(text for frame in found.frames for text in (frame.file, frame.name)))
+    number = {text: _MORE_TEXTS + at for at, text in enumerate(words)}
+    frames = [(number[frame.file] << 32 | number[frame.name], frame.line) for frame in found.frames]
+    rows = np.arange(len(found.parents), dtype=np.uint32)
+    rows[[*found.row_of]] = [*found.row_of.values()]
+    tables.entries["stack"] = rows[tables.entries["stack"]]
+    return tables._replace(
+        parents=found.parents,
+        frame_of=found.frame_of,
+        frames=np.concatenate([tables.frames, np.array(frames, np.uint64).reshape(-1, 2)]),
+        text=lambda row: tables.text(row) if row < _MORE_TEXTS else words[row - _MORE_TEXTS],
+        row_of=found.row_of,
+        forwards=found.forwards,
+    )
 
 
 def decode_values(source: ByteSource) -> Decoded:

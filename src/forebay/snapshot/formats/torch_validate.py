@@ -11,6 +11,8 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,8 @@ from numpy.typing import NDArray
 
 from forebay.records.model import Action
 from forebay.snapshot.formats.budget import BadSnapshot, Budget
-from forebay.snapshot.formats.known_notes import known_settings
+from forebay.snapshot.formats.external_annotations import kept_annotations
+from forebay.snapshot.formats.known_notes import kept_settings
 from forebay.snapshot.formats.torch_checked import (
     NODE_COST,
     Blocks,
@@ -39,6 +42,7 @@ _MAX_LINE = (1 << 32) - 1
 _SEGMENT_COST, _ROW_COST = 400, 200  # bytes of memory while a row of a table is made
 
 _Dicts = Sequence[Mapping[str, Any]]
+_Number = Callable[[Any, Any], int]  # of a list of frames, with its forward frames
 
 
 def checked_devices(decoded: Decoded) -> Iterator[Device]:
@@ -61,13 +65,15 @@ def checked_devices(decoded: Decoded) -> Iterator[Device]:
     for segment, device in zip(segments, owner, strict=True):
         by_device[device].append(segment)
     devices = sorted({*by_device, *(device for device, trace in enumerate(traces) if len(trace))}) or [0]
-    settings = known_settings(value.get("allocator_settings"))
+    settings = kept_settings(value.get("allocator_settings"))
+    annotations = kept_annotations(value.get("external_annotations"))
+    common = settings, annotations
     for device in devices:
         trace = traces[device] if device < len(traces) else []
-        yield _device(f"cuda:{device}", by_device[device], trace, settings, decoded)
+        yield _device(f"cuda:{device}", by_device[device], trace, common, decoded)
     pinned = _as_dicts(value.get("host_segments", []), "host_segments")
     if len(pinned) or len(history):
-        yield _device(PINNED, pinned, history, {}, decoded)
+        yield _device(PINNED, pinned, history, ({}, annotations), decoded)
 
 
 def _history(value: Any, tables: Tables | None) -> StreamEntries | _Dicts:
@@ -77,16 +83,20 @@ def _history(value: Any, tables: Tables | None) -> StreamEntries | _Dicts:
 
 
 def _device(
-    name: str, segments: _Dicts, trace: StreamEntries | _Dicts, settings: Mapping[str, Any], decoded: Decoded
+    name: str,
+    segments: _Dicts,
+    trace: StreamEntries | _Dicts,
+    common: tuple[Mapping[str, Any], tuple[Mapping[str, Any], ...]],
+    decoded: Decoded,
 ) -> Device:
     tables, budget = decoded.tables, decoded.budget
     rows = 0 if isinstance(trace, StreamEntries) else len(trace)
     budget.charge(_SEGMENT_COST * len(segments) + _ROW_COST * rows)
     stacks = _StackNumbers(budget)
-    number = stacks.number if tables is None else _tree_row
+    number = stacks.number if tables is None else partial(_tree_row, tables)
     return Device(
         name,
-        settings,
+        *common,
         _segments(segments, number),
         _blocks(segments, number, budget),
         trace if isinstance(trace, StreamEntries) else _entries(trace, number),
@@ -96,7 +106,7 @@ def _device(
     )
 
 
-def _segments(segments: _Dicts, number: Callable[[Any], int]) -> Segments:
+def _segments(segments: _Dicts, number: _Number) -> Segments:
     return Segments(
         _column_of(segments, "address", "a segment's"),
         _column_of(segments, "total_size", "a segment's"),
@@ -108,7 +118,7 @@ def _segments(segments: _Dicts, number: Callable[[Any], int]) -> Segments:
     )
 
 
-def _blocks(segments: _Dicts, number: Callable[[Any], int], budget: Budget) -> Blocks:
+def _blocks(segments: _Dicts, number: _Number, budget: Budget) -> Blocks:
     by_segment = [_as_dicts(segment.get("blocks"), "a segment's blocks") for segment in segments]
     lengths = np.array([len(group) for group in by_segment], np.int64)
     distinct = {id(group) for group in by_segment}
@@ -138,7 +148,7 @@ def _with_latest(block: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**own, **block}
 
 
-def _entries(trace: _Dicts, number: Callable[[Any], int]) -> Entries:
+def _entries(trace: _Dicts, number: _Number) -> Entries:
     state_pools = any("pool_id" in entry for entry in trace[:1])
     words = _values_of(trace, "action", "an entry's", None)
     _require(set(map(type, words)) <= {str}, "an entry's action is not a string")
@@ -157,10 +167,11 @@ def _entries(trace: _Dicts, number: Callable[[Any], int]) -> Entries:
     stacks, pools, labels = _stacks_of(trace, number), None, None
     if trace and "pool_id" in trace[0]:
         pools = _ids_of([entry.get("pool_id", (0, 0)) for entry in trace])
-    contexts, metadata = (_values_of(trace, key, "an entry's", "") for key in ("compile_context", "user_metadata"))
-    if any(contexts) or any(metadata):
-        _require({*map(type, contexts), *map(type, metadata)} <= {str}, "a text is not a string")
-        labels = contexts, metadata
+    keys = ("compile_context", "user_metadata", "internal_metadata")
+    contexts, metadata, internal = (_values_of(trace, key, "an entry's", "") for key in keys)
+    if any(contexts) or any(metadata) or any(internal):
+        _require({*map(type, chain(contexts, metadata, internal))} <= {str}, "a text is not a string")
+        labels = contexts, metadata, internal
     return Entries(actions, addresses, sizes, streams, times, stacks, pools, labels, state_pools)
 
 
@@ -179,14 +190,14 @@ def _ids_of(values: Sequence[Any]) -> NDArray[np.uint64]:
     return ids
 
 
-def _stacks_of(rows: _Dicts, number: Callable[[Any], int]) -> NDArray[np.uint32]:
-    return np.array([number(row.get("frames", ())) for row in rows], np.uint32)
+def _stacks_of(rows: _Dicts, number: _Number) -> NDArray[np.uint32]:
+    return np.array([number(row.get("frames", ()), row.get("forward_frames", ())) for row in rows], np.uint32)
 
 
-def _tree_row(frames: Any) -> int:
-    """Return the row of a list of frames in the decoder's stack tree."""
+def _tree_row(tables: Tables, frames: Any, _: Any) -> int:
+    """Return the row of a list of frames in the decoder's stack tree, which has the forward frames as well."""
     if isinstance(frames, StackRow):
-        return int(frames)
+        return tables.row_of.get(int(frames), int(frames))
     if frames in ([], ()):
         return 0
     raise Odd
@@ -201,9 +212,12 @@ class _StackNumbers:
         self._number_by_list: dict[int, int] = {}
         self._number_by_frames: dict[bytes, int] = {b"": 0}  # by the ids of the frames
         self._number_by_frame: dict[int, int] = {}
+        self._number_by_forward: dict[tuple[int, tuple[str, ...]], int] = {}
 
-    def number(self, frames: Any) -> int:
+    def number(self, frames: Any, forward: Any) -> int:
         """Return the number of a list of frames, innermost first, which is checked when it is seen first."""
+        if forward:
+            return self._with_forward(self.number(frames, ()), forward)
         # Every object whose id is a key here is part of the value being parsed, so ids are not reused.
         if (known := self._number_by_list.get(id(frames))) is not None:
             return known
@@ -218,12 +232,29 @@ class _StackNumbers:
         self._number_by_list[id(frames)] = number
         return number
 
+    def _with_forward(self, number: int, forward: Any) -> int:
+        """Return the number of a list of frames with forward frames."""
+        lists = self.lists
+        key = (number, tuple(map(_as_text, _as_items(forward, "forward frames"))))
+        if (known := self._number_by_forward.get(key)) is None:
+            self._budget.charge(_ROW_COST + NODE_COST * len(key[1]))
+            known = self._number_by_forward[key] = len(lists.ends)
+            lists.content.extend(lists.content[lists.ends[number - 1] if number else 0 : lists.ends[number]])
+            lists.ends.append(len(lists.content))
+            lists.forward[known] = key[1]
+        return known
+
     def _frame(self, frame: Any) -> int:
         if (known := self._number_by_frame.get(id(frame))) is None:
             _require(isinstance(frame, dict), "a frame is not a dict")
             line = frame.get("line", 0)
             _require(type(line) is int, "a frame's line is not a number")
-            key = (_as_text(frame.get("filename", "")), _as_text(frame.get("name", "")), min(max(line, 0), _MAX_LINE))
+            names = _as_text(frame.get("filename", "")), _as_text(frame.get("name", ""))
+            details = [
+                (key, each) for key, each in frame.items()
+                if type(key) is str and key.startswith("fx_") and type(each) is str
+            ]  # fmt: skip
+            key = (*names, min(max(line, 0), _MAX_LINE), tuple(details))
             if (known := self.lists.frames.get(key)) is None:
                 self._budget.charge(NODE_COST)
                 known = self.lists.frames[key] = len(self.lists.frames)

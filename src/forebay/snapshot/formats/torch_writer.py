@@ -19,7 +19,15 @@ from forebay._base.atomic_write import atomic_write
 from forebay.records.model import Action, Snapshot, State
 from forebay.snapshot.formats.budget import BadSnapshot
 from forebay.snapshot.formats.byte_source import Progress
-from forebay.snapshot.formats.known_notes import all_settings, pool_ids
+from forebay.snapshot.formats.external_annotations import annotations_of
+from forebay.snapshot.formats.forward_frames import forwards_of, frame_details
+from forebay.snapshot.formats.known_notes import (
+    FRAME_DETAILS,
+    INTERNAL_METADATA,
+    all_settings,
+    details_of,
+    pool_ids,
+)
 from forebay.snapshot.formats.native import check
 from forebay.snapshot.formats.torch_addresses import pools_by_address, with_base
 from forebay.snapshot.formats.torch_schema import PINNED
@@ -35,7 +43,7 @@ _STATES = {State.FREE: "inactive", State.LIVE: "active_allocated", State.PENDING
 _KEYS = (
     "device", "address", "total_size", "allocated_size", "active_size", "requested_size", "stream", "segment_type",
     "segment_pool_id", "is_expandable", "frames", "blocks", "size", "state", "action", "addr", "device_free", "time_us",
-    "pool_id", "compile_context", "user_metadata", "filename", "line", "name",
+    "pool_id", "compile_context", "user_metadata", "internal_metadata", "filename", "line", "name", "forward_frames",
 )  # fmt: skip
 _CHUNK = 1 << 16  # rows
 _MAX_FRAMES = 100_000_000  # of all stacks: half a gigabyte of the file
@@ -109,7 +117,10 @@ class _Writer:
                 self._trace(devices[index], shared[index])
             self._write(b"e")
         self._write(b"e" + self._text("allocator_settings") + self._value(_settings(devices.values())))
-        self._write(self._text("external_annotations") + b"]" + self._text("host_segments") + b"](")
+        self._write(self._text("external_annotations") + b"](")
+        for annotation in annotations_of(each.notes for each in by_device.values()):
+            self._write(self._value(annotation))
+        self._write(b"e" + self._text("host_segments") + b"](")
         for index, each in pinned.items():
             self._segments(index, each, shared[index])
         self._write(b"e" + self._text("host_traces") + b"](")
@@ -121,7 +132,7 @@ class _Writer:
         return _text(self._memo, text)
 
     def _value(self, value: Any) -> bytes:
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             return b"}(" + b"".join(map(self._value, chain(*value.items()))) + b"u"
         if isinstance(value, str):
             return self._text(value)
@@ -130,12 +141,13 @@ class _Writer:
         return b"G" + struct.pack(">d", value) if isinstance(value, float) else _number(value)
 
     def _segments(self, index: int, snapshot: Snapshot, shared: _Shared) -> None:
-        rows, blocks, key = snapshot.segments, snapshot.blocks, self._key
+        rows, blocks, key, memo = snapshot.segments, snapshot.blocks, self._key, self._memo
         states = np.array([self._memo[_STATES[state]] for state in sorted(_STATES)], "<u4")[blocks["state"].astype(int)]
         block_rows = _joined(
             b"}(", key("address"), _numbers(blocks["address"]), key("size"), _numbers(blocks["nbytes"]),
             key("requested_size"), _numbers(blocks["requested"]), key("state"), b"j", states,
-            key("frames"), b"j", shared.stacks[blocks["stack"]], b"u", count=len(blocks),
+            key("frames"), b"j", shared.stacks[blocks["stack"]],
+            *shared.forward(blocks["stack"], memo["state"], states), b"u", count=len(blocks),
         )  # fmt: skip
         ends = np.searchsorted(blocks["segment"], np.arange(len(rows)), "right")
         sums = {"total_size": rows["nbytes"], **_sums(snapshot)}
@@ -167,9 +179,12 @@ class _Writer:
             ]  # fmt: skip
             if with_pools:
                 parts += [key("pool_id"), b"j", shared.pools(rows["pool"])]
-            if snapshot.labels:
-                for name, texts in zip(("compile_context", "user_metadata"), shared.labels.T, strict=True):
+            if with_pools or snapshot.labels:
+                for name, texts in zip(("compile_context", "user_metadata"), shared.labels.T[:2], strict=True):
                     parts += [key(name), b"j", texts[rows["note"]]]
+            words = memo["action"], actions[rows["action"]]
+            parts += _optional(memo["internal_metadata"], shared.labels[rows["note"], 2], *words)
+            parts += shared.forward(rows["stack"], *words)
             self._write(_joined(*parts, b"u", count=len(rows)).tobytes())
             self._done += len(rows)
             if self._progress:
@@ -179,6 +194,7 @@ class _Writer:
         return _reference(self._memo[name])
 
 
+_FrameKey = tuple[str, str, str, int, tuple[tuple[str, str], ...]]
 _Part = bytes | NDArray[Any] | tuple[bytes, NDArray[Any], bytes]
 
 
@@ -194,11 +210,16 @@ class _Shared:
             pool = known.get(number, (0, number))
             write(self._once(("pool", pool), _number(pool[0]) + _number(pool[1]) + b"\x86"))
             self._places[at] = memo["pool", pool]
-        self.labels = np.zeros((len(snapshot.labels) + 1, 2), "<u4")
+        self.labels = np.zeros((len(snapshot.labels) + 1, 3), "<u4")  # the last one is 0 for none
+        internal = details_of(snapshot.notes, INTERNAL_METADATA, str)
         for row, label in enumerate([("", ""), *snapshot.labels]):
-            write(b"".join(_text(memo, text) for text in label))
-            self.labels[row] = [memo[text] for text in label]
+            texts = [*label, *([internal[row]] if row in internal else [])]
+            write(b"".join(_text(memo, text) for text in texts))
+            self.labels[row, : len(texts)] = [memo[text] for text in texts]
         self.stacks = np.zeros(max(len(snapshot.stacks), 1), "<u4")
+        self._forwards = forwards_of(snapshot)
+        self._forward = np.zeros(len(self.stacks), "<u4")  # the list of forward frames; 0 for none
+        self._details = details_of(snapshot.notes, FRAME_DETAILS, dict)
         used = [np.unique(table["stack"]) for table in (snapshot.segments, snapshot.blocks, snapshot.trace)]
         self._write_stacks(snapshot, [0, *np.unique(np.concatenate(used)).tolist()], write)
 
@@ -212,8 +233,9 @@ class _Shared:
             raise BadSnapshot(f"its stacks have more than {_MAX_FRAMES:,} frames, each of which the pickle would list")
         references: dict[int, bytes] = {}
         for row in rows:
-            parts, at = [], row
-            while at:
+            parts, at = list[bytes](), row
+            forward = self._forwards.get(row)
+            while at and (forward is None or len(parts) < forward.own):
                 at, frame = table[at]
                 if (known := references.get(frame)) is None:
                     write(self._frame(key := self._frame_key(snapshot, frame)))
@@ -222,23 +244,31 @@ class _Shared:
             content = b"".join(parts)
             write(self._once(("stack", content), b"](" + content + b"e" if parts else b"]"))
             self.stacks[row] = self._memo["stack", content]
+            if forward is not None:
+                lines = b"".join(_text(self._memo, text) for text in forward.texts)
+                write(self._once(("forward", row, id(snapshot)), b"](" + lines + b"e"))
+                self._forward[row] = self._memo["forward", row, id(snapshot)]
 
-    @staticmethod
-    def _frame_key(snapshot: Snapshot, row: int) -> tuple[str, str, str, int]:
+    def forward(self, stacks: NDArray[np.uint32], key: int, values: NDArray[Any]) -> list[_Part]:
+        """Return the forward frames of rows with these stacks; see `_optional`."""
+        return _optional(self._memo["forward_frames"], self._forward[stacks], key, values)
+
+    def _frame_key(self, snapshot: Snapshot, row: int) -> _FrameKey:
         file, name, line = snapshot.frames[row].tolist()
-        return "frame", snapshot.strings[file], snapshot.strings[name], line
+        return "frame", snapshot.strings[file], snapshot.strings[name], line, frame_details(self._details.get(row, {}))
 
     def pools(self, used: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """Return the number of each pool's id."""
         found: NDArray[np.uint32] = self._places[np.searchsorted(self._used_pools, used)]
         return found
 
-    def _frame(self, frame: tuple[str, str, str, int]) -> bytes:
+    def _frame(self, frame: _FrameKey) -> bytes:
         if frame in self._memo:
             return b""
-        memo, (_, file, name, line) = self._memo, frame
+        memo, (_, file, name, line, details) = self._memo, frame
         content = _reference(memo["filename"]) + _text(memo, file) + _reference(memo["line"]) + _number(line)
         content += _reference(memo["name"]) + _text(memo, name)
+        content += b"".join(_text(memo, text) for text in chain(*details))
         return self._once(frame, b"}(" + content + b"u")
 
     def _once(self, key: Any, value: bytes) -> bytes:
@@ -246,6 +276,17 @@ class _Shared:
             return b""
         self._memo[key] = len(self._memo)
         return value + b"\x94"
+
+
+def _optional(key: int, values: NDArray[np.uint32], other: int, others: NDArray[Any]) -> list[_Part]:
+    """Return the parts of a key that only some rows have: those with a value that is not 0.
+
+    All rows have the same length. Those without a value repeat another key and its value, which changes nothing.
+    """
+    if not values.any():
+        return []
+    has = values != 0
+    return [b"j", np.where(has, key, other).astype("<u4"), b"j", np.where(has, values, others).astype("<u4")]
 
 
 def _text(memo: dict[Any, int], text: str) -> bytes:
