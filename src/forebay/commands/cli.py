@@ -82,6 +82,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. Exceptions of the program that `run` executes propagate."""
+    if (recorded := sys.modules.get("forebay.commands.run_child")) is not None:
+        recorded.leave()  # a recorded program has started this command
     try:
         with command_output():
             arguments = sys.argv[1:] if arguments is None else [*arguments]

@@ -8,8 +8,8 @@ files are written to the output directory: snapshot.forebay and report.html, and
 directory with an earlier report is kept: the new one gets a number, as in forebay-report-2. The exit status is that of
 the program.
 
-The report is also written before os._exit and before os.exec*; it does not contain what the new program does then.
-There is none if a signal other than Ctrl-C ends the program.
+The report is also written before os._exit and os.exec*, and before SIGTERM or SIGHUP ends the program. The Python
+processes that it starts have reports of their own, and the report of the program lists them.
 
 With --emulate, devices of another kind are emulated in the program and in all processes that it starts; the report
 has one section for each of them, and --memory is the memory of each.
@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--children", action=argparse.BooleanOptionalAction, default=True,
-        help="report forked processes, too (default), each in a directory process-PID",
+        help="report the processes that the program forks or starts, too (default), each in a directory process-PID",
     )  # fmt: skip
     parser.add_argument(
         "--output", type=Path, metavar="DIR",
@@ -179,6 +179,7 @@ def _prepare(args: argparse.Namespace, mode: str) -> tuple[Program, RunSession]:
         quiet=args.quiet or (args.json and args.check_assumptions),  # the process outside prints the summary
         as_json=args.json,
         children=args.children,
+        started=not uses_cuda(args.emulate),  # PyTorch's devices have records of their own
         progress=args.progress,
         monitor=args.monitor,
         site_choice=chosen_sites(args),

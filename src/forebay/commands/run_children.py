@@ -1,19 +1,15 @@
-"""Reports of the child processes that a program under `forebay run` forks: one directory each, and a summary of all."""
+"""Reports of the child processes of a program under `forebay run`: one directory each, and a summary of all."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from forebay._base.byte_sizes import format_bytes
+from forebay.commands import run_output
 from forebay.commands.run_output import SNAPSHOT, SUMMARY
 from forebay.records.site_choice import DEFAULT_CHOICE
 
@@ -26,63 +22,9 @@ _ROWS = 10  # children in the table
 _PAGES = 8  # children in the HTML report
 
 
-def report_every_end(report: Callable[[], object]) -> None:
-    """Call `report` in this forked child before os._exit, with which the children of multiprocessing end, and SIGTERM.
-
-    The pools of multiprocessing end their processes with SIGTERM. A handler of the program is not replaced.
-    """
-    exit_now = os._exit
-    reporting, terminated = False, False
-
-    def report_once() -> None:
-        nonlocal reporting
-        reporting = True
-        report()
-        reporting = False
-        if terminated:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def report_and_exit(status: int) -> NoReturn:
-        report_once()
-        exit_now(status)
-
-    def on_terminate(_number: int, _frame: FrameType | None) -> None:
-        nonlocal terminated
-        terminated = True
-        if not reporting:  # else after the report
-            report_once()
-
-    os._exit = report_and_exit
-    with suppress(ValueError):  # not in the main thread: a thread that forks becomes the main thread only later
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, on_terminate)
-
-
-def report_before(report: Callable[[], object], announce: Callable[[], object]) -> None:
-    """Call `report` before os._exit and, after `announce`, before os.exec* replaces the program by one that exists."""
-    exit_now = os._exit
-
-    @wraps(exit_now)
-    def report_and_exit(status: int) -> NoReturn:
-        report()
-        exit_now(status)
-
-    def reporting(replace: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
-        @wraps(replace)
-        def report_and_replace(path: Any, *args: Any, **keywords: Any) -> NoReturn:
-            if os.access(path, os.X_OK):  # os.execvp tries each folder of PATH
-                announce()
-                report()
-            replace(path, *args, **keywords)
-
-        return report_and_replace
-
-    os._exit, os.execv, os.execve = report_and_exit, reporting(os.execv), reporting(os.execve)
-
-
-def directory_of(output: Path, pid: int) -> Path:
-    return output / f"process-{pid}"
+def free_directory(output: Path, pid: int) -> Path:
+    """Return the directory for a child, with a number if the process had a report before it replaced itself."""
+    return run_output.free_directory(output / f"process-{pid}")
 
 
 def collect(output: Path, run: str) -> list[dict[str, Any]]:
@@ -92,7 +34,7 @@ def collect(output: Path, run: str) -> list[dict[str, Any]]:
         with suppress(OSError, ValueError, AttributeError):
             summary = json.loads(path.read_text())
             if summary.get("run") == run:
-                found.append(summary)
+                found.append({**summary, "directory": path.parent.name})
     return sorted(found, key=lambda each: (-_peak(each), each["pid"]))
 
 
@@ -104,7 +46,7 @@ def snapshots(output: Path, children: list[dict[str, Any]], own: list[Snapshot])
     choice = own[0].site_choice if own else DEFAULT_CHOICE
     for child in children[:_PAGES]:
         with suppress(OSError, ValueError):
-            snapshot = native.read(directory_of(output, child["pid"]) / SNAPSHOT)
+            snapshot = native.read(output / child["directory"] / SNAPSHOT)
             found.append(replace(snapshot, device=f"{snapshot.device} in process {child['pid']}", site_choice=choice))
     return found
 

@@ -17,6 +17,7 @@ from forebay.commands.run_process import ProcessUse
 from forebay.commands.terminal import Terminal
 
 if TYPE_CHECKING:
+    from forebay.commands.run_processes import Processes
     from forebay.commands.run_torch import TorchResult
     from forebay.records.model import Snapshot
     from forebay.rehearsal.files_report import FilesReport
@@ -33,20 +34,26 @@ def report(
     output: Path,
     style: str = "tables",
     changed_files: FilesReport | None = None,
+    processes: Processes | None = None,
 ) -> None:
-    """Write the files. Print tables and the paths, or the summary as JSON ("json"), or only errors ("quiet")."""
+    """Write the files. Print tables and the paths, or the summary as JSON ("json"), or only errors ("quiet").
+
+    `processes` are the children that have no report.
+    """
     import json
 
     children = run_children.collect(output, str(notes.get("run")))
     torch = run_torch.results(snapshots)
     summary = {**_summary(snapshots, process, notes), "children": children, "output": str(output)}
+    if processes is not None:
+        summary["processes"] = processes.as_json()
     if torch is not None:
         summary |= torch.as_json()
         snapshots = torch.with_notes(snapshots)
     if changed_files is not None:
         summary["files"] = changed_files.as_json()
     if style == "tables":
-        _print_tables(snapshots, process, children, terminal, torch)
+        _print_tables(snapshots, process, children, terminal, torch, processes)
         if changed_files is not None:
             run_rehearsal.print_files(terminal.console(), changed_files)
     pages = [*snapshots, *run_children.snapshots(output, children, snapshots)]
@@ -99,6 +106,7 @@ def _print_tables(
     children: list[dict[str, Any]],
     terminal: Terminal,
     torch: TorchResult | None,
+    processes: Processes | None,
 ) -> None:
     from forebay.snapshot.report import text
 
@@ -112,6 +120,11 @@ def _print_tables(
     console.print()
     if children:
         console.print(run_children.table(children, console.width))
+        console.print()
+    sentences = [] if processes is None else [*processes.sentences()]
+    for sentence in sentences:
+        console.print(sentence, markup=False)
+    if sentences:
         console.print()
 
 

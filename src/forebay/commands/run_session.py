@@ -9,22 +9,25 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from forebay.commands import (
     CommandError,
+    process_log,
     run_children,
     run_devices,
     run_output,
     run_process,
     run_rehearsal,
     run_report,
+    run_started,
     run_torch,
 )
 from forebay.commands.reserved_descriptors import ReservedDescriptors
+from forebay.commands.run_ends import ProgramEnds
 from forebay.commands.run_output import reason
 from forebay.commands.run_progress import ProgressLine
 from forebay.commands.terminal import Terminal
@@ -34,6 +37,7 @@ from forebay.records.site_choice import DEFAULT_CHOICE, SiteChoice
 from forebay.rehearsal.inside import Channel
 
 if TYPE_CHECKING:
+    from forebay.commands.run_processes import Processes
     from forebay.observe import Trace
     from forebay.records.model import Snapshot
 
@@ -51,6 +55,7 @@ class RunSession:
     quiet: bool = False  # print errors only
     as_json: bool = False  # print the summary as JSON instead of tables
     children: bool = True  # forked processes report, too
+    started: bool = True  # so do those that are started, unless `children` is false
     progress: bool = False  # print a line while the program runs
     monitor: bool = True  # offer figures to forebay top and forebay exporter
     site_choice: SiteChoice = DEFAULT_CHOICE  # for the report
@@ -58,14 +63,17 @@ class RunSession:
     _terminal: Terminal = field(default_factory=Terminal)
     _process: int = field(default_factory=os.getpid)
     _path: list[str] = field(default_factory=lambda: sys.path[not sys.flags.safe_path :])
-    _wanted: Path = field(default_factory=Path)
+    wanted: Path = field(default_factory=Path)  # `output` before it got a number
+    run: str = field(default_factory=lambda: f"{os.getpid()}-{time.time_ns()}")  # of all processes of the program
     _started: float = 0.0
-    _run: str = field(default_factory=lambda: f"{os.getpid()}-{time.time_ns()}")
+    _log: Path | None = None  # of the program's processes
     _progress: ProgressLine | None = None
     _endpoint: Endpoint | None = None
     _is_child: bool = False
+    _is_forked: bool = False
+    _is_replaced: bool = False  # by another Python, which reads the log
     _finished: bool = False
-    _ends_replaced: bool = False
+    _ends: ProgramEnds | None = None
     _trace: Trace | None = None
     _rehearsal: Channel = field(default_factory=Channel)  # of a program that changes no files
     _descriptors: ReservedDescriptors = field(default_factory=ReservedDescriptors)
@@ -76,15 +84,16 @@ class RunSession:
             from forebay import memory  # noqa: F401 - raises ImportError if the compiled core cannot be loaded
         except ImportError as error:
             raise CommandError(str(error)) from error
-        self._wanted = self.output
+        self.wanted = self.output
         if not self.overwrite:
-            self.output = run_output.free_directory(self._wanted)
+            self.output = run_output.free_directory(self.wanted)
         run_output.make_directory(self.output)
 
     def start(self) -> None:
         """Start recording. Call before the program: the exit handler registered first runs last."""
         atexit.register(self._finish)
-        run_children.report_before(self._finish_early, self._announce)
+        self._ends = ProgramEnds(self._finish_early, self._announce)
+        self._ends.watch(signals=self.started)
         try:
             run_devices.start(self.memory, self.entries)
         except (ForebayError, ValueError, MemoryError) as error:
@@ -98,6 +107,46 @@ class RunSession:
             self._start_endpoint()
         if self.children:
             os.register_at_fork(after_in_child=self._continue_in_child)
+        if self.children and self.started:
+            self._reach_processes()
+
+    def start_in_child(self, log: Path) -> None:
+        """Start recording in a process that the program has started. Raises as the runtime does."""
+        self._log, self._is_child, self._process = log, True, os.getpid()
+        run_devices.start(self.memory, self.entries)
+        self._started = time.perf_counter()
+        if self.monitor:
+            self._endpoint = Endpoint()
+            with suppress(OSError):  # the process runs without
+                self._endpoint.start()
+        self._ends = ProgramEnds(self._finish_early, self._announce)
+        self._ends.watch(signals=True)
+        os.register_at_fork(after_in_child=self._continue_in_child)
+        self._note(process_log.RECORDS)
+
+    def finish(self) -> None:
+        """Write the report, unless that is done. Never raises."""
+        self._finish()
+
+    def _reach_processes(self) -> None:
+        """Let processes that the program starts record themselves. Without a log, they are not recorded."""
+        options = {
+            "run": self.run, "wanted": str(self.wanted), "memory": self.memory, "entries": self.entries,
+            "monitor": self.monitor, "sites": asdict(self.site_choice), "quiet": self.quiet, "as_json": self.as_json,
+        }  # fmt: skip
+        try:
+            self._log = run_started.write_log(self.output, options)
+        except OSError as error:
+            self._terminal.print_line(
+                f"forebay: the processes that the program starts are not recorded: {reason(error)}"
+            )
+            return
+        run_started.reach_processes(self._log)
+
+    def _note(self, event: str, text: str = "") -> None:
+        """Note an event of this process in the log of the program."""
+        if self._log is not None:
+            process_log.append(str(self._log), event, os.getpid(), text)
 
     def _start_endpoint(self) -> None:
         self._endpoint = Endpoint()
@@ -112,14 +161,17 @@ class RunSession:
         if os.getppid() != self._process or self._finished:  # forked by a child that is no part of the program
             return
         try:
-            self._process, self._is_child, self._started = os.getpid(), True, time.perf_counter()
+            self._process, self._is_child, self._is_forked = os.getpid(), True, True
+            self._started = time.perf_counter()
+            self._note(process_log.BEGAN, process_log.FORK)
             run_devices.restart(self.entries)
             if self._endpoint is not None:
                 with suppress(Exception):
                     self._endpoint.start()
-            if not self._ends_replaced:
-                self._ends_replaced = True
-                run_children.report_every_end(self._finish_child)
+            if self._ends is not None:
+                self._ends.restart()
+                self._ends.watch_signals()
+            self._note(process_log.RECORDS)
         except Exception as error:  # noqa: BLE001 - the child runs without a report
             self._process = 0
             warn_unraisable(f"forebay run does not record process {os.getpid()}: {reason(error)}")
@@ -136,12 +188,15 @@ class RunSession:
 
             process = run_process.measure()
             numpy.uninstall()
+            sys.path[:] = self._path  # as in `_finish`
             found = run_devices.snapshots({}, opened_only=True)
             if process.other_count or any(each.stats["allocation.all.allocated"] for each in found):
-                notes = {**self._notes(time.perf_counter() - self._started), "run": self._run, "parent": os.getppid()}
+                notes = {**self._notes(time.perf_counter() - self._started), "run": self.run, "parent": os.getppid()}
                 found = [replace(each, notes={**each.notes, **notes}) for each in found]
-                output = run_children.directory_of(self.output, os.getpid())
+                output = run_children.free_directory(self.output, os.getpid())
+                notes |= {"command": self._command(), "directory": output.name}
                 run_report.write_child(self._with_choice(found), process, notes, self._terminal, output)
+        self._note(process_log.ENDED)
 
     def start_trace(self, path: Path) -> None:
         """Trace the program; the trace is written before the report. Raises CommandError."""
@@ -158,19 +213,36 @@ class RunSession:
         """Cancel the report, as the program was not run."""
         atexit.unregister(self._finish)
         self._finished = True
+        if self._log is not None and not self._is_child:
+            self._log.unlink(missing_ok=True)
         run_torch.discard()
 
-    def _announce(self) -> None:
+    def _command(self) -> str:
+        """Return the words by which a child was started; "" for one that was forked."""
+        return "" if self._is_forked else " ".join(sys.orig_argv)
+
+    def _announce(self, program: str) -> None:
         """Say that another program replaces this one."""
-        if os.getpid() == self._process and not self._is_child and not self.quiet and not self.as_json:
-            self._terminal.print_line("forebay: another program replaces this one (os.exec*); it is not in the report")
+        if os.getpid() != self._process:
+            return
+        self._note(process_log.REPLACED, program)
+        self._is_replaced = self._log is not None and run_started.is_python(program)
+        if not self._is_child and not self.quiet and not self.as_json:
+            then = "a report of its own follows if it imports NumPy" if self._is_replaced else "it is not in the report"
+            self._terminal.print_line(f"forebay: another program replaces this one (os.exec*); {then}")
 
     def _finish_early(self) -> None:
-        """Report before os._exit and os.exec*, which run no exit handlers. What the program has buffered stays so."""
-        if not self._is_child:
-            self._finish(early=True)
+        """Report before an end without exit handlers, such as os._exit: what the program has buffered stays so.
+
+        Also before a signal ends the process: Note [Signals that end a program].
+        """
+        self._finish(early=True)
 
     def _finish(self, *, early: bool = False) -> None:
+        with nullcontext() if self._ends is None else self._ends.reporting():
+            self._finish_once(early=early)
+
+    def _finish_once(self, *, early: bool) -> None:
         if self._is_child:
             self._finish_child()
         if os.getpid() != self._process or self._finished:
@@ -194,6 +266,9 @@ class RunSession:
             self._terminal.print_line("forebay: interrupted before the report was finished")
         except Exception as error:  # noqa: BLE001 - a failing report must not change the program's outcome
             self._terminal.print_line(f"forebay: error: the report failed: {type(error).__name__}: {reason(error)}")
+        if self._log is not None and not self._is_replaced:
+            with suppress(OSError):
+                self._log.unlink()
         if self.interrupted:
             # CPython exits by SIGINT only if the last code run by exec() ended with KeyboardInterrupt. Imports use
             # exec() as well (dataclasses, named tuples), so it must be repeated here.
@@ -209,16 +284,27 @@ class RunSession:
         numpy.uninstall()  # arrays of the report must not be recorded, and the device may be full
         with np.errstate(all="ignore"):  # the program may have enabled exceptions
             if not self.overwrite and run_output.has_report(self.output):  # another run has written one since
-                self.output = run_output.free_directory(self._wanted)
+                self.output = run_output.free_directory(self.wanted)
             style = "quiet" if self.quiet else "json" if self.as_json else "tables"
-            notes = {**self._notes(seconds), "run": self._run}
+            notes = {**self._notes(seconds), "run": self.run}
             files = self._rehearsal.report()
             snapshots = run_devices.snapshots({**notes, **run_rehearsal.notes_of(files)})
-            run_report.report(self._with_choice(snapshots), process, notes, self._terminal, self.output, style, files)
+            processes = self._other_processes()
+            run_report.report(
+                self._with_choice(snapshots), process, notes, self._terminal, self.output, style, files, processes
+            )
             if self._trace is not None and self._trace.written and style == "tables":
                 self._terminal.console().print(f"{'trace':9} {self._trace.path}", soft_wrap=True, markup=False)
             if self.show_page:
                 run_report.show_page(self._terminal, self.output)
+
+    def _other_processes(self) -> Processes | None:
+        """Return the processes of the program that have no report; None if there is no log of them."""
+        if self._log is None:
+            return None
+        from forebay.commands.run_processes import find_processes
+
+        return find_processes(self._log, [each["pid"] for each in run_children.collect(self.output, self.run)])
 
     def _with_choice(self, snapshots: list[Snapshot]) -> list[Snapshot]:
         return [replace(each, site_choice=self.site_choice) for each in snapshots]
@@ -230,6 +316,7 @@ class RunSession:
 
         import forebay
 
+        vars(platform.uname()).setdefault("processor", "")  # else platform.platform() starts `uname -p`
         versions = {"forebay": forebay.__version__, "python": platform.python_version(), "numpy": np.__version__}
         return {"program": self.argv, "seconds": round(seconds, 3), "platform": platform.platform(), **versions}
 

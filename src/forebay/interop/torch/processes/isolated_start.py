@@ -22,7 +22,7 @@ def main() -> None:
     try:
         _begin(os.path.normpath(os.path.join(here, _STARTUP)))  # noqa: PTH118 -- as above
     except Exception as error:  # noqa: BLE001 -- such as of a Python without forebay: the program runs all the same
-        sys.stderr.write(f"forebay: this process runs without emulated devices: {error}\n")
+        sys.stderr.write(f"forebay: this process runs without it: {error}\n")
     own = len(sys.argv)
     arguments = sys.argv[1:]
     if sys.orig_argv[-own:] == [sys.orig_argv[-own], *arguments]:

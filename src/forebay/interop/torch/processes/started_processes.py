@@ -1,4 +1,4 @@
-"""Emulation in every Python process that this process starts, whatever environment and options the program gives it.
+"""Hooks of forebay in every Python process that this process starts, whatever environment and options it gets.
 
 # Note [Environment of started processes]
 Processes get the emulation through environment variables, which a program
@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import wraps
 from typing import Any
 
-__all__ = ["OwnVariables", "install", "with_start"]
+__all__ = ["OwnVariables", "install", "is_python", "with_start"]
 
 _START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "isolated_start.py")  # noqa: PTH100, PTH118, PTH120 -- pathlib is slow to import
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?[td]?(\.exe)?$")
@@ -67,12 +67,17 @@ class OwnVariables:
         return rest | lacking
 
 
+def is_python(program: Any) -> bool:
+    """Return True for the path of an interpreter."""
+    return _PYTHON.match(os.path.basename(os.fsdecode(program))) is not None  # noqa: PTH119 -- as above
+
+
 def with_start(program: Any, arguments: Sequence[Any]) -> Sequence[Any]:
     """Return the arguments with which a Python that ignores environment variables starts with the emulation.
 
     They begin with the name of the program, and are unchanged for other programs and other options.
     """
-    if not _PYTHON.match(os.path.basename(os.fsdecode(program))):  # noqa: PTH119 -- as above
+    if not is_python(program):
         return arguments
     texts = [os.fsdecode(each) for each in arguments]
     at, options, ignores = 1, texts[:1], False
@@ -111,6 +116,7 @@ def install(
     startup: str,
     more: Sequence[str] = (),
     before: Callable[[], object] | None = None,
+    after: Callable[[int, list[str]], object] | None = None,
 ) -> None:
     """Replace the functions that start processes, once. They raise no errors of forebay.
 
@@ -124,6 +130,8 @@ def install(
         As of `OwnVariables`.
     before : callable, optional
         Called before each process is started.
+    after : callable, optional
+        Called with the number and the words of each process that was started. Those of os.system have no number.
     """
     global _is_installed  # noqa: PLW0603 -- the functions of the process
     if _is_installed or os.name != "posix":
@@ -131,8 +139,9 @@ def install(
     _is_installed = True
     own = OwnVariables(environment, startup, more)
     note = before or (lambda: None)
-    _replace_fork_exec(own, note)
-    _replace_spawns(own, note)
+    started = after or (lambda _pid, _words: None)
+    _replace_fork_exec(own, note, started)
+    _replace_spawns(own, note, started)
     _replace_execs(own)
     _replace_system(own, note)
 
@@ -145,7 +154,9 @@ def _attempt(change: Callable[..., Any], *given: Any) -> Any:
         return given[-1]
 
 
-def _replace_fork_exec(own: OwnVariables, note: Callable[[], object]) -> None:
+def _replace_fork_exec(
+    own: OwnVariables, note: Callable[[], object], started: Callable[[int, list[str]], object]
+) -> None:
     import _posixsubprocess
 
     start = _posixsubprocess.fork_exec
@@ -157,7 +168,9 @@ def _replace_fork_exec(own: OwnVariables, note: Callable[[], object]) -> None:
         note()
         arguments = _attempt(lambda given: with_start(programs[0], given), arguments)
         environment = _attempt(lambda given: _listed(own, given), environment)
-        return start(arguments, programs, close, passed, folder, environment, *more)
+        pid: int = start(arguments, programs, close, passed, folder, environment, *more)
+        _attempt(lambda words: started(pid, [*map(os.fsdecode, words)]), arguments)
+        return pid
 
     _posixsubprocess.fork_exec = fork_exec
     known = sys.modules.get("subprocess")  # which has a name of its own for it
@@ -174,19 +187,26 @@ def _listed(own: OwnVariables, environment: Sequence[bytes] | None) -> Sequence[
     return [os.fsencode(name) + b"=" + os.fsencode(value) for name, value in found.items()]
 
 
-def _replace_spawns(own: OwnVariables, note: Callable[[], object]) -> None:
+def _replace_spawns(own: OwnVariables, note: Callable[[], object], started: Callable[[int, list[str]], object]) -> None:
     for name in ("posix_spawn", "posix_spawnp"):
         start = getattr(os, name, None)
         if start is not None:
-            setattr(os, name, _spawning(own, start, note))
+            setattr(os, name, _spawning(own, start, note, started))
 
 
-def _spawning(own: OwnVariables, start: Callable[..., int], note: Callable[[], object]) -> Callable[..., int]:
+def _spawning(
+    own: OwnVariables,
+    start: Callable[..., int],
+    note: Callable[[], object],
+    started: Callable[[int, list[str]], object],
+) -> Callable[..., int]:
     @wraps(start)
     def spawn(path: Any, arguments: Any, environment: Any, **options: Any) -> int:
         note()
         arguments, environment = _attempt(with_start, path, arguments), _attempt(own.complete, environment)
-        return start(path, arguments, environment, **options)
+        pid = start(path, arguments, environment, **options)
+        _attempt(lambda words: started(pid, [*map(os.fsdecode, words)]), arguments)
+        return pid
 
     return spawn
 

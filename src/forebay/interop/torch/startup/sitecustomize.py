@@ -1,7 +1,7 @@
-"""Start of a Python process that a program under `forebay run --emulate` starts: installs the hook for PyTorch.
+"""Start of a Python process that a program under `forebay run` starts: installs the hook for PyTorch or for NumPy.
 
-`forebay.interop.torch.on_import.set_environment` puts this folder on PYTHONPATH. The program's own sitecustomize, which
-this file hides, is imported instead of it.
+`forebay.interop.torch.on_import.set_environment`, or `forebay.commands.run_started.reach_processes`, puts this folder
+on PYTHONPATH. The program's own sitecustomize, which this file hides, is imported instead of it.
 """
 
 import atexit
@@ -103,11 +103,13 @@ def _use_own_forebay() -> None:
 
 
 def begin() -> None:
-    """Install the hooks, if this process is one of a program on emulated devices."""
+    """Install the hooks, if this process is one of a program on emulated devices, or of one that is recorded."""
     if os.environ.get("FOREBAY_TORCH"):
         _install()
         if os.environ.get("FOREBAY_RECORDS"):
             atexit.register(_finish)  # the first, which runs last
+    elif os.environ.get("FOREBAY_RUN"):
+        _load("commands/started_child.py").begin(_load, _use_own_forebay, _folder)
 
 
 _folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 -- as above

@@ -1,0 +1,8 @@
+"""Signals that end this process, passed to Python's main thread."""
+
+# Let a signal whose action is the system's call Python's handler of the signal `handled`; False if it has another
+# action. For Python, the action of the signal remains SIG_DFL.
+def watch(number: int, handled: int) -> bool: ...
+def arrived() -> int: ...  # the first watched signal that has arrived, or 0
+def reset() -> None: ...  # in a forked child: none has arrived
+def end_by(number: int) -> None: ...  # end this process by a signal, with the system's action
