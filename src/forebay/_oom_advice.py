@@ -24,6 +24,8 @@ def advise(snapshot: Snapshot, pool: RecordedPool, request: AllocRequest) -> lis
     """Return lines for the error text; none if no setting is known to help. Never raises an exception."""
     if getattr(_thread, "advising", False) or request.pool_number != 0:  # a private pool's use is up to the program
         return []
+    if pool.port.props.kind == "cpu":  # its segments have the size of its arrays: settings are no remedy
+        return []
     _thread.advising = True
     try:
         from forebay.snapshot.replay.advice import suggest_settings

@@ -180,3 +180,13 @@ def test_cpu_device_raises_out_of_memory(clean):
         OutOfMemory, match=re.escape(f"has a total capacity of {forebay._base.byte_sizes.format_bytes(total)}")
     ):
         forebay.allocate(1 << 59, "cpu")
+
+
+def test_text_of_the_cpu_device_speaks_of_arrays_and_of_the_machine():
+    with pytest.raises(OutOfMemory) as caught:
+        forebay.empty(1 << 50, dtype=forebay.uint8, device="cpu")
+    words = str(caught.value)
+    assert words.startswith("cpu out of memory. Tried to allocate 1048576.00 GiB. cpu has a total capacity of ")
+    assert "The machine has " in words
+    assert "or raise the capacity (forebay run --memory, forebay.memory.set_capacity, or FOREBAY_CPU_MEMORY)." in words
+    assert not {word for word in ("stream", "ALLOC_CONF", "expandable", "CUDA") if word in words}

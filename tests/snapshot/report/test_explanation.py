@@ -212,8 +212,18 @@ def test_peak_is_explained_where_memory_did_not_run_out():
         explanation(snapshot_of(gpu), error=0)
 
 
-def test_growth_and_leak_candidates_are_described():
+def test_cpu_device_is_explained_by_arrays_and_the_memory_of_the_machine():
     found = explanation(training())
+    words = text(found)
+    assert found.remedies is None
+    assert not {word for word in ("stream", "ALLOC_CONF", "expandable", "batch size") if word in words}
+    words = text(explanation(replace(too_large(), device="cpu")))
+    assert "or make the largest of the arrays below smaller (dtype, parts of the data)" in words
+    assert "give the program more memory (forebay run --memory)" in words
+
+
+def test_growth_and_leak_candidates_are_described():
+    found = explanation(replace(training(), device="cuda:0"))
     words = text(found)
     assert "The history repeats a pattern of 49 allocations 14 times. Live memory grows by 34.00 MiB in each" in words
     assert "metrics.py:27 History.append | 34.00 MiB | 476.00 MiB | 14 | never" in words
@@ -266,7 +276,7 @@ def test_names_from_files_are_printable():
 
 
 def test_explanation_is_json():
-    for snapshot in (fragmented_history(), training(), too_large()):
+    for snapshot in (fragmented_history(), replace(training(), device="cuda:0"), too_large()):
         value = json.loads(json.dumps(explanation(snapshot).as_json()))
         assert {*value} == {field.name for field in fields(Explanation)}
         assert value["use"]["reserved"] > 0

@@ -25,7 +25,7 @@ _MAX_SITES = 3  # named in the text
 def explain(pool: RecordedPool, request: AllocRequest, capacity: int, advisers: list[Adviser]) -> list[str]:
     """Return the lines for a request that no recovery step could serve. Raises MemoryError if NumPy finds no memory."""
     snapshot = memory_snapshot.snapshot(pool, pool.name, capacity, trace=bool(advisers))
-    lines = _free_blocks(snapshot, request)
+    lines = _free_blocks(snapshot, request, is_host=pool.port.props.kind == "cpu")
     if not pool.recording:
         return [
             *lines,
@@ -47,14 +47,15 @@ def largest_holders(snapshot: Snapshot) -> list[str]:
     ]
 
 
-def _free_blocks(snapshot: Snapshot, request: AllocRequest) -> list[str]:
-    """Describe where the free memory is."""
+def _free_blocks(snapshot: Snapshot, request: AllocRequest, *, is_host: bool) -> list[str]:
+    """Describe where the free memory is: by stream, which arrays in the memory of the machine have none of."""
     free = snapshot.blocks[snapshot.blocks["state"] == State.FREE]
     if not len(free):
         return []
     segment = snapshot.segments[free["segment"]]
     largest = int(np.argmax(free["nbytes"]))
-    where = f"at {int(free['address'][largest]):#x}, for stream {int(segment['queue'][largest])}"
+    stream = "" if is_host else f", for stream {int(segment['queue'][largest])}"
+    where = f"at {int(free['address'][largest]):#x}{stream}"
     lines = [f"  The largest free block is {format_bytes(int(free['nbytes'][largest]))}, {where}."]
     eligible = (
         (segment["queue"] == request.queue)
@@ -65,7 +66,7 @@ def _free_blocks(snapshot: Snapshot, request: AllocRequest) -> list[str]:
     best = int(usable.max(initial=0))
     if best < int(free["nbytes"][largest]):
         usable_text = "none" if best == 0 else f"at most {format_bytes(best)}"
-        lines.append(f"  Usable for this size and stream: {usable_text}.")
+        lines.append(f"  Usable for {'this size' if is_host else 'this size and stream'}: {usable_text}.")
     short = usable[usable < request.size]
     if len(short):
         lines.append(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from forebay._base.byte_sizes import format_bytes
-from forebay._base.config import HIGH_WATERMARK, UNLIMITED
+from forebay._base.config import CPU_MEMORY, HIGH_WATERMARK, UNLIMITED
+from forebay._base.system_memory import available_memory, usable_memory
 from forebay.errors import DeviceError, ForebayError, OutOfMemory
 from forebay.runtime.allocator import oom_explanation
 from forebay.runtime.allocator.metrics import ALLOCATED_BYTES, RESERVED_BYTES
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ADVISERS",
     "DOCUMENTATION",
+    "HOST",
     "heap_text",
     "invalid_buffer_size_error",
     "oom_error",
@@ -31,6 +33,7 @@ __all__ = [
     "too_large_error",
 ]
 
+HOST = "cpu"  # the kind of the device in the memory of the machine
 DOCUMENTATION = "https://forebay.readthedocs.io/en/stable/how-to/out-of-memory.html"
 
 # Functions that suggest remedies, from the memory history and the request, as lines for the text.
@@ -89,10 +92,12 @@ def _request_lines(request: AllocRequest, capacity: int) -> Iterator[str]:
 def segment_text(
     pool: RecordedPool, request: AllocRequest, free: int, capacity: int, private: int, reserve: int | None
 ) -> str:
-    """Return PyTorch's text for a CUDA device, verbatim.
+    """Return PyTorch's text for a CUDA device, verbatim; for the CPU device, one about the machine's memory.
 
     `private` is the free bytes of private pools, `reserve` the address space of an expandable segment, None without.
     """
+    if pool.port.props.kind == HOST:
+        return _host_text(pool, request, free, capacity)
     reserved, allocated = pool.current(RESERVED_BYTES), pool.current(ALLOCATED_BYTES)
     text = f"{_kind(pool.name)} out of memory. Tried to allocate {_size(request.segment)}. "
     text += f"{_device(pool)} has a total capacity of {_size(capacity)} of which {_size(free)} is free. "
@@ -122,6 +127,26 @@ def segment_text(
         " If reserved but unallocated memory is large try setting FOREBAY_ALLOC_CONF=expandable_segments:True to avoid"
         f" fragmentation.  See documentation for Memory Management  ({DOCUMENTATION})"
     )
+
+
+def _host_text(pool: RecordedPool, request: AllocRequest, free: int, capacity: int) -> str:
+    """Return the text for the CPU device, whose users know arrays and the memory of the machine.
+
+    PyTorch has no text for it. That for CUDA advises settings, which help no program whose arrays are too large.
+    """
+    reserved, allocated = pool.current(RESERVED_BYTES), pool.current(ALLOCATED_BYTES)
+    text = f"{pool.name} out of memory. Tried to allocate {_size(request.segment)}. "
+    if capacity < UNLIMITED:
+        text += f"{pool.name} has a total capacity of {_size(capacity)} of which {_size(free)} is free. "
+    text += f"Arrays and tensors hold {_size(allocated)}"
+    text += f", and {_size(reserved - allocated)} is cached for later ones. " if reserved > allocated else ". "
+    available = available_memory()
+    text += f"The machine has {_size(usable_memory())} of memory"
+    text += f", of which {_size(available)} is available. " if available is not None else ". "
+    text += "Delete what is no longer used, process the data in parts, or use a smaller dtype"
+    if capacity >= UNLIMITED:
+        return f"{text}."
+    return f"{text}; or raise the capacity (forebay run --memory, forebay.memory.set_capacity, or {CPU_MEMORY.name})."
 
 
 def heap_text(pool: RecordedPool, request: AllocRequest, other: int, mode: str) -> str:

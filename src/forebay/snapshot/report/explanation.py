@@ -21,7 +21,7 @@ from forebay.snapshot.replay.pool_memory import PoolMemory, free_in_pools
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
 from forebay.snapshot.replay.remedies import Remedies, available_memory, find_remedies
 
-__all__ = ["Cause", "Explanation", "OomRequest", "Use", "explanation"]
+__all__ = ["Cause", "Explanation", "OomRequest", "Use", "explanation", "of_host"]
 
 
 class Cause(StrEnum):
@@ -183,6 +183,7 @@ def explanation(
     else:
         moment = timeline.peak if len(snapshot.trace) else 0
     state = memory_state(snapshot, moment, timeline=timeline)
+    is_host = of_host(snapshot.device)
     request = None
     cause = Cause.PEAK if len(snapshot.trace) else Cause.FINAL
     if errors:
@@ -207,8 +208,13 @@ def explanation(
         pools=tuple(free_in_pools(snapshot, state)),
         pins=tuple(find_pins(snapshot, state)),
         growth=growth(snapshot, timeline=timeline),
-        remedies=find_remedies(snapshot, progress=progress) if replay and len(snapshot.trace) else None,
+        remedies=find_remedies(snapshot, progress=progress) if replay and len(snapshot.trace) and not is_host else None,
     )
+
+
+def of_host(device: str) -> bool:
+    """Return True for the CPU device, whose users know arrays and the machine's memory: no streams, no settings."""
+    return device.partition(" ")[0] == "cpu"  # of a child process: "cpu in process 4711"
 
 
 def _use(state: MemoryState) -> Use:

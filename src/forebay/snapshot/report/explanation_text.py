@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.untrusted import printable, shortened
 from forebay.records.site_labels import with_library
-from forebay.snapshot.report.explanation import Cause, Explanation, OomRequest
+from forebay.snapshot.report.explanation import Cause, Explanation, OomRequest, of_host
 from forebay.snapshot.report.paragraph import Paragraph, count, short_labels
 from forebay.snapshot.report.settings_text import settings_paragraph
 
@@ -69,17 +69,19 @@ def _cause(found: Explanation) -> Paragraph:
 def _reasons(found: Explanation, request: OomRequest) -> Iterator[str]:
     use, event = found.use, request.event
     wanted, free = format_bytes(event.wanted), format_bytes(event.device_free)
-    place = f"for stream {request.queue}" + (f" in private pool {request.pool}" if request.pool else "")
+    is_host = of_host(found.device)
+    place = "" if is_host else f" for stream {request.queue}"
+    place += f" in private pool {request.pool}" if request.pool else ""
     label = short_labels([event.label, *(use.label for use in found.sites[:_SITES])])[0][0]
-    yield f"Entry {request.entry + 1:,} of {found.entries:,}: {label} requested {wanted} {place}."
+    yield f"Entry {request.entry + 1:,} of {found.entries:,}: {label} requested {wanted}{place}."
     total = f" of {format_bytes(found.capacity)}" if found.capacity else ""
     segment = format_bytes(request.segment)
     held, all_free = use.reserved - use.cached - use.fragmented, use.cached + use.fragmented
     if found.cause == Cause.LIMIT:
         yield (
             f"The device had {free}{total} free, enough for a new segment of {segment}, so a limit of the process was "
-            f"reached, with {format_bytes(use.reserved)} reserved. Raise the limit (set_per_process_memory_fraction), "
-            "or free memory earlier."
+            f"reached, with {format_bytes(use.reserved)} reserved. Raise the limit "
+            f"({'forebay run --memory' if is_host else 'set_per_process_memory_fraction'}), or free memory earlier."
         )
         return
     missing = (
@@ -87,7 +89,7 @@ def _reasons(found: Explanation, request: OomRequest) -> Iterator[str]:
         if _expandable(found)
         else f"a new segment of {segment} could not be reserved"
     )
-    yield f"No free block {place} was large enough, and {missing}: the device had {free}{total} free."
+    yield f"No free block{place} was large enough, and {missing}: the device had {free}{total} free."
     if found.cause == Cause.TOO_LARGE:
         yield (
             f"The program needs more memory than it has: blocks in use take {format_bytes(held)}, with the request "
@@ -96,7 +98,7 @@ def _reasons(found: Explanation, request: OomRequest) -> Iterator[str]:
         yield (
             "This is not fragmentation: with all free memory in one piece, "
             f"{format_bytes(event.wanted - event.device_free - all_free)} would still be missing. Free memory earlier, "
-            "or make the largest of the allocations below smaller (batch size, sequence length, precision)."
+            f"or make the largest of the {_smaller(is_host)}."
         )
     elif found.cause == Cause.SEGMENT:
         yield (
@@ -109,16 +111,18 @@ def _reasons(found: Explanation, request: OomRequest) -> Iterator[str]:
             "never share a segment. Free memory earlier, so that a whole segment can return to the device."
         )
     elif found.cause == Cause.OTHER_QUEUE:
+        other = "is for arrays or for tensors only" if is_host else "belongs to another stream"
         yield (
-            f"A free block of {format_bytes(use.largest_free)} is large enough, but it belongs to another stream, and "
-            f"the allocator does not move memory between streams: the largest free block {place} has "
-            f"{format_bytes(request.largest_free)}. Allocate on the same stream, or free everything in the segments of "
-            "the other one."
+            f"A free block of {format_bytes(use.largest_free)} is large enough, but it {other}, and "
+            f"the allocator does not move memory between {'them' if is_host else 'streams'}: the largest free "
+            f"block{place} has {format_bytes(request.largest_free)}. "
+            f"{'Free' if is_host else 'Allocate on the same stream, or free'} everything in the segments of the other "
+            "one."
         )
     elif found.cause == Cause.OTHER_POOL and use.largest_free >= event.wanted:
         yield (
             f"A free block of {format_bytes(use.largest_free)} is large enough, but it belongs to another pool (of a "
-            f"graph or a MemPool), whose memory only that pool uses: the largest free block {place} has "
+            f"graph or a MemPool), whose memory only that pool uses: the largest free block{place} has "
             f"{format_bytes(request.largest_free)}. Delete the graph or the pool, or allocate in it."
         )
     elif found.cause == Cause.OTHER_POOL:
@@ -131,9 +135,16 @@ def _reasons(found: Explanation, request: OomRequest) -> Iterator[str]:
     else:
         yield (
             f"The memory is fragmented: {format_bytes(all_free)} of the reserved memory and {free} of the device are "
-            f"free, together more than the request. But they are in pieces: the largest free block {place} has "
+            f"free, together more than the request. But they are in pieces: the largest free block{place} has "
             f"{format_bytes(request.largest_free)}, and live blocks keep the segments from returning to the device."
         )
+
+
+def _smaller(is_host: bool) -> str:
+    """Return what can be made smaller, and how."""
+    if is_host:
+        return "arrays below smaller (dtype, parts of the data), or give the program more memory (forebay run --memory)"
+    return "allocations below smaller (batch size, sequence length, precision)"
 
 
 def _memory(found: Explanation) -> Paragraph:
@@ -220,14 +231,16 @@ def _pinned(found: Explanation) -> Paragraph:
     text = (
         f"{count(sum(pins.units for pins in found.pins), noun)} with "
         f"{format_bytes(free)} free cannot return to the device, because blocks of only {format_bytes(held)} are in "
-        "them. Allocate such long-lived blocks before the large temporary ones, or in a memory pool of their own."
+        "them. Allocate such long-lived blocks before the large temporary ones"
     )
+    is_host = of_host(found.device)
+    text += "." if is_host else ", or in a memory pool of their own."
     rows = [
-        (label, str(pins.queue), str(pins.pool or "-"), f"{pins.units:,}", format_bytes(pins.free_bytes),
-         format_bytes(pins.held_bytes))
+        (label, *(() if is_host else (str(pins.queue), str(pins.pool or "-"))), f"{pins.units:,}",
+         format_bytes(pins.free_bytes), format_bytes(pins.held_bytes))
         for label, pins in zip(labels, shown, strict=True)
     ]  # fmt: skip
-    columns = ("held mainly by", "stream", "pool", f"{noun}s", "free in them", "held")
+    columns = ("held mainly by", *(() if is_host else ("stream", "pool")), f"{noun}s", "free in them", "held")
     return Paragraph(f"Mostly free {noun}s that are pinned", (text, *folder), columns, tuple(rows))
 
 
