@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from support.annotated_history import annotated
 from support.snapshot_programs import MIB, dumped, fragmented, program
 from support.snapshot_scenes import training
 
@@ -128,3 +129,43 @@ def test_device_that_ran_out_is_first_and_others_are_compared(capsys, tmp_path):
     assert main(["report", str(path), "--output", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text("utf-8")
     assert page.index("Memory of cuda:1 · out of memory") < page.index("Memory of cuda:0")
+
+
+@pytest.fixture
+def stepped(tmp_path):
+    path = tmp_path / "steps.pickle"
+    path.write_bytes(dumped(annotated(4)))
+    return path
+
+
+def test_parts_of_the_history_are_explained(capsys, stepped):
+    assert "In the step “ProfilerStep#2”, the most memory was live" in explain(capsys, stepped, "--step", "2")
+    assert "After entry 2, 8.00 MiB were live" in explain(capsys, stepped, "--at", "2", "--no-replay")
+    (found,) = json.loads(explain(capsys, stepped, "--between", "2ms", "4ms", "--json", "--no-replay"))
+    assert (found["cause"], found["chosen"]["selection"]) == (
+        "chosen", {"name": "the entries 1 to 2", "begin": 1, "end": 2},
+    )  # fmt: skip
+    assert found["inside"] == ["ProfilerStep#0", "forward", '{"phase":"forward"}']
+    assert found["ranges"][0]["name"] == "ProfilerStep"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--step", "9"], "has no step 9"), (["--at", "soon"], "is no moment"), (["--between", "9", "2"], "is before")],
+)
+def test_missing_parts_are_one_line(capsys, stepped, options, said):
+    assert main(["explain", str(stepped), *options]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_devices_without_the_part_are_left_out(capsys, tmp_path):
+    both, other = annotated(3), annotated(2, name="x", device=1)
+    both["segments"] += other["segments"]
+    both["device_traces"] += other["device_traces"][1:]
+    path = tmp_path / "both.pickle"
+    path.write_bytes(dumped(both))
+    assert [each["device"] for each in json.loads(explain(capsys, path, "--at", "25", "--json", "--no-replay"))] == [
+        "cuda:0"
+    ]

@@ -16,8 +16,12 @@ from forebay.commands.site_options import add_site_options
 from forebay.commands.snapshot_files import chosen_devices, progress_bar, snapshot_console
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from forebay.snapshot import Snapshot
+    from forebay.snapshot.analysis.timeline import Timeline
     from forebay.snapshot.report.explanation import Explanation
+    from forebay.snapshot.report.selection import Selection
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--error", type=int, default=-1, metavar="N",
         help="explain this out-of-memory event: 0 is the first, -1 (the default) the last",
     )  # fmt: skip
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument(
+        "--step", type=int, metavar="N",
+        help="explain the peak of this step: of a range such as ProfilerStep#N, or of a repetition, from 0",
+    )  # fmt: skip
+    part.add_argument(
+        "--at", metavar="TIME", help="explain this moment: a time since the first entry (1.5s, 300ms), or an entry"
+    )
+    part.add_argument(
+        "--between", nargs=2, metavar=("A", "B"), help="explain the peak between these moments, written as for --at"
+    )
     parser.add_argument("--no-replay", action="store_true", help="do not replay the history with other settings")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_site_options(parser)
@@ -34,12 +49,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with command_output():
-        found = [_explain(snapshot, args) for snapshot in chosen_devices(args)]
+        found = _explain_all(chosen_devices(args), args)
         if args.json:
             print(json.dumps([each.as_json() for each in found], indent=2))
         else:
             _print(found)
     return 0
+
+
+def _explain_all(snapshots: list[Snapshot], args: argparse.Namespace) -> list[Explanation]:
+    """Return the explanations of all devices; of a part of the history, those of the devices that have it."""
+    from forebay.snapshot.report.selection import BadSelection
+
+    found, missing = [], []
+    for snapshot in snapshots:
+        try:
+            found.append(_explain(snapshot, args))
+        except BadSelection as error:
+            missing.append(error)
+    if missing and not found:
+        raise CommandError(str(missing[0])) from missing[0]
+    return found
 
 
 def _explain(snapshot: Snapshot, args: argparse.Namespace) -> Explanation:
@@ -48,7 +78,10 @@ def _explain(snapshot: Snapshot, args: argparse.Namespace) -> Explanation:
 
     with progress_bar(f"replaying {snapshot.device}", 8 * len(snapshot.trace)) as progress:
         try:
-            return explanation(snapshot, error=args.error, replay=not args.no_replay, progress=progress)
+            return explanation(
+                snapshot, error=args.error, replay=not args.no_replay, progress=progress,
+                select=_selection(snapshot, args),
+            )  # fmt: skip
         except Unsupported as error:
             raise CommandError(str(error)) from error
         except IndexError:
@@ -59,6 +92,19 @@ def _explain(snapshot: Snapshot, args: argparse.Namespace) -> Explanation:
                 f"{snapshot.device} has {count:,} out-of-memory events in its history, so --error {args.error} is none "
                 f"of them" + (f"; choose from 0 to {count - 1}" if count else "")
             ) from None
+
+
+def _selection(snapshot: Snapshot, args: argparse.Namespace) -> Callable[[Timeline], Selection] | None:
+    """Return the function that finds the part of the history to explain; None for all of it."""
+    from forebay.snapshot.report.selection import select_between, select_moment, select_step
+
+    if args.step is not None:
+        return lambda timeline: select_step(snapshot, timeline, args.step)
+    if args.at is not None:
+        return lambda timeline: select_moment(timeline, args.at)
+    if args.between is not None:
+        return lambda timeline: select_between(timeline, *args.between)
+    return None
 
 
 def _print(found: list[Explanation]) -> None:

@@ -2,17 +2,20 @@
 
 Two allocations are alike if they have the same stack, or the same size where no stacks were recorded. A history repeats
 with a lag if most allocations are like the one that many allocations before. Where steps differ in length, a site that
-allocates at regular intervals marks them instead.
+allocates at regular intervals marks them instead. Steps that the program marked (`record_function`, the profiler) are
+used as they are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forebay.records.model import Action, Snapshot
+from forebay.snapshot.analysis.spans import named_steps, spans, step_stem
 from forebay.snapshot.analysis.timeline import Timeline
 
 __all__ = ["MIN_STEPS", "Steps", "find_steps"]
@@ -34,6 +37,7 @@ class Steps:
     allocations: int  #: allocations of a step (median)
     #: True if all steps have the same number of allocations; False if they were found by a site that recurs.
     exact: bool
+    name: str = ""  #: the name of the ranges by which the program marked the steps; "" if they were found
 
     @property
     def count(self) -> int:
@@ -54,9 +58,11 @@ def find_steps(snapshot: Snapshot, timeline: Timeline) -> Steps | None:
     Returns
     -------
     Steps or None
-        The steps; None if the history does not repeat at least `MIN_STEPS` times. Steps begin where the least memory
-        is allocated.
+        The steps; None if the history does not repeat at least `MIN_STEPS` times. Steps that the program did not mark
+        begin where the least memory is allocated.
     """
+    if (marked := _marked(snapshot)) is not None:
+        return marked
     rows = np.flatnonzero(snapshot.trace["action"] == Action.ALLOC)
     if len(rows) < 2 * MIN_STEPS:
         return None
@@ -71,6 +77,26 @@ def find_steps(snapshot: Snapshot, timeline: Timeline) -> Steps | None:
     shift = int(np.argmin(table.mean(axis=0)))
     moments = rows[start + shift : min(stop + 1, len(rows)) : lag].astype(np.int64)
     return Steps(moments, lag, exact=True) if len(moments) > MIN_STEPS else None
+
+
+def _marked(snapshot: Snapshot) -> Steps | None:
+    """Return the steps that the program marked."""
+    everything = spans(snapshot)
+    found = named_steps(everything, len(snapshot.trace) + 1)
+    earlier = {step_stem(span.name) for span in everything if not span.end}  # whose entries the ring buffer dropped
+    if found and not found[0].begin and step_stem(found[0].name) in earlier:
+        found = found[1:]
+    found = [span for span in found if span.whole]
+    if len(found) < MIN_STEPS:
+        return None
+    moments = np.array([span.begin for span in found], np.int64)
+    if all(one.end >= other.begin for one, other in pairwise(found)):
+        # Nothing happens between the steps. Otherwise the last end is no boundary like the others: what a loop frees
+        # between its steps would look like growth.
+        moments = np.append(moments, found[-1].end)
+    moments = np.unique(moments)
+    allocations = np.searchsorted(np.flatnonzero(snapshot.trace["action"] == Action.ALLOC), moments)
+    return Steps(moments, int(np.median(np.diff(allocations))), exact=True, name=step_stem(found[0].name))
 
 
 def _codes(allocations: NDArray[np.void]) -> NDArray[np.int64]:

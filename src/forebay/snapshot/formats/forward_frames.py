@@ -22,7 +22,16 @@ from numpy.typing import NDArray
 from forebay.records.model import Frame, Snapshot
 from forebay.snapshot.formats.known_notes import FORWARD_FRAMES, details_of
 
-__all__ = ["NO_FRAME", "Forward", "Forwards", "forward_path", "forwards_of", "frame_details", "with_callers"]
+__all__ = [
+    "NO_FRAME",
+    "Extended",
+    "Forward",
+    "Forwards",
+    "forward_path",
+    "forwards_of",
+    "frame_details",
+    "with_callers",
+]
 
 NO_FRAME = 0xFFFFFFFF
 _LINE = re.compile(r'\s*File "([^\n]+)", line (\d{1,9}), in ([^\n]+)')

@@ -12,16 +12,19 @@ import numpy as np
 from forebay._core import MAX_REQUEST_BYTES, MAX_SMALL_BYTES
 from forebay.records.model import Snapshot
 from forebay.snapshot.analysis.growth import Growth, growth
+from forebay.snapshot.analysis.range_use import RangeUse, range_use
+from forebay.snapshot.analysis.spans import spans
 from forebay.snapshot.analysis.summary import Oom, SiteUse, ooms, sites, summary
-from forebay.snapshot.analysis.timeline import reconstruct
+from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 from forebay.snapshot.formats.known_notes import truncation_of
 from forebay.snapshot.replay.memory_state import MemoryState, memory_state
 from forebay.snapshot.replay.pinning import Pins, find_pins
 from forebay.snapshot.replay.pool_memory import PoolMemory, free_in_pools
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
 from forebay.snapshot.replay.remedies import Remedies, available_memory, find_remedies
+from forebay.snapshot.report.selection import Selection
 
-__all__ = ["Cause", "Explanation", "OomRequest", "Use", "explanation", "of_host"]
+__all__ = ["Cause", "Chosen", "Explanation", "OomRequest", "Use", "explanation", "of_host"]
 
 
 class Cause(StrEnum):
@@ -35,6 +38,7 @@ class Cause(StrEnum):
     OTHER_POOL = "other pool"  # enough is free, but private pools have so much of it that the rest does not suffice
     LIMIT = "limit"  # a limit of the process, below the memory of the device
     PEAK = "peak"  # no error: the explained moment is the peak
+    CHOSEN = "chosen"  # no error: the explained moment, or the range whose peak it is, was chosen
     FINAL = "final"  # no history: the explained moment is that of the snapshot
 
 
@@ -65,6 +69,16 @@ class OomRequest:
     largest_free: int  #: largest free block that could have served it, of that stream, pool and size class
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A part of a history. Sizes are in bytes."""
+
+    selection: Selection  #: the part
+    first_bytes: int  #: live at its beginning
+    last_bytes: int  #: live at its end
+    changes: tuple[tuple[str, int], ...]  #: sites, and the changes of their live bytes; the largest changes first
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
     """The cause of an out-of-memory error or of a peak. Sizes are in bytes."""
@@ -88,6 +102,9 @@ class Explanation:
     pins: tuple[Pins, ...]  #: sites whose blocks hold segments that are mostly free
     growth: Growth | None  #: growth from step to step; None if the history does not repeat
     remedies: Remedies | None  #: replays with other settings; None if none was asked for, or the history is empty
+    chosen: Chosen | None = None  #: the part of the history that was asked for; None for all of it
+    inside: tuple[str, ...] = ()  #: names of the program's ranges at the explained moment, the outermost first
+    ranges: tuple[RangeUse, ...] = ()  #: memory in the ranges that the program named
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields, and their fields, as values that `json.dumps` accepts."""
@@ -115,6 +132,9 @@ class Explanation:
                                                            "peak_per_step", "steady")},
                 "sites": [asdict(site) | {"leaks": site.leaks} for site in grown.sites],
             },
+            "chosen": self.chosen and asdict(self.chosen) | {"selection": self.chosen.selection._asdict()},
+            "inside": [*self.inside],
+            "ranges": [asdict(each) for each in self.ranges],
             "remedies": self.remedies and asdict(self.remedies) | {
                 "exact": self.remedies.fidelity.exact, "proved": self.remedies.proved,
             },
@@ -127,6 +147,7 @@ def explanation(
     error: int = -1,
     replay: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    select: Callable[[Timeline], Selection] | None = None,
 ) -> Explanation:
     """Explain why memory ran out, or which allocations made the peak where it did not.
 
@@ -140,6 +161,9 @@ def explanation(
         Replay the history with other settings to find those that help.
     progress : callable, optional
         Called as `progress(replays_done, replays_total)`.
+    select : callable, optional
+        Returns the part of the history to explain, for its timeline: its last out-of-memory event is explained, or else
+        its peak. By default all of the history.
 
     Returns
     -------
@@ -175,9 +199,14 @@ def explanation(
     recorded = recorded_settings_of(snapshot)
     errors = tuple(ooms(snapshot))
     numbers = summary(snapshot, timeline=timeline)
-    if errors:
-        event = errors[error]
+    selection = select(timeline) if select is not None else None
+    inner = errors if selection is None else [event for event in errors if selection.begin < event.at <= selection.end]
+    named = spans(snapshot)
+    if inner:
+        event = inner[error]
         moment = event.at
+    elif selection is not None:
+        moment = selection.begin + int(np.argmax(timeline.allocated[selection.begin : selection.end + 1]))
     elif error != -1:
         raise IndexError(f"the history of {snapshot.device} has no out-of-memory event")
     else:
@@ -186,7 +215,9 @@ def explanation(
     is_host = of_host(snapshot.device)
     request = None
     cause = Cause.PEAK if len(snapshot.trace) else Cause.FINAL
-    if errors:
+    if selection is not None:
+        cause = Cause.CHOSEN
+    if inner:
         request = _request(snapshot, state, event, recorded.segment_size(min(event.wanted, MAX_REQUEST_BYTES)))
         cause = _cause(state, request)
     return Explanation(
@@ -209,7 +240,20 @@ def explanation(
         pins=tuple(find_pins(snapshot, state)),
         growth=growth(snapshot, timeline=timeline),
         remedies=find_remedies(snapshot, progress=progress) if replay and len(snapshot.trace) and not is_host else None,
+        chosen=selection and _chosen(snapshot, timeline, selection),
+        inside=tuple(span.name for span in named if span.begin < moment <= span.end),
+        ranges=tuple(range_use(snapshot, timeline, named)),
     )
+
+
+def _chosen(snapshot: Snapshot, timeline: Timeline, selection: Selection) -> Chosen:
+    first, last = (sites(snapshot, at, timeline=timeline) for at in (selection.begin, selection.end))
+    before = {use.label: use.live_bytes for use in first}
+    after = {use.label: use.live_bytes for use in last}
+    changes = {label: after.get(label, 0) - before.get(label, 0) for label in before | after}
+    ordered = sorted((item for item in changes.items() if item[1]), key=lambda item: (-abs(item[1]), item[0]))
+    levels = timeline.allocated
+    return Chosen(selection, int(levels[selection.begin]), int(levels[selection.end]), tuple(ordered))
 
 
 def of_host(device: str) -> bool:

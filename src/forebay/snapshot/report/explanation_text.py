@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.untrusted import printable, shortened
 from forebay.records.site_labels import with_library
 from forebay.snapshot.report.explanation import Cause, Explanation, OomRequest, of_host
 from forebay.snapshot.report.paragraph import Paragraph, count, short_labels
+from forebay.snapshot.report.ranges_text import chosen_paragraph, place_sentence, ranges_paragraph
 from forebay.snapshot.report.settings_text import settings_paragraph
 
 __all__ = ["paragraphs"]
@@ -33,16 +35,22 @@ def paragraphs(found: Explanation, others: Sequence[Explanation] = ()) -> list[P
         The cause, the memory at that moment, its holders, pinned segments, growth, settings, and remarks.
     """
     parts = [
-        _cause(found),
+        _placed(_cause(found), found),
+        chosen_paragraph(found),
         _memory(found),
         _other_devices(found, others),
         _holders(found),
         _pools(found),
         _pinned(found),
+        ranges_paragraph(found),
         _growth(found),
     ]
     parts += [settings_paragraph(found), _other_errors(found), _remarks(found)]
     return [part for part in parts if part.sentences or part.rows]
+
+
+def _placed(paragraph: Paragraph, found: Explanation) -> Paragraph:
+    return replace(paragraph, sentences=(*paragraph.sentences, *place_sentence(found)))
 
 
 def _cause(found: Explanation) -> Paragraph:
@@ -58,6 +66,13 @@ def _cause(found: Explanation) -> Paragraph:
             f"and {reserved}{share}."
         )
         return Paragraph(f"{device} at the end", (text,))
+    if found.chosen is not None:
+        part = found.chosen.selection
+        most = f"In {part.name}, the most memory was live after entry {found.moment:,}"
+        when = f"{most} of {found.entries:,}" if part.begin < part.end else f"After entry {part.begin:,}"
+        live = format_bytes(use.live + use.outside)
+        text = f"{when}: {live}." if part.begin < part.end else f"{when}, {live} were live."
+        return Paragraph(f"{device} in a part of its history", (text, f"{reserved}{share}."))
     most = f"The most memory was live after entry {found.moment:,}: {format_bytes(use.live + use.outside)}."
     sentences = [
         f"Memory did not run out in this history of {count(found.entries, 'entry', 'entries')}.",
@@ -250,13 +265,16 @@ def _growth(found: Explanation) -> Paragraph:
         none = "The history does not repeat, so growth from step to step cannot be measured."
         return Paragraph("Growth", (none,) if found.entries else ())
     steps = grown.steps
-    how = (
-        f"a pattern of {steps.allocations:,} allocations" if steps.exact else f"about {steps.allocations:,} allocations"
-    )
+    word = "step" if steps.name else "repetition"
+    how = "a pattern of" if steps.exact and not steps.name else "about"
+    how += f" {steps.allocations:,} allocations"
     sentences = [f"The history repeats {how} {steps.count:,} times."]
+    if steps.name:
+        name = printable(shortened(steps.name, _TEXT))
+        sentences = [f"{steps.count:,} steps that the program marked (“{name}”), of {how}, are compared."]
     if not grown.steady:
         change = "falls" if grown.per_step < 0 else "does not grow steadily"
-        sentences.append(f"Live memory {change} from one repetition to the next.")
+        sentences.append(f"Live memory {change} from one {word} to the next.")
         return Paragraph("Growth", tuple(sentences))
     average = "" if grown.grown == grown.compared else " on average"
     sentences.append(
@@ -271,8 +289,8 @@ def _growth(found: Explanation) -> Paragraph:
     if grown.leaks:
         names = "line" if len(grown.leaks) == 1 else "lines"
         sentences.append(
-            f"Leak candidates: nothing that the {names} marked “never” allocated in these repetitions was freed. If a "
-            "repetition is a training step, find the reference that keeps it (a list of losses, a cache). If it is a "
+            f"Leak candidates: nothing that the {names} marked “never” allocated in these {word}s was freed. If a "
+            f"{word} is a training step, find the reference that keeps it (a list of losses, a cache). If it is a "
             "layer of a forward pass, the memory is kept for the backward pass."
         )
     shown = grown.sites[:_GROWING]
@@ -282,7 +300,7 @@ def _growth(found: Explanation) -> Paragraph:
          f"{site.freed:,}" if site.freed else "never")
         for label, site in zip(labels, shown, strict=True)
     ]  # fmt: skip
-    columns = ("site that grows in each repetition", "growth", "live after", "allocations", "freed")
+    columns = (f"site that grows in each {word}", "growth", "live after", "allocations", "freed")
     return Paragraph("Growth", (*sentences, *(folder if rows else ())), columns if rows else (), tuple(rows))
 
 
