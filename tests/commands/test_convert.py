@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import duckdb
 import pytest
+from support.annotated_history import annotated
 from support.equal_snapshots import assert_equal
 from support.perfetto_files import decode
+from support.snapshot_programs import dumped
 from support.synthetic_history import synthetic
 
 from forebay import snapshot
@@ -119,3 +121,15 @@ def test_truncated_snapshot_is_stated(two, tmp_path, capsys):
 
 def test_every_format_has_a_writer():
     assert set(convert.FORMATS) == set(convert._WRITERS)
+
+
+def test_named_ranges_are_in_parquet_and_perfetto(tmp_path):
+    (tmp_path / "steps.pickle").write_bytes(dumped(annotated(2)))
+    for name in ("a.parquet", "a.pftrace"):
+        assert run(tmp_path / "steps.pickle", tmp_path / name) == 0
+    rows = duckdb.sql(f"SELECT DISTINCT ranges FROM '{tmp_path / 'a.parquet'}' ORDER BY ranges").fetchall()
+    steps = ["ProfilerStep#0", "ProfilerStep#1"]
+    assert [row[0] for row in rows] == ["", *(step + part for step in steps for part in ("", ";backward", ";forward"))]
+    assert {"ProfilerStep#0", "forward", '{"phase":"forward"}'} <= {
+        each.name for each in decode(tmp_path / "a.pftrace").slices
+    }

@@ -23,6 +23,10 @@ from forebay.commands.site_options import add_site_options, chosen_sites
 from forebay.commands.snapshot_files import load_snapshots, progress_bar
 
 if TYPE_CHECKING:
+    from typing import Any
+
+    from numpy.typing import NDArray
+
     from forebay.snapshot import Snapshot
 
     Write = Callable[[Sequence[Snapshot], Path, argparse.Namespace], None]
@@ -103,10 +107,14 @@ def _pickle(snapshots: Sequence[Snapshot], path: Path, _: argparse.Namespace) ->
 
 
 def _parquet(snapshots: Sequence[Snapshot], path: Path, args: argparse.Namespace) -> None:
+    from forebay.snapshot.analysis.spans import range_paths, spans
     from forebay.snapshot.formats import parquet
 
+    def ranges(snapshot: Snapshot) -> tuple[NDArray[Any], Sequence[str]]:
+        return range_paths(spans(snapshot), len(snapshot.trace))
+
     with progress_bar("writing", sum(len(each.trace) for each in snapshots)) as progress:
-        parquet.write(snapshots, path, args.table, progress)
+        parquet.write(snapshots, path, args.table, progress, ranges)
 
 
 def _perfetto(snapshots: Sequence[Snapshot], path: Path, _: argparse.Namespace) -> None:

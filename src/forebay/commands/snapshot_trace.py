@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from forebay._base.untrusted import printable
 from forebay.observe.tracing import perfetto
-from forebay.observe.tracing.model import Moment, Place, Sample, TraceData, Track
+from forebay.observe.tracing.model import Moment, Place, Sample, Slice, TraceData, Track
 from forebay.records.sites import find_sites
 from forebay.snapshot import Action, Snapshot
+from forebay.snapshot.analysis.spans import lanes, spans
 from forebay.snapshot.analysis.timeline import reconstruct
 
+_LANES = 100  # of the program's ranges
 _EVENTS = {Action.OOM: "out of memory", Action.SNAPSHOT: "snapshot", Action.ANNOTATE: "annotation"}
 
 
@@ -29,6 +31,7 @@ def write_trace(snapshots: Sequence[Snapshot], file: IO[bytes]) -> None:
         data.devices[device] = "memory history"
         data.samples += _samples(snapshot, device)
         data.moments += _moments(snapshot, device)
+        data.slices += _slices(snapshot, device, began)
     perfetto.write(data, file, {"entries": sum(len(each.trace) for each in snapshots)})
 
 
@@ -58,3 +61,12 @@ def _moments(snapshot: Snapshot, device: str) -> Iterator[Moment]:
         frame = sites.frames[int(sites.of_stack[row["stack"]])] if row["stack"] else None
         place = None if frame is None else Place(printable(frame.file), printable(frame.name), frame.line)
         yield Moment(track, _EVENTS[action], "event", int(row["time_ns"]), details, place)
+
+
+def _slices(snapshot: Snapshot, device: str, began: int) -> Iterator[Slice]:
+    """Yield the ranges that the program named, in one track for each depth."""
+    for number, lane in enumerate(lanes(spans(snapshot), _LANES)):
+        track = Track("ranges", f"{device} ranges", number + 1)
+        for span in lane:
+            begin = max(span.begin_ns, began)
+            yield Slice(track, printable(span.name), "range", begin, max(begin, span.end_ns), {"kind": span.kind.value})

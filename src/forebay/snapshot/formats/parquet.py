@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from forebay.errors import Unsupported
 from forebay.records.model import Action, Snapshot, State
 from forebay.records.sites import find_sites
 from forebay.snapshot.formats.byte_source import Progress
+from forebay.snapshot.formats.known_notes import INTERNAL_METADATA, details_of
 
-__all__ = ["TABLES", "write"]
+__all__ = ["TABLES", "Ranges", "write"]
 
+Ranges = Callable[[Snapshot], tuple[NDArray[Any], Sequence[str]]]
 TABLES = ("history", "blocks", "segments")
 _ROWS = 1 << 18  # of a row group
 _MAX_FRAMES, _MAX_NAME = 200, 300
@@ -29,6 +31,7 @@ def write(
     path: str | os.PathLike[str],
     table: str = "history",
     progress: Progress | None = None,
+    ranges: Ranges | None = None,
 ) -> None:
     """Write one table of snapshots to a Parquet file.
 
@@ -44,6 +47,9 @@ def write(
         The table.
     progress : callable, optional
         Called as `progress(rows_done, rows_total)`.
+    ranges : callable, optional
+        Returns for each entry of a snapshot's history a number, and the text of each number, for the column "ranges" of
+        the history.
 
     Raises
     ------
@@ -56,8 +62,8 @@ def write(
     -----
     All tables have the columns device, address, bytes, stream, pool (0: the default pool), site (as in all reports, ""
     without a stack) and stack (from the outermost frame, joined by ";"). The history adds entry (from 0), time_ns,
-    action, compile_context and user_metadata; blocks add requested, segment and state; segments add small and
-    expandable.
+    action, compile_context, user_metadata and internal_metadata; blocks add requested, segment and state; segments add
+    small and expandable.
     """
     try:
         import pyarrow as pa
@@ -71,8 +77,12 @@ def write(
         try:
             for snapshot, all_rows in zip(snapshots, rows, strict=True):
                 texts = _StackTexts(snapshot)
+                numbers, paths = ranges(snapshot) if ranges is not None and table == "history" else (None, [])
+                paths = [_text(path) for path in paths]
                 for begin in range(0, max(len(all_rows), 1), _ROWS):
                     columns = _COLUMNS[table](snapshot, all_rows[begin : begin + _ROWS], begin)
+                    if numbers is not None:
+                        columns["ranges"] = _Words(numbers[begin : begin + _ROWS], paths)
                     group = pa.table({name: _array(pa, each) for name, each in (columns | texts.of(columns)).items()})
                     writer = writer or pq.ParquetWriter(file, _marked(group.schema, table), compression="zstd")
                     writer.write_table(group)
@@ -156,6 +166,7 @@ def _common(snapshot: Snapshot, rows: NDArray[np.void]) -> dict[str, Any]:
 def _history(snapshot: Snapshot, rows: NDArray[np.void], begin: int) -> dict[str, Any]:
     labels = [("", ""), *snapshot.labels]
     contexts, own = ([_text(label[side]) for label in labels] for side in range(2))
+    internal = details_of(snapshot.notes, INTERNAL_METADATA, str)
     return {
         "entry": begin + np.arange(len(rows)),
         "time_ns": rows["time_ns"],
@@ -165,6 +176,7 @@ def _history(snapshot: Snapshot, rows: NDArray[np.void], begin: int) -> dict[str
         "pool": rows["pool"],
         "compile_context": _Words(rows["note"], contexts),
         "user_metadata": _Words(rows["note"], own),
+        "internal_metadata": _Words(rows["note"], [_text(internal.get(row, "")) for row in range(len(labels))]),
     }
 
 
