@@ -1,5 +1,6 @@
 /** The explorer of one device: the chart, and the sections that show its chosen moment. */
 
+import { Bands } from "./bands";
 import { Chart } from "./chart";
 import { Details } from "./details";
 import { button, choice, make, section } from "./dom";
@@ -10,6 +11,7 @@ import type { History } from "./history";
 import { makeLayers } from "./layers";
 import { oomSection } from "./ooms";
 import { Pools } from "./pools";
+import { rangeSection } from "./ranges";
 import { SegmentTable } from "./segment-table";
 import { Segments } from "./segments";
 import { Sites } from "./sites";
@@ -75,6 +77,7 @@ export class Explorer {
     const table = new SegmentTable(history);
     const fragments = new Fragments(history, table);
     const chart = new Chart(history, fragments, theme, () => this.state, layers, change);
+    const bands = new Bands(history, theme, change);
     const details = new Details(history, fragments);
     const segments = new Segments(history, table, theme, change);
     const panels = [new Pools(history, table), new FlameGraph(history), new Sites(history, change), new Growth(history, change)];
@@ -82,6 +85,7 @@ export class Explorer {
     const draw = (): void => {
       frame = 0;
       chart.render(this.state, layers);
+      bands.render(this.state);
       details.render(this.state, layers);
       controls.show(this.state);
       clearTimeout(pause);
@@ -98,11 +102,13 @@ export class Explorer {
 
     const { card, tools, body } = section("memory", history.moments > 1 ? "Memory over time" : "Memory in use");
     tools.append(...controls.elements);
+    chart.element.querySelector(".field")?.after(bands.element);
     body.append(chart.element, details.element);
-    const ooms = oomSection(history, change);
-    const sections = [card, ...(ooms ? [ooms] : []), segments.element, ...panels.map((panel) => panel.element)];
+    const more = [oomSection(history, change), rangeSection(history, change)];
+    const sections = [card, ...more.filter((each) => each !== null), segments.element, ...panels.map((panel) => panel.element)];
     this.element.replaceChildren(...sections);
     chart.render(this.state, layers);
+    bands.render(this.state);
     details.render(this.state, layers);
     // The first picture is shown before the other sections are computed.
     requestAnimationFrame(() => {

@@ -13,6 +13,8 @@ export interface DeviceData {
   largest_free: number; // of the blocks at the end
   strings: string[];
   sites: string[];
+  spans: string[]; // names of the program's ranges, one after another and by name
+  ranges: string[];
   layout: Layout;
   packed: string;
 }
@@ -43,6 +45,28 @@ export interface Oom {
   stack: number;
 }
 
+/** A part of the history that the program named. */
+export interface NamedSpan {
+  name: number; // row of `data.spans`
+  kind: number;
+  begin: number; // moments
+  end: number;
+  begin_ns: number; // since the first entry
+  end_ns: number;
+  lane: number;
+  color: number;
+}
+
+/** Memory in all spans of one name. */
+export interface RangeUse {
+  name: number; // row of `data.ranges`
+  times: number;
+  peak: number;
+  at: number;
+  allocated: number;
+  growth: number; // of one, on average
+}
+
 const MAX_FRAMES = 500; // that are shown of a stack
 const SEGMENT = ["address", "nbytes", "queue", "pool", "growing"] as const;
 
@@ -69,6 +93,8 @@ export class History {
   readonly changes: SegmentChange[];
   readonly pending: { address: number; nbytes: number }[]; // freed, but still in use by the device at the end
   readonly ooms: Oom[];
+  readonly spans: NamedSpan[];
+  readonly ranges: RangeUse[];
   private readonly stackFrame: Int32Array;
   private readonly frames: { file: Int32Array; name: Int32Array; line: Float64Array };
   private readonly live: LiveIndex;
@@ -98,6 +124,8 @@ export class History {
     this.changes = columns.records("change", [...SEGMENT, "moment", "sign"]);
     this.pending = columns.records("pending", ["address", "nbytes"]);
     this.ooms = columns.records("oom", ["moment", "wanted", "free", "stack"]);
+    this.spans = columns.records("span", ["name", "kind", "begin", "end", "begin_ns", "end_ns", "lane", "color"]);
+    this.ranges = columns.records("range", ["name", "times", "peak", "at", "allocated", "growth"]);
     this.allocated = this.sumAllocations();
     this.reserved = this.sumSegments();
     this.limit();

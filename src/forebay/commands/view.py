@@ -1,8 +1,9 @@
 """Show a snapshot in the terminal: memory over time, and the sites and stacks of any moment.
 
 SNAPSHOT is a forebay snapshot or a PyTorch pickle (torch.cuda.memory._dump_snapshot); no code in it is executed. Left
-and right move the cursor, + and - zoom, p and o move to the peak and to out-of-memory events, / searches. With --json,
-the figures, the sites at a moment and the memory over time are printed, without a terminal.
+and right move the cursor, + and - zoom, p and o move to the peak and to out-of-memory events, / searches. Below the
+chart are the ranges that the program named (record_function, user_metadata); [ and ] move between its steps. With
+--json, the figures, the sites at a moment and the memory over time are printed, without a terminal.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from forebay.snapshot.report.terminal_chart import COLORS
 __all__ = ["ViewApp"]
 
 _AXIS = 11  # cells left of the chart, for the labels
+_CHART = 5  # lines of the chart at least, before bands get any
 _HEADINGS = ("", "live", "share", "blocks", "call site")
 
 
@@ -51,11 +52,14 @@ class MemoryChart(Widget, can_focus=True):
         model, height = self.model, self.size.height
         if model is None or not height:
             return Strip.blank(self.size.width)
+        bands = min(len(model.lanes), max(height - _CHART, 0))
+        chart = height - bands
         state = (model, model.first, model.end, model.cursor, self.columns, height)
         if state != self._drawn:
-            self._lines, self._drawn = model.chart(self.columns, height), state
-        most = model.most(self.columns) if y in (0, height // 2) else 0
-        label = {0: format_bytes(most), height // 2: format_bytes(most // 2), height - 1: "0 B"}.get(y, "")
+            lines = model.chart(self.columns, chart) + model.bands(self.columns)[:bands]
+            self._lines, self._drawn = lines, state
+        most = model.most(self.columns) if y in (0, chart // 2) else 0
+        label = {0: format_bytes(most), chart // 2: format_bytes(most // 2), chart - 1: "0 B"}.get(y, "")
         line = Text(f"{label:>{_AXIS - 1}} ", "dim") + self._lines[y]
         return Strip(line.render(self.app.console), self.size.width).adjust_cell_length(self.size.width, Style())
 
@@ -97,6 +101,8 @@ class ViewApp(App[None]):
         Binding("end", "move(-1)", show=False, priority=True),
         Binding("p", "peak", "Peak"),
         Binding("o", "oom", "OOM"),
+        Binding("left_square_bracket", "step(-1)", show=False),
+        Binding("right_square_bracket", "step(1)", show=False),
         Binding("slash", "search", "Find"),
         Binding("n", "match(False)", "Next"),
         Binding("N", "match(True)", "previous", show=False),
@@ -217,6 +223,13 @@ class ViewApp(App[None]):
             self._show()
         else:
             self.notify("Memory did not run out in this history.")
+
+    def action_step(self, count: int) -> None:
+        """Move the cursor to the beginning of the next or the previous step that the program marked."""
+        if self.model.next_step(count):
+            self._show()
+        else:
+            self.notify("The program marked no steps.")
 
     def action_search(self) -> None:
         """Show the field for the text to search."""

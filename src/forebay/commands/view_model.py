@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 from rich.text import Text
 
 from forebay._base.byte_sizes import format_bytes
+from forebay._base.untrusted import printable
 from forebay.records.model import Action, Frame, Snapshot
 from forebay.records.site_labels import label_of, strip_common_folder
 from forebay.records.sites import split_largest
 from forebay.snapshot.analysis import summary
+from forebay.snapshot.analysis.spans import Span, lanes, named_steps, spans
 from forebay.snapshot.analysis.timeline import NEVER_SEEN, Timeline, reconstruct
 from forebay.snapshot.report.source_lines import source_line
+from forebay.snapshot.report.terminal_bands import draw_bands
 from forebay.snapshot.report.terminal_chart import COLORS, ChartColumns, chart_columns, draw
 from forebay.snapshot.report.text import format_duration
 
@@ -23,6 +26,7 @@ __all__ = ["SiteRow", "ViewModel"]
 
 _ROWS = 200  # sites that are listed
 _FRAMES = 200  # frames of a stack that are listed
+_LANES = 3  # of the program's ranges, below the chart
 _MIN_RANGE = 8  # moments that are shown at least
 _WORDS = {
     Action.ALLOC: "allocate", Action.FREE_REQUESTED: "free", Action.FREE_COMPLETED: "complete the free of",
@@ -55,6 +59,8 @@ class ViewModel:
         self.cursor: int = self.timeline.peak
         self.ooms: NDArray[np.int64] = np.flatnonzero(snapshot.trace["action"] == Action.OOM) + 1
         self.pattern: str = ""
+        self.spans: list[Span] = spans(snapshot)
+        self.lanes: list[list[Span]] = lanes(self.spans, _LANES)
         held = self.timeline.allocations
         live = held.live_at(self.timeline.peak)
         sites = split_largest(snapshot, held.stack[live], held.nbytes[live])
@@ -112,6 +118,15 @@ class ViewModel:
         if not len(self.ooms):
             return False
         self.move_to(int(self.ooms[np.searchsorted(self.ooms, self.cursor, side="right") % len(self.ooms)]))
+        return True
+
+    def next_step(self, count: int) -> bool:
+        """Move to the beginning of the step that is `count` steps away. Return False if the program marked none."""
+        starts = np.unique([span.begin for span in named_steps(self.spans, self.timeline.moments)]).astype(np.int64)
+        if not len(starts):
+            return False
+        at = int(np.searchsorted(starts, self.cursor, side="right" if count > 0 else "left")) - (count < 0)
+        self.move_to(int(starts[min(max(at, 0), len(starts) - 1)]))
         return True
 
     # Searching
@@ -179,6 +194,11 @@ class ViewModel:
         columns = self.columns(width)
         ooms = self.ooms[(self.ooms >= self.first) & (self.ooms <= self.end)]
         return draw(columns, height, columns.column_of(self.cursor), ooms)
+
+    def bands(self, width: int) -> list[Text]:
+        """Return a line for each lane of the program's ranges."""
+        columns = self.columns(width)
+        return [draw_bands(columns, lane, columns.column_of(self.cursor)) for lane in self.lanes]
 
     def most(self, width: int) -> int:
         """Return the bytes at the top of the chart."""
@@ -250,7 +270,9 @@ class ViewModel:
         since = format_duration(max(int(timeline.time_ns[at]) - int(timeline.time_ns[0]), 0))
         address = "" if entry["action"] == Action.OOM else f" at {int(entry['address']):#x}"
         done = f"{_WORDS[Action(entry['action'])]} {format_bytes(int(entry['nbytes']))}{address}"
-        return f"{sizes} · entry {at:,} of {self.last:,}, {since}: {done}"
+        inside = " > ".join(dict.fromkeys(printable(span.name) for span in self.spans if span.begin < at <= span.end))
+        place = f", {inside}" if inside else ""
+        return f"{sizes} · entry {at:,} of {self.last:,}, {since}{place}: {done}"
 
     def title(self) -> str:
         """Return the device, its memory, the peak and the losses of the history."""
@@ -269,7 +291,5 @@ class ViewModel:
 
 def label_of_device(snapshot: Snapshot) -> str:
     """Return the name of the device and the size of its memory."""
-    from forebay._base.untrusted import printable
-
     memory = f" with {format_bytes(snapshot.capacity)}" if snapshot.capacity else ""
     return printable(snapshot.device) + memory

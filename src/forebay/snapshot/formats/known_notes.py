@@ -18,6 +18,7 @@ __all__ = [
     "FORWARD_FRAMES",
     "FRAME_DETAILS",
     "INTERNAL_METADATA",
+    "ROW_NOTES",
     "VERDICT",
     "all_settings",
     "assumption_check_of",
@@ -36,6 +37,7 @@ __all__ = [
 FORWARD_FRAMES = "forward_frames"  # by row of the stacks: Note [Forward frames are callers]
 FRAME_DETAILS = "fx_frames"  # by row of the frames: what torch.fx knows of a line of generated code
 INTERNAL_METADATA = "internal_metadata"  # by number of the label: what the allocator noted at an entry
+ROW_NOTES = (FORWARD_FRAMES, FRAME_DETAILS, INTERNAL_METADATA)
 ASSUMPTIONS = "assumptions"  # the note of `forebay run`: the lines that received assumed values
 ASSUMPTION_CHECK = "assumption_check"  # that of `forebay run --check-assumptions`: what runs with opposite values say
 VERDICT = "verdict"  # the note of `forebay run`: whether the program fits the device

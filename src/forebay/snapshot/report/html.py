@@ -20,7 +20,8 @@ from typing import TextIO
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.html_repr import escape_text
 from forebay.records.model import Snapshot
-from forebay.snapshot.formats.known_notes import ASSUMPTIONS, VERDICT, program_of
+from forebay.snapshot.formats.external_annotations import ANNOTATIONS
+from forebay.snapshot.formats.known_notes import ASSUMPTIONS, ROW_NOTES, VERDICT, program_of
 from forebay.snapshot.report.page import alarms, assumptions, explorer, settings
 from forebay.snapshot.report.page.view import View, make_view, percentage
 from forebay.snapshot.report.text import format_duration, format_rate
@@ -115,7 +116,17 @@ def _unit(value: str) -> str:
 
 def _metadata(view: View) -> str:
     """Return the notes of a snapshot that no other part of the page shows, and that are no internals of its format."""
-    elsewhere = {"program", "order", "pools", "truncated", ASSUMPTIONS, VERDICT, *settings.NOTES}
+    elsewhere = {
+        "program",
+        "order",
+        "pools",
+        "truncated",
+        ASSUMPTIONS,
+        VERDICT,
+        ANNOTATIONS,
+        *ROW_NOTES,
+        *settings.NOTES,
+    }
     notes = {name: value for name, value in view.snapshot.notes.items() if name not in elsewhere}
     text = " · ".join(f"{name} {value}" for name, value in sorted(notes.items()))
     return f'<p class="metadata">{escape_text(text)}</p>\n' if text else ""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from forebay._base.untrusted import printable, shortened
 from forebay.records.model import Action, State
+from forebay.snapshot.report.page.bands import add_bands
 from forebay.snapshot.report.page.columns import Columns
 from forebay.snapshot.report.page.view import View
 
@@ -50,6 +51,7 @@ def data(view: View) -> dict[str, Any]:
     for name, field in (("wanted", "nbytes"), ("free", "address")):
         columns.add(f"oom.{name}", snapshot.trace[field][ooms])
     columns.add("oom.stack", own.of_stack[snapshot.trace["stack"][ooms]])
+    spans, ranges = add_bands(view, columns)
     layout, packed = columns.encoded()
     return {
         "name": printable(shortened(view.name, _MAX_NAME)),
@@ -59,6 +61,8 @@ def data(view: View) -> dict[str, Any]:
         "streams": [str(queue) if queue < _LARGEST_NUMBER else hex(queue) for queue in queues.tolist()],
         "strings": [printable(shortened(text, _MAX_NAME)) for text in snapshot.strings],
         "sites": [view.short(label) for label in view.sites.labels],
+        "spans": spans,
+        "ranges": ranges,
         "layout": layout,
         "packed": packed,
     }
