@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Collection
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ class MemoryHistory:
         compile_context : bool, default False
             Record the compile context of each entry.
         global_record_annotations : bool, default False
-            Record annotations.
+            Record annotations. By default, those of PyTorch's `record_function` in this thread alone.
         skip_actions : collection of str, optional
             Actions that are not recorded.
         record_pinned_host_memory : bool, default False
@@ -121,6 +122,8 @@ class MemoryHistory:
         recording.check_actions(skip_actions)
         require_native_allocator(self._kind, "recordHistory")
 
+        thread = get_ident()
+
         def begin(pool: RecordedPool) -> None:
             recording.start(
                 pool,
@@ -132,6 +135,7 @@ class MemoryHistory:
                 compile_context=compile_context,
                 global_record_annotations=global_record_annotations,
                 skip_actions=skip_actions,
+                thread=thread,
             )
 
         def begin_pinned(history: PinnedHistory) -> None:

@@ -122,14 +122,19 @@ def annotate(name: str, **details: str) -> Iterator[None]:
         add_annotation(name, "END", details)
 
 
-def add_annotation(name: str, stage: str, details: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Record one end of a span; `stage` is "START" or "END"."""
+def add_annotation(
+    name: str, stage: str, details: Mapping[str, str] = MappingProxyType({}), *, function: bool = False
+) -> None:
+    """Record one end of a span; `stage` is "START" or "END". `function`: of PyTorch's `record_function`."""
     if not _recorded:
         return
     entry = {**details, "stage": stage, "name": name, "time_us": time.time_ns() // 1000}
     for pool in tuple(_recorded):
-        if (annotations := pool.labels.annotations) is not None:
-            annotations.append({**entry, "device": pool.port.props.index})
+        labels, placed = pool.labels, {**entry, "device": pool.port.props.index}
+        if labels.annotations is not None and labels.wants(function=function):
+            labels.annotations.append(placed)
+        if pool.program is not None:
+            pool.program.annotations.append(placed)
 
 
 def _enable_labels() -> None:

@@ -13,8 +13,10 @@ Test: tests/process/test_run_torch_history.py::test_program_and_report_see_what_
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,7 @@ __all__ = ["ProgramHistory"]
 _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 _STARTS = (Action.RESERVE, Action.MAP)
 _END = (1 << 63) - 1
+_MOST_ANNOTATIONS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class ProgramHistory:
         self._windows: list[_Window] = []  # of the entries
         self._before: list[_Window] = []  # discarded with their entries: live blocks keep their stacks
         self._most = 0  # entries that are kept, the newest
+        self.annotations: deque[dict[str, Any]] = deque(maxlen=_MOST_ANNOTATIONS)  # of the whole history
 
     @property
     def is_recording(self) -> bool:

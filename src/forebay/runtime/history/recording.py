@@ -80,11 +80,13 @@ def start(
     global_record_annotations: bool = False,
     skip_actions: Collection[str] = (),
     depth: int = _DEPTH,
+    thread: int | None = None,
 ) -> None:
     """Start, change or (`enabled` None) stop a recording.
 
     `context` selects which stacks are captured, of each the innermost `depth` frames: those of live blocks ("state"),
     also of entries ("alloc"), also of frees ("all"), or none (None). With `stacks` "python" they begin outside forebay.
+    `record_function` of PyTorch is recorded in the `thread`, all annotations with `global_record_annotations`.
     Earlier entries are kept unless `clear_history`. Raises as `check` and `check_actions`.
     """
     check(enabled, context, stacks, max_entries)
@@ -93,7 +95,9 @@ def start(
         most = 0 if enabled is None else max(max_entries, 1) if enabled == "all" else 1
         skipped = {_BY_NAME[name] for name in skip_actions}
         _start_in_whole(pool, pool.program, context, most, depth, clear_history=clear_history, skip=skipped)
-        pool.labels.record(contexts=compile_context, annotations=global_record_annotations, most=min(most, _MOST_SPANS))
+        pool.labels.record(
+            contexts=compile_context, annotations=global_record_annotations, most=min(most, _MOST_SPANS), thread=thread
+        )
         return
     if enabled is None:
         pool.record_history(0)
@@ -102,7 +106,10 @@ def start(
     capacity = max(max_entries, 1) if enabled == "all" else 1
     if clear_history or not pool.recording:
         pool.labels = Labels(
-            contexts=compile_context, annotations=global_record_annotations, most=min(capacity, _MOST_SPANS)
+            contexts=compile_context,
+            annotations=global_record_annotations,
+            most=min(capacity, _MOST_SPANS),
+            thread=thread,
         )
     pool.labels.starts += 1
     pool.record_history(

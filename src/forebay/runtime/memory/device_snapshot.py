@@ -9,6 +9,7 @@ from forebay.records.model import Snapshot
 from forebay.runtime.allocator import statistics
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.history import memory_snapshot
+from forebay.runtime.history.recorded_pool import RecordedPool
 
 __all__ = ["take_snapshot"]
 
@@ -22,7 +23,14 @@ def take_snapshot(opened: OpenDevice, notes: Mapping[str, Any] | None = None, *,
         str(opened.device),
         total,
         stats=statistics.flat_stats(allocator),
-        notes={**allocator.snapshot_notes(), **(notes or {})},
+        notes={**allocator.snapshot_notes(), **_annotations(allocator, for_program=for_program), **(notes or {})},
         labels=allocator.labels.table,
     )
     return allocator.program.view(taken) if for_program and allocator.program is not None else taken
+
+
+def _annotations(allocator: RecordedPool, *, for_program: bool) -> dict[str, Any]:
+    """Return the note with the annotations, if there are any: those of the command, or those of the program."""
+    program = None if for_program else allocator.program
+    found = allocator.labels.annotations if program is None else program.annotations
+    return {"external_annotations": [*found]} if found else {}

@@ -49,7 +49,7 @@ def select_step(snapshot: Snapshot, timeline: Timeline, number: int) -> Selectio
     if steps is None:
         raise BadSelection(
             f"the history of {printable(snapshot.device)} has no steps: the program marked none "
-            "(torch.profiler.record_function, global_record_annotations=True), and it does not repeat"
+            "(torch.profiler.record_function while the history is recorded), and it does not repeat"
         )
     if not 0 <= number < steps.count:
         raise BadSelection(f"{printable(snapshot.device)} has no step {number}: its history has 0 to {steps.count - 1}")

@@ -1,4 +1,4 @@
-"""PyTorch's profiler while CUDA devices are emulated: it records the CPU."""
+"""PyTorch's profiler while CUDA devices are emulated: it records the CPU, and its ranges are in memory histories."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch.autograd.profiler
 
 from forebay.errors import ForebayWarning
 from forebay.interop.torch.devices.python_names import NameReplacements
+from forebay.runtime.history.annotations import add_annotation
 
 __all__ = ["replace_profiler"]
 
@@ -19,6 +20,29 @@ def replace_profiler(names: NameReplacements) -> None:
     """Let the profiler record the CPU alone. Without CUPTI it would ask for an event of CUDA at each operator."""
     profile = torch.autograd.profiler.profile
     names.replace(profile, "__init__", _of_cpu(profile.__init__))
+    # PyTorch's history has the ranges by a callback of C++, which the emulated allocator has not.
+    function = torch.autograd.profiler.record_function
+    names.replace(function, "__enter__", _begins(function.__enter__))
+    names.replace(function, "__exit__", _ends(function.__exit__))
+
+
+def _begins(enter: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @wraps(enter)
+    def __enter__(self: Any) -> Any:  # noqa: N807 -- replaces that of a class
+        entered = enter(self)
+        add_annotation(str(self.name), "START", function=True)
+        return entered
+
+    return __enter__
+
+
+def _ends(leave: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(leave)
+    def __exit__(self: Any, *error: Any) -> Any:  # noqa: N807 -- replaces that of a class
+        add_annotation(str(self.name), "END", function=True)
+        return leave(self, *error)
+
+    return __exit__
 
 
 def _of_cpu(initialize: Callable[..., None]) -> Callable[..., None]:
