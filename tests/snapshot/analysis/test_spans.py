@@ -89,6 +89,11 @@ def test_steps_are_the_profilers_before_others():
     assert [each.name for each in named_steps([span("iter", 0, 2), span("iter", 3, 4)], 100)] == ["iter", "iter"]
 
 
+def test_one_step_is_enough_if_its_name_has_a_number():
+    assert len(named_steps([span("ProfilerStep#1", 0, 2)], 3)) == 1
+    assert named_steps([span("step", 0, 2)], 3) == []  # such as optimizer.step
+
+
 def test_overlapping_ranges_are_no_steps():
     assert named_steps([span("step 1", 0, 20), span("step 2", 10, 30)], 31) == []
 

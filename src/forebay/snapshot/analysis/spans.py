@@ -145,13 +145,14 @@ def named_steps(found: Sequence[Span], moments: int) -> list[Span]:
             groups[step_stem(span.name)].append(span)
     ranked = []
     for stem, members in groups.items():
-        if len(members) < _MIN_STEPS or any(b.begin_ns < a.end_ns for a, b in pairwise(members)):
+        if any(other.begin_ns < one.end_ns for one, other in pairwise(members)):
+            continue
+        is_step, numbered = bool(_STEP_WORDS.search(stem)), all(span.number is not None for span in members)
+        if len(members) < _MIN_STEPS and not (is_step and numbered):
             continue
         covered = sum(span.end - span.begin for span in members) / max(moments - 1, 1)
-        if stem == "ProfilerStep" or _STEP_WORDS.search(stem) or covered >= _COVERED:
-            numbered = all(span.number is not None for span in members)
-            rank = (stem == "ProfilerStep", bool(_STEP_WORDS.search(stem)), numbered, covered, -len(members))
-            ranked.append((rank, members))
+        if is_step or covered >= _COVERED:
+            ranked.append(((stem == "ProfilerStep", is_step, numbered, covered, -len(members)), members))
     return max(ranked, key=lambda each: each[0])[1] if ranked else []
 
 

@@ -7,7 +7,7 @@ scheduler copies to each worker. A trial itself is only a text.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +21,8 @@ import numpy as np
 from forebay._base.temporary_folders import temporary_folder
 from forebay.records.model import FRAME, STACK, Snapshot
 from forebay.snapshot.formats import native
+from forebay.snapshot.formats.external_annotations import ANNOTATIONS
+from forebay.snapshot.formats.known_notes import ROW_NOTES
 from forebay.snapshot.replay.engine import History, Outcome
 from forebay.snapshot.replay.remedies import available_memory
 
@@ -108,7 +110,7 @@ def _without_stacks(snapshot: Snapshot) -> Snapshot:
     for table in tables.values():
         table["stack"] = 0
     tables["trace"]["note"] = 0
-    return replace(snapshot, **tables, **_NO_STACKS, notes=dict(snapshot.notes), stats={})
+    return replace(snapshot, **tables, **_NO_STACKS, notes=_without_rows(snapshot.notes), stats={})
 
 
 class _Shared(NamedTuple):
@@ -176,3 +178,8 @@ def _completed(futures: list[Future[Trial]]) -> Iterator[tuple[int, Trial]]:
     finally:
         for future in futures:
             future.cancel()
+
+
+def _without_rows(notes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the notes that a replay needs: annotations may be as long as the history, and go to other processes."""
+    return {name: value for name, value in notes.items() if name not in (ANNOTATIONS, *ROW_NOTES)}
