@@ -13,8 +13,8 @@ Test: tests/snapshot/formats/test_forward_frames.py::test_memory_of_the_backward
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,6 @@ __all__ = [
     "Forwards",
     "forward_path",
     "forwards_of",
-    "frame_details",
     "with_callers",
 ]
 
@@ -115,8 +114,3 @@ def forwards_of(snapshot: Snapshot) -> Forwards:
         if row < len(snapshot.stacks) and type(own) is int and own >= 0 and isinstance(texts, list | tuple):
             found[row] = Forward(own, tuple(text for text in texts if type(text) is str))
     return found
-
-
-def frame_details(noted: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the keys and texts of a note about a frame of generated code."""
-    return tuple((key, text) for key, text in noted.items() if key.startswith("fx_") and type(text) is str)

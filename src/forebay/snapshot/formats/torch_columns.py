@@ -17,6 +17,7 @@ from forebay.records.model import BLOCK, ENTRY, FRAME, HEAP_NOTES, SEGMENT, STAC
 from forebay.snapshot.formats.budget import Budget
 from forebay.snapshot.formats.external_annotations import ANNOTATIONS
 from forebay.snapshot.formats.forward_frames import Forward, Forwards, forward_path
+from forebay.snapshot.formats.generated_frames import place_originals
 from forebay.snapshot.formats.known_notes import FORWARD_FRAMES, FRAME_DETAILS, INTERNAL_METADATA
 from forebay.snapshot.formats.native import check
 from forebay.snapshot.formats.torch_addresses import pools_by_address, rebase
@@ -70,6 +71,7 @@ def snapshot_of(device: Device) -> Snapshot:
         tree = _built_stacks(device.stacks, device.budget, segments, blocks, entries)
     else:
         tree = _used_stacks(device.stacks, segments, blocks, entries)
+    frames, strings, details = place_originals(tree.frames, tree.strings, tree.details)
     snapshot = Snapshot(
         device=device.name,
         capacity=0,
@@ -78,9 +80,11 @@ def snapshot_of(device: Device) -> Snapshot:
         blocks=blocks,
         trace=entries,
         stacks=tree.stacks,
-        frames=tree.frames,
-        strings=tree.strings,
-        notes=MappingProxyType(_notes(device, base, pools.ids, has_pools=has_pools) | _details(tree, labels)),
+        frames=frames,
+        strings=strings,
+        notes=MappingProxyType(
+            _notes(device, base, pools.ids, has_pools=has_pools) | _row_notes(tree.forwards, details, labels)
+        ),
         labels=tuple((context, own) for context, own, _ in labels.numbers)[1:],
     )
     check(snapshot)
@@ -101,11 +105,11 @@ def _notes(device: Device, base: int, pools: list[tuple[int, int]], *, has_pools
     return notes | ({"truncated": device.truncated} if device.truncated else {})
 
 
-def _details(tree: _Stacks, labels: _Numbers[_Label]) -> dict[str, Any]:
+def _row_notes(forwards: Forwards, details: Mapping[int, dict[str, Any]], labels: _Numbers[_Label]) -> dict[str, Any]:
     """Return the notes about single rows, by number as text, as JSON needs."""
     found = {
-        FORWARD_FRAMES: {str(row): {"own": each.own, "texts": list(each.texts)} for row, each in tree.forwards.items()},
-        FRAME_DETAILS: {str(row): details for row, details in tree.details.items()},
+        FORWARD_FRAMES: {str(row): {"own": each.own, "texts": list(each.texts)} for row, each in forwards.items()},
+        FRAME_DETAILS: {str(row): each for row, each in details.items()},
         INTERNAL_METADATA: {str(row): internal for row, (*_, internal) in enumerate(labels.numbers) if internal},
     }
     return {key: rows for key, rows in found.items() if rows}

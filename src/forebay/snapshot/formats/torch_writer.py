@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay._base.atomic_write import atomic_write
-from forebay.records.model import Action, Snapshot, State
+from forebay.records.model import Action, Frame, Snapshot, State
 from forebay.snapshot.formats.budget import BadSnapshot
 from forebay.snapshot.formats.byte_source import Progress
 from forebay.snapshot.formats.external_annotations import annotations_of
-from forebay.snapshot.formats.forward_frames import forwards_of, frame_details
+from forebay.snapshot.formats.forward_frames import forwards_of
+from forebay.snapshot.formats.generated_frames import frame_details, generated_place
 from forebay.snapshot.formats.known_notes import (
     FRAME_DETAILS,
     INTERNAL_METADATA,
@@ -254,8 +255,11 @@ class _Shared:
         return _optional(self._memo["forward_frames"], self._forward[stacks], key, values)
 
     def _frame_key(self, snapshot: Snapshot, row: int) -> _FrameKey:
-        file, name, line = snapshot.frames[row].tolist()
-        return "frame", snapshot.strings[file], snapshot.strings[name], line, frame_details(self._details.get(row, {}))
+        noted = self._details.get(row, {})
+        if (place := generated_place(noted)) is None:
+            file, name, line = snapshot.frames[row].tolist()
+            place = Frame(snapshot.strings[file], snapshot.strings[name], line)
+        return "frame", *place, frame_details(noted)
 
     def pools(self, used: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """Return the number of each pool's id."""
