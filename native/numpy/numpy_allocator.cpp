@@ -90,7 +90,32 @@ void NumpyAllocator::widen_range(uint64_t address) {
   }
   if (refused) return nullptr;
   count_forwarded(size);
+  if (sampler_.choose(size)) return forward(size, zeroed);
   return zeroed ? previous_.calloc(previous_.ctx, 1, size) : previous_.malloc(previous_.ctx, size);
+}
+
+// Serves a request that the sample has chosen from the previous allocator.
+[[gnu::noinline]] void* NumpyAllocator::forward(size_t size, bool zeroed) {
+  void* memory = zeroed ? previous_.calloc(previous_.ctx, 1, size) : previous_.malloc(previous_.ctx, size);
+  add_sample(memory, size);
+  return memory;
+}
+
+// Finding the stack may run Python code, whose own arrays are not recorded.
+void NumpyAllocator::add_sample(void* memory, size_t size) {
+  sampler_.draw();
+  if (memory == nullptr || size == 0 || !serving() || std::exchange(in_callback, true)) return;
+  uint32_t stack = 0;
+  try {
+    if (stack_of_caller_(owner_, &stack)) sampler_.add(memory, size, stack);
+  } catch (const std::exception&) {  // out of memory for the record: the program goes on without it
+  }
+  in_callback = false;
+}
+
+void NumpyAllocator::sample(Pool* pool, uint64_t mean, uint64_t seed, StackFn stack_of_caller) {
+  stack_of_caller_ = stack_of_caller;
+  sampler_.start(pool, mean, seed);
 }
 
 [[gnu::noinline]] void NumpyAllocator::release(void* memory, size_t size) {
@@ -116,8 +141,11 @@ void* NumpyAllocator::reallocate_foreign(void* memory, size_t size) {
   bool refused = false;
   Block* block = size < kMapThreshold ? nullptr : allocate_block(size, &refused);
   if (refused) return nullptr;
+  // The sample forgets the memory before it may belong to another thread. An array that grows is chosen anew.
+  if (sampler_.may_have(memory)) [[unlikely]] sampler_.remove(memory);
   void* grown = previous_.realloc(previous_.ctx, memory, size);
   if (grown != nullptr) count_reallocated(memory, grown, size);
+  if (grown != nullptr && block == nullptr && sampler_.choose(size)) add_sample(grown, size);
   if (block == nullptr) return grown;
   if (grown == nullptr) {
     pool_->free(block);
@@ -131,6 +159,7 @@ void* NumpyAllocator::reallocate_foreign(void* memory, size_t size) {
 // An array that grows is reallocated several times in a row: only the last size is counted.
 void NumpyAllocator::count_reallocated(void* before, void* after, size_t size) {
   const size_t counted = before == reallocated_ ? reallocated_size_.load() : 0;
+  if (size > counted) add<uint64_t>(bytes_, size - counted);
   change_live(static_cast<int64_t>(size) - static_cast<int64_t>(counted));
   reallocated_ = after;
   reallocated_size_ = size;
@@ -140,6 +169,7 @@ void* NumpyAllocator::malloc(void* ctx, size_t size) {
   auto* self = static_cast<NumpyAllocator*>(ctx);
   if (size >= self->smallest()) return self->allocate_array(size, false);
   self->count_forwarded(size);
+  if (self->sampler_.choose(size)) [[unlikely]] return self->forward(size, false);
   return self->previous_.malloc(self->previous_.ctx, size);
 }
 
@@ -149,6 +179,7 @@ void* NumpyAllocator::calloc(void* ctx, size_t count, size_t each) {
   if (__builtin_mul_overflow(count, each, &size)) return nullptr;
   if (size >= self->smallest()) return self->allocate_array(size, true);
   self->count_forwarded(size);
+  if (self->sampler_.choose(size)) [[unlikely]] return self->forward(size, true);
   return self->previous_.calloc(self->previous_.ctx, count, each);
 }
 

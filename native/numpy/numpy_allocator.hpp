@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "numpy/array_sampler.hpp"
 #include "pool/pool.hpp"
 
 namespace forebay {
@@ -36,7 +37,8 @@ struct Handler {  // layout of NumPy's handler struct, version 1
 // Requests that were forwarded to the previous allocator. `live` keeps the first size of reallocated memory after its
 // free, as only that allocator knows it then, and is below 0 if memory of earlier arrays was freed.
 struct ForwardedRequests {
-  uint64_t count, bytes;
+  uint64_t count;
+  uint64_t bytes;  // of requests, and by which reallocated memory grew: never less than the peak
   int64_t live, peak;  // peak: the maximum of live
 };
 
@@ -64,6 +66,11 @@ class NumpyAllocator {
   ForwardedRequests forwarded() const;
   void reset_forwarded();
 
+  // Sets `stack` to the caller's in the pool of the sample. False: not possible now, and the array is not recorded.
+  using StackFn = bool (*)(void* owner, uint32_t* stack);
+  // Samples the arrays of the previous allocator from now on; see Note [Sampled arrays]. `mean` 0 stops.
+  void sample(Pool* pool, uint64_t mean, uint64_t seed, StackFn stack_of_caller);
+
  private:
   static void* malloc(void* ctx, size_t size);
   static void* calloc(void* ctx, size_t count, size_t each);
@@ -75,6 +82,8 @@ class NumpyAllocator {
   void* reallocate_foreign(void* memory, size_t size);
   void release(void* memory, size_t size);
   Block* allocate_block(size_t size, bool* refused);
+  void* forward(size_t size, bool zeroed);
+  void add_sample(void* memory, size_t size);
   void widen_range(uint64_t address);
   // Plain additions, as NumPy holds the interpreter's lock; atomic ones cost 10 ns more. Without the lock some are
   // lost.
@@ -95,6 +104,7 @@ class NumpyAllocator {
     if (live > peak_.load(std::memory_order_relaxed)) peak_.store(live, std::memory_order_relaxed);
   }
   void free_forwarded(void* memory, size_t size) {
+    if (sampler_.may_have(memory)) [[unlikely]] sampler_.remove(memory);  // before another thread gets the address
     add<int64_t>(live_, -static_cast<int64_t>(size));
     previous_.free(previous_.ctx, memory, size);
   }
@@ -115,6 +125,9 @@ class NumpyAllocator {
   std::atomic<int64_t> live_{0}, peak_{0};
   std::atomic<void*> reallocated_{nullptr};  // the last memory that the previous allocator reallocated, and its size
   std::atomic<size_t> reallocated_size_{0};
+
+  ArraySampler sampler_;
+  StackFn stack_of_caller_ = nullptr;
 
   Pool* const pool_;
   const uint64_t queue_;

@@ -252,6 +252,8 @@ cdef extern from "numpy/numpy_allocator.hpp" namespace "forebay" nogil:
 
     ctypedef Record* (*AllocateFn)(void* owner, uint64_t queue, size_t size, cbool* refused) noexcept
 
+    ctypedef cbool (*StackFn)(void* owner, uint32_t* stack) noexcept
+
     struct ForwardedRequests:
         uint64_t count
         uint64_t bytes
@@ -268,6 +270,7 @@ cdef extern from "numpy/numpy_allocator.hpp" namespace "forebay" nogil:
         size_t smallest()
         ForwardedRequests forwarded()
         void reset_forwarded()
+        void sample(NativePool* pool, uint64_t mean, uint64_t seed, StackFn stack_of_caller) except +
 
 
 cdef extern from "numpy/arrayobject.h":

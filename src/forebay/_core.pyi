@@ -210,8 +210,14 @@ class NumpyHook:
         """Requests forwarded to the previous allocator: number, bytes, live bytes (approximately), and their peak."""
 
     def reset_forwarded(self) -> None: ...
+    # Record a sample of the forwarded arrays, one byte in `mean`, in a pool without memory; 0 stops. The previous
+    # sample ends.
+    def sample(self, samples: Pool, mean: int, seed: int) -> None: ...
     def everywhere(self) -> None: ...
     def in_context(self) -> object: ...
+
+def meter_arenas() -> None: ...  # count the memory of Python's object allocator anew, from 0
+def arena_bytes() -> tuple[int, int]: ...  # since then: now, which may be negative, and the peak
 
 numpy_failures: Final[threading.local]  # .last: bytes of this thread's last failed NumPy request, and the error
 

@@ -325,5 +325,6 @@ cdef class Exporter:
         PyObject_GetBuffer(self._export(), buffer, flags)  # the array becomes the buffer's owner and releases it
 
 
+include "_arena_meter.pxi"
 include "_numpy_hook.pxi"
 include "_queue.pxi"

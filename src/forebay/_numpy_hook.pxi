@@ -12,6 +12,7 @@ cdef class NumpyHook:
     cdef readonly Pool pool
     cdef Handler handler  # NumPy's handler struct if the hook is installed in a context
     cdef object previous  # keeps the previous handler alive
+    cdef Pool sampled  # the pool of the sample
 
     def __cinit__(self, Pool pool not None, uint64_t queue, size_t smallest, bint pages=False):
         self.pool = pool
@@ -32,6 +33,10 @@ cdef class NumpyHook:
         return seen.count, seen.bytes, max(seen.live, 0), seen.peak
 
     def reset_forwarded(self): self.allocator.get().reset_forwarded()
+
+    def sample(self, Pool samples not None, uint64_t mean, uint64_t seed):
+        self.allocator.get().sample(&samples.native, mean, seed, stack_in_python)
+        self.sampled = samples  # the one before is no longer used
 
     def everywhere(self):
         default = <object>PyDataMem_DefaultHandler
@@ -69,6 +74,14 @@ cdef class NumpyHook:
         except BaseException as failure:
             raise_later(failure)
         return record
+
+
+    cdef uint32_t sampled_stack(self) noexcept:
+        try:
+            return self.sampled.current_stack()
+        except BaseException as failure:
+            raise_later(failure)
+        return 0
 
 
 def restore_numpy_handler(handler):
@@ -109,3 +122,14 @@ cdef Record* allocate_in_python(void* hook, uint64_t queue, size_t size, cbool* 
     record = (<NumpyHook>hook).allocate(queue, size, refused)
     PyErr_Restore(pending[0], pending[1], pending[2])
     return record
+
+
+cdef cbool stack_in_python(void* hook, uint32_t* stack) noexcept with gil:
+    """Find the caller's stack for the sample. False: Python cannot run now."""
+    cdef PyObject* pending[3]
+    if forebay_finalizing():
+        return False
+    PyErr_Fetch(&pending[0], &pending[1], &pending[2])  # NumPy may allocate while an exception propagates
+    stack[0] = (<NumpyHook>hook).sampled_stack()
+    PyErr_Restore(pending[0], pending[1], pending[2])
+    return True

@@ -29,6 +29,7 @@ __all__ = [
     "install",
     "installed",
     "installed_on",
+    "newest_hook",
     "other_arrays",
     "serving",
     "uninstall",
@@ -195,14 +196,17 @@ class OtherArrays:
     count : int
         Number of allocations.
     nbytes : int
-        Sum of their bytes.
+        Sum of their bytes, with those by which arrays grew: never less than the peak.
     peak : int
         Maximum of the bytes in use at once. Approximate: of an array that grew, the first size counts after its end.
+    current : int
+        Bytes in use now, as approximate.
     """
 
     count: int
     nbytes: int
     peak: int
+    current: int = 0
 
 
 def other_arrays(*, reset: bool = False) -> OtherArrays:
@@ -228,13 +232,18 @@ def other_arrays(*, reset: bool = False) -> OtherArrays:
     True
     >>> uninstall()
     """
-    hook = next(reversed(_installed.values()), None)  # NumPy calls the last one first; it forwards to the others
+    hook = newest_hook()
     if hook is None:
         return OtherArrays(0, 0, 0)
-    count, nbytes, _, peak = hook.forwarded()
+    count, nbytes, current, peak = hook.forwarded()
     if reset:
         hook.reset_forwarded()
-    return OtherArrays(count, nbytes, peak)
+    return OtherArrays(count, nbytes, peak, current)
+
+
+def newest_hook() -> NumpyHook | None:
+    """Return the hook that NumPy calls first, which forwards to the others; None before `install`."""
+    return next(reversed(_installed.values()), None)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ __all__ = [
     "FRAME_DETAILS",
     "INTERNAL_METADATA",
     "ROW_NOTES",
+    "SAMPLED",
     "VERDICT",
     "all_settings",
     "assumption_check_of",
@@ -28,6 +29,7 @@ __all__ = [
     "known_settings",
     "pool_ids",
     "program_of",
+    "sampling_mean",
     "seconds_of",
     "settings_of",
     "truncation_of",
@@ -41,6 +43,8 @@ ROW_NOTES = (FORWARD_FRAMES, FRAME_DETAILS, INTERNAL_METADATA)
 ASSUMPTIONS = "assumptions"  # the note of `forebay run`: the lines that received assumed values
 ASSUMPTION_CHECK = "assumption_check"  # that of `forebay run --check-assumptions`: what runs with opposite values say
 VERDICT = "verdict"  # the note of `forebay run`: whether the program fits the device
+
+SAMPLED = "sampled"  # the note of a snapshot whose blocks are a sample: see `forebay.interop.array_samples`
 
 _SETTINGS = {
     "PYTORCH_CUDA_ALLOC_CONF": str, "max_split_size": int, "garbage_collection_threshold": float,
@@ -122,6 +126,13 @@ def seconds_of(notes: Mapping[str, Any]) -> float | None:
     """Return the run time of the program; None if the notes do not contain it."""
     noted: Any = notes.get("seconds")
     return float(noted) if type(noted) in (int, float) and 0 < noted < _MAX_SECONDS else None
+
+
+def sampling_mean(notes: Mapping[str, Any]) -> int:
+    """Return the mean number of bytes between two bytes that a sample has chosen; 0 if the blocks are no sample."""
+    noted = notes.get(SAMPLED)
+    mean = noted.get("mean_bytes") if isinstance(noted, Mapping) else None
+    return mean if type(mean) is int and 0 < mean < 1 << 60 else 0
 
 
 def truncation_of(notes: Mapping[str, Any]) -> str:
