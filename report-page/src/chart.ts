@@ -12,7 +12,9 @@ import { Raster } from "./raster";
 import type { Change, State } from "./state";
 import type { Theme } from "./theme";
 
-const MIN_MOMENTS = 8; // of a window
+const MIN_ENTRIES = 8; // of a window
+const MIN_TIME = 100; // nanoseconds of a window
+const DECIMALS = 1e9; // of an edge between two entries, in the address
 const TIP_FRAMES = 12;
 const SAMPLES = 160; // of the largest free block
 const SAMPLED_ROWS = 1_500_000; // allocations that all samples together may visit
@@ -32,6 +34,7 @@ export class Chart {
   private picture: Picture | null = null;
   private largest: Largest = [];
   private hovered = -1;
+  private pointer: PointerEvent | WheelEvent | null = null; // over the chart
   private drag: { x: number; moved: boolean; marks: boolean } | null = null;
 
   constructor(
@@ -86,11 +89,14 @@ export class Chart {
     this.paint();
   }
 
-  /** Show `factor` times as much, with a fraction of the width staying in place. */
+  /** Show `factor` times as much, with a fraction of the width staying in place, unless the history ends before. */
   zoom(factor: number, fraction = 0.5): void {
-    const [low, high] = bounds(this.history, this.current());
-    const fixed = low + fraction * (high - low);
-    this.show(fixed - (fixed - low) * factor, fixed + (high - fixed) * factor);
+    const state = this.current();
+    const [low, high] = bounds(this.history, state);
+    const least = state.axis === "time" ? MIN_TIME : MIN_ENTRIES;
+    const width = Math.max((high - low) * factor, Math.min(high - low, least));
+    const begin = low + fraction * (high - low - width);
+    this.show(begin, begin + width);
   }
 
   /** Move the window by a share of its width. */
@@ -98,14 +104,10 @@ export class Chart {
     const { history } = this;
     const state = this.current();
     const last = history.moments - 1;
-    if (state.axis === "time") {
-      const [low, high] = bounds(history, state);
-      const by = Math.max(history.time[0] - low, Math.min(history.time[last] - high, share * (high - low)));
-      this.show(low + by, high + by);
-    } else {
-      const by = Math.max(-state.from, Math.min(last - state.to, Math.round(share * (state.to - state.from))));
-      if (by) this.change({ from: state.from + by, to: state.to + by });
-    }
+    const [low, high] = bounds(history, state);
+    const [first, end] = state.axis === "time" ? [history.time[0], history.time[last]] : [0, last];
+    const by = Math.max(first - low, Math.min(end - high, share * (high - low)));
+    this.show(low + by, high + by);
   }
 
   /** Choose the drawn moment that is a number of columns from the chosen one. */
@@ -144,13 +146,10 @@ export class Chart {
     const state = this.current();
     const last = history.moments - 1;
     const byTime = state.axis === "time";
-    const moment = (value: number) => (byTime ? history.momentAtTime(value) : Math.round(value));
-    let from = Math.max(0, Math.min(last, moment(low)));
-    let to = Math.max(from, Math.min(last, byTime ? moment(high) + 1 : moment(high)));
-    if (to - from < MIN_MOMENTS) {
-      to = Math.min(last, from + MIN_MOMENTS);
-      from = Math.max(0, to - MIN_MOMENTS);
-    }
+    const place = (value: number) => (byTime ? history.placeAtTime(value) : value);
+    const edge = (value: number) => Math.max(0, Math.min(last, Math.round(place(value) * DECIMALS) / DECIMALS));
+    const from = edge(low);
+    const to = Math.max(from, edge(high));
     if (from !== state.from || to !== state.to) this.change({ from, to });
   }
 
@@ -162,6 +161,7 @@ export class Chart {
     const { from, to, axis } = state;
     this.picture = new Picture(history, { from, to, axis }, layers, columns, height);
     this.largest = [];
+    if (this.pointer && !this.drag?.moved) this.hover(this.pointer); // it is over another moment now
     this.paint();
   }
 
@@ -189,9 +189,10 @@ export class Chart {
   private at(clientX: number, clientY: number): { column: number; fraction: number; height: number } {
     const box = this.canvas.getBoundingClientRect();
     const columns = this.picture?.columns ?? 1;
-    const column = Math.max(0, Math.min(columns - 1, Math.floor(clientX - box.left - LEFT)));
+    const across = clientX - box.left - LEFT;
+    const column = Math.max(0, Math.min(columns - 1, Math.floor(across)));
     const share = 1 - (clientY - box.top - ABOVE) / (box.height - ABOVE - BELOW);
-    return { column, fraction: (column + 0.5) / columns, height: share * (this.picture?.top ?? 1) };
+    return { column, fraction: Math.max(0, Math.min(1, across / columns)), height: share * (this.picture?.top ?? 1) };
   }
 
   private onWheel(event: WheelEvent): void {
@@ -239,13 +240,15 @@ export class Chart {
 
   private leave(): void {
     this.hovered = -1;
+    this.pointer = null;
     this.tip.hidden = true;
     this.paintMarks();
   }
 
-  private hover(event: PointerEvent): void {
+  private hover(event: PointerEvent | WheelEvent): void {
     const { picture, history, layers } = this;
     if (!picture) return;
+    this.pointer = event;
     const { column, height } = this.at(event.clientX, event.clientY);
     const moment = picture.moments[column];
     this.hovered = column;

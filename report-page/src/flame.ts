@@ -79,7 +79,7 @@ export class FlameGraph {
       else unknown += factor * nbytes[row];
     };
     // Without marks, the range is what the chart shows.
-    const [a, b] = [state.a < 0 ? state.from : state.a, state.b < 0 ? state.to : state.b];
+    const [a, b] = [state.a < 0 ? Math.floor(state.from) : state.a, state.b < 0 ? Math.ceil(state.to) : state.b];
     if (mode === "live") for (const row of history.liveAt(state.moment)) add(row, 1);
     else if (mode === "growth") {
       for (const row of history.liveAt(b)) add(row, 1);

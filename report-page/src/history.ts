@@ -158,6 +158,20 @@ export class History {
     return Math.max(0, upperBound(this.time, time) - 1);
   }
 
+  /** Return the time at a place between two moments, in proportion. */
+  timeAt(place: number): number {
+    const before = Math.floor(place);
+    const after = Math.min(before + 1, this.moments - 1);
+    return this.time[before] + (place - before) * (this.time[after] - this.time[before]);
+  }
+
+  /** Return the place between two moments at a time, of which `timeAt` returns that time. */
+  placeAtTime(time: number): number {
+    const before = this.momentAtTime(time);
+    if (before + 1 >= this.moments) return before;
+    return before + Math.max(0, (time - this.time[before]) / (this.time[before + 1] - this.time[before]));
+  }
+
   address(row: number): number {
     return this.addresses[this.rank[row]];
   }

@@ -19,9 +19,9 @@ export interface Window {
 const HEADROOM = 1.03; // free space above the highest value
 const MIN_BAND = 1.5; // pixels: smaller allocations are drawn together
 
-/** Return the time or entry at the edges of a window. */
+/** Return the time or entry at the edges of a window, which may lie between two entries. */
 export function bounds(history: History, { from, to, axis }: Window): [low: number, high: number] {
-  const [low, high] = axis === "time" ? [history.time[from], history.time[to]] : [from, to];
+  const [low, high] = axis === "time" ? [history.timeAt(from), history.timeAt(to)] : [from, to];
   return [low, Math.max(high, low + 1)];
 }
 
@@ -131,7 +131,7 @@ export class Picture {
 
   private chooseMoments(): void {
     const { allocatedMaxima, reservedMaxima, reserved } = this.history;
-    let from = this.window.from;
+    let from = Math.floor(this.window.from);
     for (let column = 0; column < this.columns; column++) {
       const to = Math.max(from + 1, this.momentAt((column + 1) / this.columns));
       this.moments[column] = allocatedMaxima.where(from, to);

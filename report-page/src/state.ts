@@ -4,7 +4,7 @@ export type Axis = "time" | "entry";
 export type Color = "site" | "size" | "stream" | "pool";
 
 export interface State {
-  from: number; // first and last moment that the chart shows
+  from: number; // the edges of what the chart shows: moments, or places between two
   to: number;
   moment: number; // the chosen moment
   row: number; // the pinned allocation; -1: none
@@ -20,7 +20,8 @@ export type Change = (change: Partial<State>) => void;
 export const AXES: Record<Axis, string> = { time: "by time", entry: "by entry" };
 export const COLORS: Record<Color, string> = { site: "by site", size: "by size", stream: "by stream", pool: "by pool" };
 
-const NUMBERS = ["from", "to", "moment", "row", "a", "b"] as const;
+const NUMBERS = ["moment", "row", "a", "b"] as const;
+const EDGES = ["from", "to"] as const;
 const MAX_SEARCH = 200; // characters
 
 /** Read a state from the part of an address after "#". What is missing or not valid has its default. */
@@ -30,6 +31,10 @@ export function parse(hash: string, defaults: State, moments: number, rows: numb
   for (const name of NUMBERS) {
     const number = Number(given.get(name) ?? NaN);
     if (Number.isInteger(number) && number >= -1) state[name] = number;
+  }
+  for (const name of EDGES) {
+    const number = Number(given.get(name) ?? NaN);
+    if (Number.isFinite(number) && number >= 0) state[name] = number;
   }
   const last = moments - 1;
   state.from = Math.max(0, Math.min(state.from, last));

@@ -12,6 +12,7 @@ from forebay.snapshot.report import html
 
 CANVAS = "article:not([hidden]) .field canvas"
 FILLED = "article:not([hidden]) .explorer[data-filled]"
+TIP = "article:not([hidden]) .chart .tip:not([hidden])"
 LEFT, RIGHT, ABOVE, BELOW = 74, 12, 24, 26  # margins of the chart, as in report-page/src/chart-drawing.ts
 
 
@@ -94,7 +95,7 @@ class Report:
         x = box["x"] + LEFT + across * (box["width"] - LEFT - RIGHT)
         y = box["y"] + box["height"] - BELOW - up * (box["height"] - ABOVE - BELOW)
         self.page.mouse.move(x, y)
-        tip = self.page.wait_for_selector("article:not([hidden]) .chart .tip:not([hidden])")
+        tip = self.page.wait_for_selector(TIP)
         frames = tip.eval_on_selector_all(".frame", "(rows) => rows.map((row) => row.textContent)")
         row, moment = (int(tip.evaluate(f"(tip) => tip.dataset.{name}")) for name in ("row", "moment"))
         return {"text": tip.inner_text(), "row": row, "moment": moment, "frames": frames}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.browser_pages import CANVAS, Report
+from support.browser_pages import CANVAS, LEFT, RIGHT, TIP, Report
 from support.report_pages import BROWSER, EVIL, SCENARIOS, render, snapshot_of
 from support.snapshot_scenes import MIB, Scene, training
 from support.synthetic_history import synthetic
@@ -185,7 +185,7 @@ def test_keys_move_zoom_pin_and_mark(show):
     assert float(report.page.get_attribute(".growth data", "value")) == grown
     report.press("+", "+")
     zoomed = {
-        name: int(report.hash().get(name, default)) for name, default in (("from", 0), ("to", timeline.moments - 1))
+        name: float(report.hash().get(name, default)) for name, default in (("from", 0), ("to", timeline.moments - 1))
     }
     assert zoomed["to"] - zoomed["from"] < timeline.moments / 2
     report.press("PageUp", "PageDown", "-", "0", "Escape")
@@ -209,8 +209,54 @@ def test_wheel_zooms_and_drag_moves_the_window(show):
     report.page.mouse.up()
     report.settle()
     after = report.hash()
-    assert int(after["from"]) > int(before["from"]) > 0
-    assert int(after["to"]) - int(after["from"]) == int(before["to"]) - int(before["from"])
+    assert float(after["from"]) > float(before["from"]) > 0
+    width = float(before["to"]) - float(before["from"])
+    assert float(after["to"]) - float(after["from"]) == pytest.approx(width, abs=1e-6)
+
+
+def uneven():
+    """Return a history with long pauses, where the edges of a window are between two entries."""
+    scene = Scene(capacity=64 * MIB, segment=4 * MIB)
+    for step in range(60):
+        scene.advance(1000 if step % 7 else 400_000)
+        block = scene.allocate((1 + step % 5) * MIB // 4, scene.stack(f"app.py:{step % 4 + 1} f"))
+        if step % 3:
+            scene.free(block)
+    return scene.snapshot()
+
+
+@pytest.mark.parametrize("axis", ["time", "entry"])
+def test_zoom_keeps_what_is_under_the_pointer_and_the_tooltip_follows(show, axis):
+    snapshot = uneven()
+    moments = np.arange(len(snapshot.trace) + 1)
+    times = reconstruct(snapshot).time_ns
+    values = (times - times[0]).astype(float) if axis == "time" else moments.astype(float)
+    report = show(snapshot, address=f"#axis={axis}")
+    report.page.focus(CANVAS)
+    box = report.page.query_selector(CANVAS).bounding_box()
+    columns = box["width"] - LEFT - RIGHT
+    last = str(len(values) - 1)
+
+    def under(across):
+        edges = (float(report.hash().get(name, default)) for name, default in (("from", "0"), ("to", last)))
+        low, high = np.interp(list(edges), moments, values)
+        return low + across * (high - low), (high - low) / columns
+
+    for across in (0.23, 0.71):
+        report.press("0")
+        tip = report.hover(across, 0.1)
+        pointed, pixel = under(across)
+        for turn in (-300, -300, 100):
+            report.page.mouse.wheel(0, turn)
+            report.settle()
+            now, column = under(across)
+            assert abs(now - pointed) <= pixel  # events have whole pixels
+            shown = int(report.page.get_attribute(TIP, "data-moment"))
+            assert values[shown] <= now + column  # drawn in the column under the pointer
+            followed = report.hover(across, 0.1)
+            assert followed["moment"] == shown
+            assert str(followed["row"]) == report.page.get_attribute(TIP, "data-row")
+        assert tip["text"]
 
 
 def test_search_finds_sites_files_and_addresses(show):
