@@ -13,7 +13,7 @@ import pytest
 
 LIMIT = 60  # seconds for a child process, which takes about one
 COMMAND = str(Path(sys.executable).with_name("forebay"))  # the installed command
-TABLES = "\nMemory of cpu"  # the beginning of the report
+TABLES = r"\n(?:Resident memory |Memory of )"  # the beginning of the report
 
 
 @dataclass
@@ -28,7 +28,8 @@ class Outcome:
     @property
     def own(self) -> str:
         """Standard error without the report of forebay."""
-        return re.sub(rf"{TABLES}.*?\nreport    [^\n]*\n", "", self.err, flags=re.DOTALL).split(TABLES)[0]
+        without = re.sub(rf"{TABLES}.*?\nreport    [^\n]*\n", "", self.err, flags=re.DOTALL)
+        return re.split(TABLES, without)[0]
 
     @property
     def snapshot(self):

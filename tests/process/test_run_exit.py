@@ -115,7 +115,7 @@ def read_one_line(runner, *arguments: str, merged: bool = False) -> tuple[int, s
 def test_closed_pipe_fails_as_under_python(runner):
     status, errors = read_one_line(runner, "script.py")
     observed = read_one_line(runner, "-m", "forebay", "run", "script.py")
-    assert (observed[0], observed[1].split("\nMemory of")[0]) == (status, errors)
+    assert (observed[0], observed[1].split("\nResident memory")[0]) == (status, errors)
     assert "forebay/commands" not in observed[1]
 
 

@@ -44,6 +44,7 @@ from forebay.commands import (
 from forebay.commands.assumption_options import add_assumption_options, chosen_assumptions
 from forebay.commands.output_files import check_output
 from forebay.commands.programs import add_mode_arguments, add_program_arguments, argv_of
+from forebay.commands.run_devices import Sampling
 from forebay.commands.run_session import RunSession
 from forebay.commands.script_runner import Program
 from forebay.commands.site_options import add_site_options, chosen_sites
@@ -51,6 +52,7 @@ from forebay.rehearsal.inside import is_inside, redirect_files
 
 OUTPUT = Path("forebay-report")
 ENTRIES = 1_000_000
+SAMPLE = 512 * 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,6 +97,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"entries kept in the history (default: {ENTRIES:,})",
     )
+    parser.add_argument(
+        "--sample", type=reserve_argument, default=SAMPLE, metavar="SIZE",
+        help="without --emulate: record one of the small arrays, which NumPy allocates itself, for each SIZE of them "
+        "on average, such as 64KiB; 0 records none (default: 512KiB)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--sample-seed", type=_seed, metavar="N",
+        help="choose the same small arrays as another run of the program with this number (default: random)",
+    )  # fmt: skip
     parser.add_argument(
         "--children", action=argparse.BooleanOptionalAction, default=True,
         help="report the processes that the program forks or starts, too (default), each in a directory process-PID",
@@ -183,6 +194,7 @@ def _prepare(args: argparse.Namespace, mode: str) -> tuple[Program, RunSession]:
         progress=args.progress,
         monitor=args.monitor,
         site_choice=chosen_sites(args),
+        sampling=Sampling(args.sample, args.sample_seed) if args.sample and not args.emulate else None,
     )
     session.prepare()
     trace = None if args.trace is None else _absolute(args.trace)
@@ -276,3 +288,9 @@ def _count(text: str) -> int:
     if text.replace("_", "").isdecimal() and int(text) > 0:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+
+
+def _seed(text: str) -> int:
+    if text.isdecimal() and text.isascii() and int(text) < 1 << 64:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 0 to 2^64 - 1")

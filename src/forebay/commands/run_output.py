@@ -10,6 +10,7 @@ from forebay._base.trusted_folders import check_folder, make_folder
 from forebay.commands import CommandError
 
 SNAPSHOT, REPORT, SUMMARY, PICKLE = "snapshot.forebay", "report.html", "summary.json", "snapshot.pickle"
+SMALL_ARRAYS = "snapshot-small-arrays.forebay"
 _FILES = (REPORT, SNAPSHOT, SUMMARY, PICKLE, "snapshot-*.forebay")
 _CHILDREN = "process-*"  # directories of the reports of child processes
 

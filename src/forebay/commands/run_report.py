@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from forebay._base.atomic_write import atomic_write
 from forebay._base.trusted_folders import make_folder
-from forebay.commands import run_children, run_rehearsal, run_torch
-from forebay.commands.run_output import PICKLE, REPORT, SNAPSHOT, SUMMARY, reason
+from forebay.commands import run_children, run_devices, run_rehearsal, run_torch
+from forebay.commands.run_output import PICKLE, REPORT, SMALL_ARRAYS, SNAPSHOT, SUMMARY, reason
 from forebay.commands.run_page import write_page_of
 from forebay.commands.run_process import ProcessUse
 from forebay.commands.terminal import Terminal
@@ -77,14 +77,39 @@ def write_child(
 
 
 def _summary(snapshots: list[Snapshot], process: ProcessUse, notes: Mapping[str, Any]) -> dict[str, Any]:
-    return {**notes, **process.as_json(), "devices": [_device(each) for each in snapshots]}
+    devices = [each for each in snapshots if not run_devices.is_sample(each)]
+    summary = {**notes, **process.as_json(), "devices": [_device(each) for each in devices]}
+    for each in snapshots:
+        if run_devices.is_sample(each):
+            summary["other_arrays"]["sample"] = _sample(each)
+    return summary
+
+
+def _sample(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the figures of the sample of small arrays. All sizes are estimates."""
+    from forebay.snapshot.analysis.sampling import peak_error
+    from forebay.snapshot.analysis.timeline import reconstruct
+
+    timeline = reconstruct(snapshot)
+    found = _device(snapshot)
+    return {
+        "sampled": True,
+        "mean_bytes": snapshot.notes["sampled"]["mean_bytes"],
+        "seed": snapshot.notes["sampled"]["seed"],
+        "samples": found["allocations"],
+        "lost": found["lost"],
+        "peak_bytes": found["peak"],
+        "current_bytes": found["current"],
+        "relative_error": round(peak_error(snapshot, timeline), 6),
+        "sites_at_peak": found["sites_at_peak"],
+    }
 
 
 def _device(snapshot: Snapshot) -> dict[str, Any]:
     from forebay.snapshot.analysis.summary import sites, summary
     from forebay.snapshot.analysis.timeline import reconstruct
 
-    timeline = reconstruct(snapshot)
+    timeline, sampled = reconstruct(snapshot), run_devices.is_sample(snapshot)
     uses = sites(snapshot, timeline=timeline) if len(timeline.allocations.start) else []
     top = [
         {
@@ -93,6 +118,7 @@ def _device(snapshot: Snapshot) -> dict[str, Any]:
             "bytes": use.live_bytes,
             "count": use.count,
             "largest": use.largest,
+            **({"relative_error": round(use.error, 6)} if sampled else {}),
         }
         for use in uses[:_SITES]
     ]
@@ -112,6 +138,9 @@ def _print_tables(
 
     console = terminal.console()
     console.print()
+    if head := process.head():
+        console.print(head)
+        console.print()
     for snapshot in snapshots:
         console.print(text.report(snapshot, width=console.width))
         console.print()
@@ -130,9 +159,15 @@ def _print_tables(
 
 def snapshot_names(snapshots: list[Snapshot]) -> list[str]:
     """Return the names of the snapshot files: with the device if there are several."""
-    if len(snapshots) == 1:
-        return [SNAPSHOT]
-    return [f"snapshot-{each.device.replace(':', '-')}.forebay" for each in snapshots]
+    alone = sum(not run_devices.is_sample(each) for each in snapshots) == 1
+    return [
+        SMALL_ARRAYS
+        if run_devices.is_sample(each)
+        else SNAPSHOT
+        if alone
+        else f"snapshot-{each.device.replace(':', '-')}.forebay"
+        for each in snapshots
+    ]
 
 
 def show_page(terminal: Terminal, output: Path) -> None:

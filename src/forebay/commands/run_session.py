@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from forebay._base.config import EMULATE
 from forebay.commands import (
     CommandError,
     process_log,
@@ -23,10 +24,12 @@ from forebay.commands import (
     run_process,
     run_rehearsal,
     run_report,
+    run_resident,
     run_started,
     run_torch,
 )
 from forebay.commands.reserved_descriptors import ReservedDescriptors
+from forebay.commands.run_devices import Sampling
 from forebay.commands.run_ends import ProgramEnds
 from forebay.commands.run_output import reason
 from forebay.commands.run_progress import ProgressLine
@@ -59,6 +62,7 @@ class RunSession:
     progress: bool = False  # print a line while the program runs
     monitor: bool = True  # offer figures to forebay top and forebay exporter
     site_choice: SiteChoice = DEFAULT_CHOICE  # for the report
+    sampling: Sampling | None = None  # of the arrays that NumPy allocates itself
     interrupted: bool = False  # the program was ended by Ctrl-C
     _terminal: Terminal = field(default_factory=Terminal)
     _process: int = field(default_factory=os.getpid)
@@ -95,11 +99,12 @@ class RunSession:
         self._ends = ProgramEnds(self._finish_early, self._announce)
         self._ends.watch(signals=self.started)
         try:
-            run_devices.start(self.memory, self.entries)
+            run_devices.start(self.memory, self.entries, self.sampling)
         except (ForebayError, ValueError, MemoryError) as error:
             self.cancel()
             notes = getattr(error, "__notes__", ())  # name the environment variable with the bad value
             raise CommandError("; ".join([str(error), *notes])) from error
+        run_resident.begin()
         self._started = time.perf_counter()
         if self.progress:
             self._progress = ProgressLine(self._terminal)
@@ -164,7 +169,8 @@ class RunSession:
             self._process, self._is_child, self._is_forked = os.getpid(), True, True
             self._started = time.perf_counter()
             self._note(process_log.BEGAN, process_log.FORK)
-            run_devices.restart(self.entries)
+            run_devices.restart(self.entries, self.sampling)
+            run_resident.begin()
             if self._endpoint is not None:
                 with suppress(Exception):
                     self._endpoint.start()
@@ -186,10 +192,12 @@ class RunSession:
                 self._endpoint.stop()
             from forebay.interop import numpy
 
-            process = run_process.measure()
+            process, end = run_process.measure(), run_resident.measure()
+            others = numpy.other_arrays()
             numpy.uninstall()
             sys.path[:] = self._path  # as in `_finish`
             found = run_devices.snapshots({}, opened_only=True)
+            process = replace(process, growth=run_resident.growth(end, found, others))
             if process.other_count or any(each.stats["allocation.all.allocated"] for each in found):
                 notes = {**self._notes(time.perf_counter() - self._started), "run": self.run, "parent": os.getppid()}
                 found = [replace(each, notes={**each.notes, **notes}) for each in found]
@@ -280,7 +288,7 @@ class RunSession:
 
         from forebay.interop import numpy
 
-        process = run_process.measure()
+        process, end, others = run_process.measure(), run_resident.measure(), numpy.other_arrays()
         numpy.uninstall()  # arrays of the report must not be recorded, and the device may be full
         with np.errstate(all="ignore"):  # the program may have enabled exceptions
             if not self.overwrite and run_output.has_report(self.output):  # another run has written one since
@@ -289,6 +297,9 @@ class RunSession:
             notes = {**self._notes(seconds), "run": self.run}
             files = self._rehearsal.report()
             snapshots = run_devices.snapshots({**notes, **run_rehearsal.notes_of(files)})
+            if not EMULATE.value():  # else the program is about another device's memory
+                process = replace(process, growth=run_resident.growth(end, snapshots, others))
+                snapshots = run_devices.with_growth(snapshots, process.growth)
             processes = self._other_processes()
             run_report.report(
                 self._with_choice(snapshots), process, notes, self._terminal, self.output, style, files, processes

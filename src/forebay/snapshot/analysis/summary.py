@@ -12,8 +12,9 @@ from forebay._base.html_repr import Html, box, facts, note, table
 from forebay.records.model import Action, Frame, Snapshot, State
 from forebay.records.site_labels import place_of
 from forebay.records.sites import find_sites, split_largest
+from forebay.snapshot.analysis.sampling import relative_errors
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
-from forebay.snapshot.formats.known_notes import seconds_of
+from forebay.snapshot.formats.known_notes import sampling_mean, seconds_of
 
 __all__ = [
     "Layout",
@@ -41,6 +42,7 @@ class SiteUse:
     largest: int  #: bytes of its largest live allocation
     share: float  #: fraction of all live bytes, from 0 to 1
     library: str = ""  #: the file and line of a library that it calls for most of the bytes; "" for none
+    error: float = 0.0  #: standard error of `live_bytes` relative to it, if the blocks are a sample; 0 for exact sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +124,11 @@ def sites(snapshot: Snapshot, at: int | None = None, *, timeline: Timeline | Non
     lines = _library_lines(snapshot, site, site_table.called[stack], nbytes)
     total, count, largest = _by_group(site, nbytes, len(site_table.frames))
     everything = max(1, int(nbytes.sum()))
+    mean = sampling_mean(snapshot.notes)
+    error = relative_errors(nbytes, site, len(total), mean) if mean else np.zeros(len(total))
     found = [
         SiteUse(site_table.labels[i], frame, int(total[i]), int(count[i]), int(largest[i]),
-                int(total[i]) / everything, lines.get(i, ""))
+                int(total[i]) / everything, lines.get(i, ""), float(error[i]))
         for i, frame in enumerate(site_table.frames)
         if count[i]
     ]  # fmt: skip

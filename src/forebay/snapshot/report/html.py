@@ -20,11 +20,13 @@ from typing import TextIO
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.html_repr import escape_text
 from forebay.records.model import Snapshot
+from forebay.snapshot.analysis.sampling import peak_error
 from forebay.snapshot.formats.external_annotations import ANNOTATIONS
-from forebay.snapshot.formats.known_notes import ASSUMPTIONS, ROW_NOTES, VERDICT, program_of
+from forebay.snapshot.formats.known_notes import ASSUMPTIONS, ROW_NOTES, VERDICT, program_of, sampling_mean
+from forebay.snapshot.formats.resident_note import RESIDENT, resident_growth_of
 from forebay.snapshot.report.page import alarms, assumptions, explorer, settings
 from forebay.snapshot.report.page.view import View, make_view, percentage
-from forebay.snapshot.report.text import format_duration, format_rate
+from forebay.snapshot.report.text import error_text, format_duration, format_rate, sampled_text
 
 __all__ = ["write", "write_several"]
 
@@ -61,9 +63,19 @@ def _article(view: View, *, hidden: bool) -> str:
     return (
         f'<article{" hidden" * hidden}>\n<h1>{heading}</h1>\n<p class="program">{program}</p>\n'
         f'<dl class="facts">{_facts(view)}</dl>\n{alarms.section(view)}\n'
-        f'<section class="tiles" aria-label="Summary">{_tiles(view)}</section>\n'
+        f'{_remarks(view)}<section class="tiles" aria-label="Summary">{_tiles(view)}</section>\n'
         f"{explorer.section(view)}{assumptions.section(view)}{settings.section(view)}{_metadata(view)}</article>\n"
     )
+
+
+def _remarks(view: View) -> str:
+    """Return sentences about the growth of the process's memory, and about the estimates of a sample."""
+    sentences = []
+    if (growth := resident_growth_of(view.snapshot.notes)) is not None:
+        sentences.append(f"{growth.sentence()} {growth.rest()}".rstrip())
+    if sampling_mean(view.snapshot.notes):
+        sentences.append(f"Sampled. {sampled_text(view.snapshot, view.timeline)}")
+    return "".join(f'<p class="remark">{escape_text(each)}</p>\n' for each in sentences)
 
 
 def _facts(view: View) -> str:
@@ -98,7 +110,13 @@ def _tiles(view: View) -> str:
         ("Largest free block", format_bytes(numbers.largest_free), fragmentation, ""),
         ("Out of memory", ooms, "in this history", "bad" * (numbers.ooms > 0)),
     ]
-    if not view.recorded:
+    if sampling_mean(snapshot.notes):  # no device reserves memory for it
+        error = error_text(peak_error(snapshot, view.timeline))
+        tiles[0] = ("Peak, estimated", format_bytes(peak), error and f"standard error {error}", "")
+        tiles[1] = ("At the end, estimated", *tiles[1][1:])
+        tiles[2] = ("Sampled arrays", f"{numbers.allocations:,}", f"{numbers.frees:,} freed", "")
+        del tiles[3:]
+    elif not view.recorded:
         tiles[5] = ("History", "none", "totals and final state only", "")
         if not snapshot.stats:
             tiles[0] = ("Peak reserved", format_bytes(numbers.peak_reserved), "", "")
@@ -122,6 +140,7 @@ def _metadata(view: View) -> str:
         "pools",
         "truncated",
         ASSUMPTIONS,
+        RESIDENT,
         VERDICT,
         ANNOTATIONS,
         *ROW_NOTES,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -14,28 +17,81 @@ from forebay._base.byte_sizes import format_bytes
 from forebay._base.untrusted import printable
 from forebay.records.model import Snapshot
 from forebay.records.site_labels import fit_labels, strip_common_folder, with_library
+from forebay.snapshot.analysis.sampling import peak_error
 from forebay.snapshot.analysis.summary import Summary, ooms, sites, summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
+from forebay.snapshot.formats.known_notes import sampling_mean
+from forebay.snapshot.formats.resident_note import resident_growth_of
 
-__all__ = ["NO_ALLOCATIONS", "format_duration", "format_rate", "oom_panel", "report", "summary_table", "top_sites"]
+__all__ = [
+    "NO_ALLOCATIONS",
+    "NO_LARGE_ARRAYS",
+    "error_text",
+    "format_duration",
+    "format_rate",
+    "no_allocations",
+    "oom_panel",
+    "report",
+    "sampled_text",
+    "summary_table",
+    "top_sites",
+]
 
 NO_ALLOCATIONS = "Nothing was allocated on the device."
+NO_LARGE_ARRAYS = "No array was large enough for the device; resident memory has grown nevertheless."
 _BAR = 8  # cells
 _WIDE = 100  # cells; narrower terminals omit the bar and the largest block
+_EXACT = 0.0005  # relative error below which a size is exact
 _NARROW = 70  # cells; narrower terminals show the summary in one column
 
 
 def report(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE) -> RenderableType:
     """Return the whole report for `Console.print`, to a terminal of `width` cells."""
     timeline = reconstruct(snapshot)
-    parts: list[RenderableType] = [summary_table(summary(snapshot, timeline=timeline), snapshot.device, width=width)]
+    if sampling_mean(snapshot.notes):
+        parts: list[RenderableType] = [_sampled_summary(snapshot, timeline)]
+    else:
+        parts = [summary_table(summary(snapshot, timeline=timeline), snapshot.device, width=width)]
     if not len(snapshot.trace) and not snapshot.stats.get("allocation.all.allocated", 1):
-        parts += ["", Text(NO_ALLOCATIONS, "dim")]
+        parts += ["", Text(no_allocations(snapshot), "dim")]
     elif len(timeline.allocations.start):
         parts += ["", top_sites(snapshot, rows=rows, width=width, timeline=timeline)]
     if panel := oom_panel(snapshot):
         parts += ["", panel]
     return Group(*parts)
+
+
+def no_allocations(snapshot: Snapshot) -> str:
+    """Return a sentence for a device without allocations, which says less if the process has grown nevertheless."""
+    growth = resident_growth_of(snapshot.notes)
+    return NO_ALLOCATIONS if growth is None or not growth.grown else NO_LARGE_ARRAYS
+
+
+def error_text(error: float) -> str:
+    """Return the standard error of an estimate as text: `±12%`; "" for an exact size."""
+    return "" if error < _EXACT else f"±{error:.1%}" if error < 0.0995 else f"±{error:.0%}"
+
+
+def sampled_text(snapshot: Snapshot, timeline: Timeline) -> str:
+    """Return what the sizes of a sample mean, in a sentence."""
+    samples = len(timeline.allocations.start)
+    mean = format_bytes(sampling_mean(snapshot.notes)).replace(".00", "")
+    error = error_text(peak_error(snapshot, timeline)).removeprefix("±") or "0%"
+    return (
+        f"Sizes are estimates from {samples:,} sampled array{'s' * (samples != 1)}, on average one for each {mean}; "
+        f"standard error of the peak: {error}."
+    )
+
+
+def _sampled_summary(snapshot: Snapshot, timeline: Timeline) -> RenderableType:
+    """Return the figures of a sample: no device reserves memory for it."""
+    peak, now = int(timeline.allocated[timeline.peak]), int(timeline.allocated[-1])
+    line = Text.assemble(
+        ("peak about ", ""), (format_bytes(peak), "bold"), f" {error_text(peak_error(snapshot, timeline))}",
+        f", now about {format_bytes(now)}",
+    )  # fmt: skip
+    heading = Text(f"Memory of {printable(snapshot.device)}", "bold")
+    return Group(heading, "", Padding(line, (0, 1)), Padding(Text(sampled_text(snapshot, timeline), "dim"), (0, 1)))
 
 
 def summary_table(numbers: Summary, device: str, *, width: int = _WIDE) -> Table:
@@ -88,29 +144,34 @@ def top_sites(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE, timelin
     uses = sites(snapshot, timeline=timeline)
     shown, rest = uses[:rows], uses[rows:]
     folder, labels = strip_common_folder([use.label for use in shown])
-    table = _table("Top allocation sites at the peak" if len(snapshot.trace) else "Live at the end, by site")
+    sampled = sampling_mean(snapshot.notes) > 0
+    title = "Top allocation sites at the peak" if len(snapshot.trace) else "Live at the end, by site"
+    table = _table(f"{title}, sampled" if sampled else title)
     table.add_column("size", justify="right", no_wrap=True)
+    if sampled:
+        table.add_column("error", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     if width >= _WIDE:
         table.add_column("", width=_BAR, no_wrap=True)
-    table.add_column("count", justify="right", no_wrap=True)
-    if width >= _WIDE:
+    table.add_column("samples" if sampled else "count", justify="right", no_wrap=True)
+    if width >= _WIDE and not sampled:
         table.add_column("largest", justify="right", no_wrap=True)
     table.add_column("site")  # not no_wrap: the only column that shrinks in a narrow terminal
 
-    def row(nbytes: int, share: float, count: int, largest: int, bar: Text, site: RenderableType) -> None:
-        middle = [bar, f"{count:,}", format_bytes(largest)] if width >= _WIDE else [f"{count:,}"]
-        table.add_row(format_bytes(nbytes), f"{share:.1%}", *middle, site)
+    def row(nbytes: int, share: float, count: int, largest: int, bar: Text, site: RenderableType, error: float) -> None:
+        middle = [bar] * (width >= _WIDE) + [f"{count:,}"] + [format_bytes(largest)] * (width >= _WIDE and not sampled)
+        table.add_row(format_bytes(nbytes), *[error_text(error)] * sampled, f"{share:.1%}", *middle, site)
 
     most = uses[0].live_bytes if uses else 0
     labels = [with_library(label, use.library) for use, label in zip(shown, labels, strict=True)]
     for at, use in enumerate(shown):
         bar = Text("━" * max(1, round(_BAR * use.live_bytes / most)) if most else "", "cyan")
-        row(use.live_bytes, use.share, use.count, use.largest, bar, _Site(labels, at))
+        row(use.live_bytes, use.share, use.count, use.largest, bar, _Site(labels, at), use.error)
     if rest:
         others = Text(f"{len(rest):,} other site{'s' * (len(rest) > 1)}", "dim")
         total, share = sum(use.live_bytes for use in rest), sum(use.share for use in rest)
-        row(total, share, sum(use.count for use in rest), max(use.largest for use in rest), Text(), others)
+        error = math.hypot(*(use.error * use.live_bytes for use in rest)) / max(total, 1)
+        row(total, share, sum(use.count for use in rest), max(use.largest for use in rest), Text(), others, error)
     if folder:
         table.caption = Text(f"files are in {folder}", "dim", overflow="fold")
     return table

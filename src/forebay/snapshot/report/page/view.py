@@ -12,7 +12,7 @@ from forebay.records.site_labels import strip_common_folder
 from forebay.records.sites import Sites, split_largest
 from forebay.snapshot.analysis import summary as analysis_summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
-from forebay.snapshot.report.text import NO_ALLOCATIONS
+from forebay.snapshot.report.text import no_allocations
 
 __all__ = ["View", "make_view", "percentage"]
 
@@ -39,7 +39,7 @@ class View:
     def empty_reason(self) -> str:
         """The reason why there is no history to draw."""
         if not self.snapshot.stats.get("allocation.all.allocated", 1):
-            return NO_ALLOCATIONS
+            return no_allocations(self.snapshot)
         return "No history was recorded. The final state is shown below."
 
     def short(self, label: str) -> str:
