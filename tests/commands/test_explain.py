@@ -7,6 +7,7 @@ import re
 
 import pytest
 from support.annotated_history import annotated
+from support.changed_programs import Step
 from support.snapshot_programs import MIB, dumped, fragmented, program
 from support.snapshot_scenes import training
 
@@ -169,3 +170,65 @@ def test_devices_without_the_part_are_left_out(capsys, tmp_path):
     assert [each["device"] for each in json.loads(explain(capsys, path, "--at", "25", "--json", "--no-replay"))] == [
         "cuda:0"
     ]
+
+
+@pytest.fixture
+def step(tmp_path):
+    """A pickle of a training step that runs out of memory in its backward pass."""
+    path = tmp_path / "step.pickle"
+    path.write_bytes(dumped(Step().run()[0].snapshot()))
+    return path
+
+
+def test_changes_that_fit_are_suggested(capsys, step):
+    out = " ".join(explain(capsys, step).split())
+    assert "Changes of the program that avoid this error With each of these changes alone, the request of 90.00" in out
+    assert "with 11 of the 12 blocks of changed_programs.py" in out
+    assert "What if" not in out
+    (found,) = json.loads(explain(capsys, step, "--json"))
+    texts = [each["text"].rpartition(" ")[2] for each in found["what_if"]["suggested"]]
+    assert texts == ["size=0.75", "blocks=11", "freed-before=backward"]
+
+
+def test_changes_that_are_asked_for_are_replayed(capsys, step):
+    options = ["--what-if", "layer size=0.5", "--what-if=logits freed-before=1; weight size=1"]
+    out = explain(capsys, step, *options)
+    assert re.search(r"layer size=0.5 +12 +720.00 MiB → 360.00 MiB +[0-9.]+ MiB +yes", out)
+    assert re.search(r"freed-before=1; +5 +270.00 MiB +1.14 GiB +no", out)
+    (found,) = json.loads(explain(capsys, step, *options, "--json"))
+    fits = [(each["text"], each["fits"], each["proved"]) for each in found["what_if"]["asked"]]
+    assert fits == [("layer size=0.5", True, True), ("logits freed-before=1; weight size=1", False, False)]
+
+
+def test_question_about_several_devices_is_of_those_that_have_the_site(capsys, tmp_path, step):
+    other = simulate.Device(96 * MIB, index=1)
+    other.record_history()
+    other.allocate(MIB)
+    first, second = Step().run()[0].snapshot(), other.snapshot()
+    first["segments"] += second["segments"]
+    first["device_traces"] = [first["device_traces"][0], second["device_traces"][1]]
+    path = tmp_path / "both.pickle"
+    path.write_bytes(dumped(first))
+    found = json.loads(explain(capsys, path, "--json", "--what-if", "layer size=0.5"))
+    assert [len(each["what_if"]["asked"]) for each in found] == [1, 0]
+    assert main(["explain", str(path), "--what-if", "nosuch size=0.5"]) == 2
+    assert "no site of cuda:0 matches 'nosuch'; those with the most memory: “" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--what-if", "layer"], "'layer' is no change: write SITE size=0.5"),
+        (["--what-if", "nosuch size=1"], "no site of cuda:0 matches 'nosuch'"),
+        (["--what-if", "layer size=1", "--no-replay"], "--what-if needs replays: leave out --no-replay"),
+        (["--what-if", "layer freed-before=99"], "freed-before=99: the history of cuda:0 has"),
+    ],
+)
+def test_wrong_question_is_an_error_of_one_line(capsys, step, arguments, words):
+    try:
+        status = main(["explain", str(step), *arguments])
+    except SystemExit as error:
+        status = error.code
+    out, err = capsys.readouterr()
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert words in err

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from forebay.snapshot import Snapshot
     from forebay.snapshot.analysis.timeline import Timeline
+    from forebay.snapshot.replay.changes import Change
     from forebay.snapshot.report.explanation import Explanation
     from forebay.snapshot.report.selection import Selection
 
@@ -42,13 +44,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     part.add_argument(
         "--between", nargs=2, metavar=("A", "B"), help="explain the peak between these moments, written as for --at"
     )
-    parser.add_argument("--no-replay", action="store_true", help="do not replay the history with other settings")
+    parser.add_argument(
+        "--what-if", action="append", default=[], metavar="CHANGE", type=_changes,
+        help="replay the history with this change of the program: 'train.py:31 size=0.5' (a factor), 'train.py:31 "
+        "blocks=10' (at most 10 at once), or 'train.py:31 freed-before=WHEN' (another site, an entry's number, "
+        "“backward”, or “error”); “;” joins changes, and the option may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-replay", action="store_true", help="do not replay the history with other settings or changes"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_site_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     with command_output():
+        if args.what_if and args.no_replay:
+            raise CommandError("--what-if needs replays: leave out --no-replay")
         found = _explain_all(chosen_devices(args), args)
         if args.json:
             print(json.dumps([each.as_json() for each in found], indent=2))
@@ -62,9 +74,9 @@ def _explain_all(snapshots: list[Snapshot], args: argparse.Namespace) -> list[Ex
     from forebay.snapshot.report.selection import BadSelection
 
     found, missing = [], []
-    for snapshot in snapshots:
+    for snapshot, changes in zip(snapshots, _changes_of(snapshots, args), strict=True):
         try:
-            found.append(_explain(snapshot, args))
+            found.append(_explain(snapshot, changes, args))
         except BadSelection as error:
             missing.append(error)
     if missing and not found:
@@ -72,17 +84,43 @@ def _explain_all(snapshots: list[Snapshot], args: argparse.Namespace) -> list[Ex
     return found
 
 
-def _explain(snapshot: Snapshot, args: argparse.Namespace) -> Explanation:
+def _changes(text: str) -> tuple[Change, ...]:
+    from forebay.snapshot.replay.changes import parse_changes
+
+    try:
+        return parse_changes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _changes_of(snapshots: Sequence[Snapshot], args: argparse.Namespace) -> list[list[Sequence[Change]]]:
+    """Return the changes of each device: those that name something there, or the first device's, for its error."""
+    if not args.what_if:
+        return [[] for _ in snapshots]
+    from forebay.snapshot.replay.changes import can_apply
+
+    asked: list[list[Sequence[Change]]] = [[] for _ in snapshots]
+    for changes in args.what_if:
+        fitting = [number for number, snapshot in enumerate(snapshots) if can_apply(snapshot, changes)]
+        for number in fitting if len(snapshots) > 1 and fitting else (0,):
+            asked[number].append(changes)
+    return asked
+
+
+def _explain(snapshot: Snapshot, asked: Sequence[Sequence[Change]], args: argparse.Namespace) -> Explanation:
     from forebay.errors import Unsupported
     from forebay.snapshot.report.explanation import explanation
+    from forebay.snapshot.report.selection import BadSelection
 
     with progress_bar(f"replaying {snapshot.device}", 8 * len(snapshot.trace)) as progress:
         try:
             return explanation(
-                snapshot, error=args.error, replay=not args.no_replay, progress=progress,
+                snapshot, error=args.error, replay=not args.no_replay, asked=asked, progress=progress,
                 select=_selection(snapshot, args),
             )  # fmt: skip
-        except Unsupported as error:
+        except BadSelection:
+            raise
+        except (Unsupported, ValueError) as error:
             raise CommandError(str(error)) from error
         except IndexError:
             from forebay.snapshot.analysis.summary import ooms

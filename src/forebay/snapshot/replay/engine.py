@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from forebay._core import MAX_REQUEST_BYTES
 from forebay.errors import Unsupported
 from forebay.records.model import ENTRY, Action, Snapshot, State
 from forebay.simulate import Device
-from forebay.snapshot.replay.initial_state import reconstruct_initial_state
+from forebay.snapshot.replay.initial_state import InitialState, LiveBlock, reconstruct_initial_state
 from forebay.snapshot.replay.placement import reserved_bytes
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
 from forebay.snapshot.replay.recorded_settings import RecordedSettings
@@ -160,13 +161,30 @@ class History:
         self.device_frees: int = int(np.isin(trace["action"], _SHRINK).sum())  #: recorded calls that freed it
         #: Memory of the recorded device in bytes; None if unknown.
         self.memory: int | None = snapshot.capacity or self._memory_at_last_oom() or None
-        self._initial = reconstruct_initial_state(snapshot, recorded)
-        self.initial_blocks: int = len(self._initial.blocks)  #: blocks that were live before the history
+        #: The segments and blocks with which the history began.
+        self.initial_state: InitialState = reconstruct_initial_state(snapshot, recorded)
+        self.initial_blocks: int = len(self.initial_state.blocks)  #: blocks that were live before the history
         #: The entries to replay: index, action, address, size, queue and private pool, one array each.
         self.columns: list[NDArray[np.integer]] = self._prepare()
         self.allocations: int = int((trace["action"] == Action.ALLOC).sum())  #: number of allocations
         #: Number of allocations and frees.
         self.events: int = int(np.isin(trace["action"], (Action.ALLOC, Action.FREE_COMPLETED)).sum())
+
+    def replaced(self, columns: list[NDArray[np.integer]], blocks: list[LiveBlock] | None = None) -> History:
+        """Return a history that differs in what is replayed.
+
+        Parameters
+        ----------
+        columns : list of numpy.ndarray
+            The entries to replay, as in `columns`.
+        blocks : list of LiveBlock, optional
+            The blocks that were live before the history; the same by default.
+        """
+        other = copy(self)
+        other.columns = columns
+        if blocks is not None:
+            other.initial_state = replace(self.initial_state, blocks=blocks)
+        return other
 
     def _memory_at_last_oom(self) -> int:
         """Return reserved plus free bytes at the last out-of-memory event; 0 if there was none."""
@@ -240,7 +258,7 @@ class History:
         if limit is not None:
             device.set_memory_fraction(limit / total)
         if not placed:
-            requests.allocate_initial(self._initial.blocks)
+            requests.allocate_initial(self.initial_state.blocks)
         complete = self._replay(requests, seconds, progress)
         return Outcome(
             settings=text,
@@ -293,7 +311,7 @@ class History:
         total = self._total(memory)
         device, requests, placed = self._start(total, self.recorded.text, 0, total)
         if not placed:
-            requests.allocate_initial(self._initial.blocks)
+            requests.allocate_initial(self.initial_state.blocks)
         device.record_history(context=None, skip_actions=("alloc", "free_requested", "free_completed", "oom"))
         self._replay(requests)
         _, _, events, *_ = device.allocator.tables()
@@ -302,12 +320,12 @@ class History:
     def _start(self, total: int, settings: str, other_used: int, available: int) -> tuple[Device, Requests, bool]:
         """Return a device, the requests to it, and whether it is in the state in which the history began."""
         device = self.device(total, settings, other_used)
-        if self.recorded.heaps or reserved_bytes(self._initial) > available:
+        if self.recorded.heaps or reserved_bytes(self.initial_state) > available:
             return device, Requests(device), False
         placed = self.device(total, "expandable_segments:True", other_used)  # so that blocks of any size can be placed
         requests = Requests(placed)
         try:
-            requests.place_initial(self._initial)
+            requests.place_initial(self.initial_state)
         except (ValueError, MemoryError):  # sizes that no allocator reserves, in a file that contradicts itself
             return device, Requests(device), False
         placed.apply_settings("expandable_segments:False" + (settings and f",{settings}"))

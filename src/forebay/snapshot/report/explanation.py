@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -17,9 +17,11 @@ from forebay.snapshot.analysis.spans import spans
 from forebay.snapshot.analysis.summary import Oom, SiteUse, ooms, sites, summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 from forebay.snapshot.formats.known_notes import truncation_of
+from forebay.snapshot.replay.changes import Change
 from forebay.snapshot.replay.memory_state import MemoryState, memory_state
 from forebay.snapshot.replay.pinning import Pins, find_pins
 from forebay.snapshot.replay.pool_memory import PoolMemory, free_in_pools
+from forebay.snapshot.replay.program_advice import Advice, advise
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
 from forebay.snapshot.replay.remedies import Remedies, available_memory, find_remedies
 from forebay.snapshot.report.selection import Selection
@@ -102,6 +104,7 @@ class Explanation:
     pins: tuple[Pins, ...]  #: sites whose blocks hold segments that are mostly free
     growth: Growth | None  #: growth from step to step; None if the history does not repeat
     remedies: Remedies | None  #: replays with other settings; None if none was asked for, or the history is empty
+    what_if: Advice | None  #: replays of the program with changes; None where `remedies` is None, or has no allocation
     chosen: Chosen | None = None  #: the part of the history that was asked for; None for all of it
     inside: tuple[str, ...] = ()  #: names of the program's ranges at the explained moment, the outermost first
     ranges: tuple[RangeUse, ...] = ()  #: memory in the ranges that the program named
@@ -138,6 +141,14 @@ class Explanation:
             "remedies": self.remedies and asdict(self.remedies) | {
                 "exact": self.remedies.fidelity.exact, "proved": self.remedies.proved,
             },
+            "what_if": self.what_if and {
+                "memory": self.what_if.memory,
+                "baseline": asdict(self.what_if.baseline),
+                "replays": self.what_if.replays,
+                "cut": self.what_if.cut,
+                **{name: [asdict(each) | {"text": each.text} for each in getattr(self.what_if, name)]
+                   for name in ("asked", "suggested")},
+            },
         }  # fmt: skip
 
 
@@ -146,6 +157,7 @@ def explanation(
     *,
     error: int = -1,
     replay: bool = True,
+    asked: Sequence[Sequence[Change]] = (),
     progress: Callable[[int, int], None] | None = None,
     select: Callable[[Timeline], Selection] | None = None,
 ) -> Explanation:
@@ -158,7 +170,9 @@ def explanation(
     error : int, default -1
         The out-of-memory event to explain: an index into those of the history. The last one by default.
     replay : bool, default True
-        Replay the history with other settings to find those that help.
+        Replay the history with other settings, and with changes of the program, to find those that help.
+    asked : sequence of sequence of Change, default ()
+        Changes of the program to replay, too: each item is replayed by itself.
     progress : callable, optional
         Called as `progress(replays_done, replays_total)`.
     select : callable, optional
@@ -174,6 +188,8 @@ def explanation(
     ------
     IndexError
         If the history has no such event.
+    ValueError
+        If a change names nothing in the snapshot.
     Unsupported
         If the snapshot has too many private pools to reconstruct its segments.
 
@@ -213,6 +229,8 @@ def explanation(
         moment = timeline.peak if len(snapshot.trace) else 0
     state = memory_state(snapshot, moment, timeline=timeline)
     is_host = of_host(snapshot.device)
+    if is_host and asked:
+        raise ValueError(f"{snapshot.device}: the machine's memory has no allocator to replay: leave out --what-if")
     request = None
     cause = Cause.PEAK if len(snapshot.trace) else Cause.FINAL
     if selection is not None:
@@ -220,6 +238,8 @@ def explanation(
     if inner:
         request = _request(snapshot, state, event, recorded.segment_size(min(event.wanted, MAX_REQUEST_BYTES)))
         cause = _cause(state, request)
+    grown = growth(snapshot, timeline=timeline)
+    remedies = find_remedies(snapshot, progress=progress) if replay and len(snapshot.trace) and not is_host else None
     return Explanation(
         device=snapshot.device,
         capacity=snapshot.capacity,
@@ -238,12 +258,15 @@ def explanation(
         sites=tuple(sites(snapshot, moment, timeline=timeline)),
         pools=tuple(free_in_pools(snapshot, state)),
         pins=tuple(find_pins(snapshot, state)),
-        growth=growth(snapshot, timeline=timeline),
-        remedies=find_remedies(snapshot, progress=progress) if replay and len(snapshot.trace) and not is_host else None,
+        growth=grown,
+        remedies=remedies,
+        what_if=None if remedies is None or not (remedies.allocations or asked) else advise(
+            snapshot, remedies, moment, request and request.entry, asked=asked, growth=grown, timeline=timeline
+        ),
         chosen=selection and _chosen(snapshot, timeline, selection),
         inside=tuple(span.name for span in named if span.begin < moment <= span.end),
         ranges=tuple(range_use(snapshot, timeline, named)),
-    )
+    )  # fmt: skip
 
 
 def _chosen(snapshot: Snapshot, timeline: Timeline, selection: Selection) -> Chosen:

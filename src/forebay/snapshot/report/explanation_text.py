@@ -8,6 +8,7 @@ from dataclasses import replace
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.untrusted import printable, shortened
 from forebay.records.site_labels import with_library
+from forebay.snapshot.report.changes_text import changes_paragraphs
 from forebay.snapshot.report.explanation import Cause, Explanation, OomRequest, of_host
 from forebay.snapshot.report.paragraph import Paragraph, count, short_labels
 from forebay.snapshot.report.ranges_text import chosen_paragraph, place_sentence, ranges_paragraph
@@ -32,7 +33,8 @@ def paragraphs(found: Explanation, others: Sequence[Explanation] = ()) -> list[P
     Returns
     -------
     list of Paragraph
-        The cause, the memory at that moment, its holders, pinned segments, growth, settings, and remarks.
+        The cause, the memory at that moment, its holders, pinned segments, growth, changes of the program,
+        settings, and remarks.
     """
     parts = [
         _placed(_cause(found), found),
@@ -45,7 +47,7 @@ def paragraphs(found: Explanation, others: Sequence[Explanation] = ()) -> list[P
         ranges_paragraph(found),
         _growth(found),
     ]
-    parts += [settings_paragraph(found), _other_errors(found), _remarks(found)]
+    parts += [*changes_paragraphs(found), settings_paragraph(found), _other_errors(found), _remarks(found)]
     return [part for part in parts if part.sentences or part.rows]
 
 

@@ -17,6 +17,7 @@ from forebay.snapshot.report.paragraph import Paragraph
 
 __all__ = ["section"]
 
+_REPLAYED = 100_000  # most entries of a history that the page replays
 _REMARKS = "Remarks"  # the paragraph of an explanation that `_remarks` replaces
 
 
@@ -29,7 +30,7 @@ def section(view: View) -> str:
         count = f" ({len(found):,} times; this is the last)" if len(found) > 1 else ""
         parts.append(
             f'<section class="alarm" aria-label="Explanation"><h2>{escape_text(first.heading)}{count}</h2>'
-            f"<p>{escape_text(text)}</p>{_details(others)}</section>"
+            f"<p>{escape_text(text)}</p>{_details(view, others)}</section>"
         )
     parts += [f'<p class="remark">{escape_text(text)}</p>' for text in _remarks(view)]
     return "\n".join(parts)
@@ -48,15 +49,19 @@ def _verdict(view: View) -> list[str]:
 
 def _explanation(view: View, oom: summary.Oom) -> list[Paragraph]:
     try:
-        # No replays with other settings: they take seconds, and `forebay explain` shows them.
-        found = paragraphs(explanation(view.snapshot, replay=False))
+        found = paragraphs(explanation(view.snapshot, replay=_replays(view)))
     except (Unsupported, ArithmeticError, LookupError, ValueError) as error:  # a file may contradict itself
         request = f"{oom.label} requested {format_bytes(oom.wanted)}."
         found = [Paragraph("Out of memory", (request, f"The history cannot be explained: {error}."))]
     return [paragraph for paragraph in found if paragraph.heading != _REMARKS]
 
 
-def _details(found: list[Paragraph]) -> str:
+def _replays(view: View) -> bool:
+    """Return whether the page shows replays with other settings and changes: those of a long history take seconds."""
+    return len(view.snapshot.trace) <= _REPLAYED
+
+
+def _details(view: View, found: list[Paragraph]) -> str:
     if not found:
         return ""
     parts = []
@@ -67,9 +72,12 @@ def _details(found: list[Paragraph]) -> str:
             f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
         )
         parts.append(f"<h3>{escape_text(paragraph.heading)}</h3><p>{escape_text(' '.join(paragraph.sentences))}</p>")
+        parts.append(f"<p><code>{escape_text(paragraph.line)}</code></p>" if paragraph.line else "")
         parts.append(table if rows else "")
     names = ", ".join(paragraph.heading[:1].lower() + paragraph.heading[1:] for paragraph in found)
-    hint = "The command <code>forebay explain</code> also replays the history with other settings of the allocator."
+    hint = "The command <code>forebay explain --what-if CHANGE</code> replays the history with a change of the program."
+    if not _replays(view):
+        hint = "The command <code>forebay explain</code> also replays the history with other settings and changes."
     return f"<details><summary>Details: {escape_text(names)}</summary>{''.join(parts)}<p>{hint}</p></details>"
 
 
