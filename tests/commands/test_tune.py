@@ -6,6 +6,7 @@ import json
 import sys
 
 import pytest
+from support.changed_programs import Step
 from support.snapshot_programs import MIB, dumped, fragmented, program
 
 from forebay import simulate
@@ -30,9 +31,11 @@ def tune(capsys, *arguments: object) -> str:
 def test_ranked_table_and_line_to_paste_are_printed(capsys, full):
     lines = tune(capsys, full).splitlines()
     assert lines[0] == "cuda:0: 3 allocations and frees, replayed with 96.00 MiB of memory"
-    assert lines[1] == "The most memory that was live took 40.00 MiB, which every setting must reserve."
-    rows = [line.split() for line in lines if " MiB" in line and not line.startswith(("cuda", "The"))]
-    assert ["as", "recorded", "40.00", "MiB", "0.0%", "1", "1"] in rows
+    text = " ".join(" ".join(lines).split())
+    assert "Least: no settings of this allocator can reserve less than 40.00 MiB: 40.00 MiB were live at once" in text
+    assert "Packing: with all lifetimes known in advance, one piece of 40.00 MiB holds all blocks (best fit" in text
+    rows = [line.split() for line in lines if " MiB" in line and line.startswith("  ")]
+    assert ["as", "recorded", "40.00", "MiB", "0.0%", "0.0%", "1", "1"] in rows
     assert [row[-1] for row in rows] == sorted((row[-1] for row in rows), key=lambda word: word != "no")
     assert lines[-1] == "    PYTORCH_ALLOC_CONF=expandable_segments:True"
 
@@ -47,6 +50,38 @@ def test_grid_settings_and_capacity_are_chosen(capsys, full):
         *(f"{grown}roundup_power2_divisions:{n}" for grown in ("", "expandable_segments:True,") for n in (2, 4)),
     }
     assert (value["recorded"]["failures"], value["best"]["failures"]) == (0, 0)
+
+
+def test_memory_that_no_setting_can_do_with_is_said(capsys, full, tmp_path):
+    out = " ".join(tune(capsys, full, "--capacity=30MiB").split())
+    assert "The least needs 10.00 MiB more than the memory: no setting can help." in out
+    path = tmp_path / "step.pickle"
+    path.write_bytes(dumped(Step().run()[0].snapshot()))
+    out = " ".join(tune(capsys, path).split())
+    assert "The request that failed, beside what was live, needs 60.00 MiB more than the memory" in out
+
+
+def test_memory_before_the_history_is_said(capsys, tmp_path):
+    path = tmp_path / "late.pickle"
+    gpu = simulate.Device(1 << 30)
+    gpu.free(gpu.allocate(300 * MIB))
+    gpu.record_history()
+    gpu.allocate(33 * MIB)
+    path.write_bytes(dumped(gpu.snapshot()))
+    out = " ".join(tune(capsys, path).split())
+    assert "300.00 MiB were reserved when the history began, and each replay begins with that" in out
+    value = json.loads(tune(capsys, path, "--json"))
+    assert value["bounds"][0]["reserved_before"] == 300 * MIB
+    assert (value["packing"]["nbytes"], value["packing"]["whole"]) == (33 * MIB, True)
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(60, False), (80, True)])
+def test_narrow_terminals_have_fewer_columns(capsys, monkeypatch, full, columns, shown):
+    for name, text in {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1", "TERM": "xterm", "COLUMNS": str(columns)}.items():
+        monkeypatch.setenv(name, text)
+    out = tune(capsys, full)
+    assert ("packing" in out.partition("settings,")[2]) is shown
+    assert "memory" in out.partition("settings,")[2]
 
 
 def test_search_and_several_files(capsys, full, tmp_path):
@@ -90,7 +125,7 @@ def test_defaults_are_named_without_an_empty_setting(capsys, tmp_path):
     gpu.allocate(33 * MIB)
     path.write_bytes(dumped(gpu.snapshot()))
     out = " ".join(tune(capsys, path).split())
-    assert "The most memory that was live took 33.00 MiB, which every setting must reserve." in out
+    assert "can reserve less than 34.00 MiB: 33.00 MiB were live at once" in out
     assert out.endswith("these are the defaults, so remove the settings of the program.")
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from forebay.snapshot import Snapshot
     from forebay.snapshot.replay.tuning import Trial, Tuning
 
+_COLUMNS = (("peak", "reserved"), ("above", "least"), ("above", "packing"), ("device", "calls"), ("out of", "memory"))
+_WIDE = 72  # columns of a terminal
 _PARALLEL = 2_000_000  # entries to replay in total, from which on processes are worth their start
 
 
@@ -139,6 +141,9 @@ def _as_json(found: Tuning) -> dict[str, Any]:
         "events": found.events,
         "memory": found.memory,
         "least": found.least,
+        "packing": asdict(found.packing) | {"whole": found.packing.whole},
+        "missing": found.missing,
+        "bounds": [asdict(bounds) for bounds in found.bounds],
         "error": found.error,
         "recorded": one(found.recorded),
         "trials": [one(trial) for trial in found.trials],
@@ -164,10 +169,8 @@ def _print(found: Tuning, snapshots: list[Snapshot]) -> None:
         limit = f"{format_bytes(min(limits))} of memory" + (" or more" if len(limits) > 1 else "")
     events = counted(found.events, "allocation or free", "allocations and frees")
     console.print(Text(f"{devices}: {events}, replayed with {limit}", "bold"))
-    most_live = "The most memory that was live" + (", in one of them," if count > 1 else "")
-    hopeless = bool(limits) and found.least > max(limits)
-    then = ", more than that: no setting can help." if hopeless else ", which every setting must reserve."
-    console.print(f"{most_live} took {format_bytes(found.least)}{then}")
+    for sentence in _bounds(found):
+        console.print(sentence)
     if found.error:
         console.print(
             f"The replay with the recorded settings is {format_bytes(found.error)} off the recorded peak of reserved "
@@ -177,12 +180,47 @@ def _print(found: Tuning, snapshots: list[Snapshot]) -> None:
     named = [(f"as recorded{known}", found.recorded)]
     named += [(_spaced(trial.settings) or "defaults", trial) for trial in found.trials]
     named.sort(key=lambda pair: pair[1].rank)
-    columns = ("settings, best first", "peak reserved", "above least", "device calls", "out of memory")
-    console.print(number_table(columns, [_row(name, trial, found.least) for name, trial in named]))
+    # Two lines each, so that the settings have most of the width.
+    columns = "settings, best first", *map("\n".join, _COLUMNS)
+    rows = [_row(name, trial, found) for name, trial in named]
+    if console.width < _WIDE:  # without the distance from the packing
+        columns, rows = columns[:3] + columns[4:], [row[:3] + row[4:] for row in rows]
+    console.print(number_table(columns, rows))
     best = found.best
     console.print(_conclusion(found))
     if best is not found.recorded and best.settings:
         console.print(Padding.indent(Text(printable(best.environment), "green", no_wrap=True, overflow="ignore"), 4))
+
+
+def _bounds(found: Tuning) -> Iterator[str]:
+    """Yield the sentences on what every setting must reserve, and on what a packing in advance would."""
+    from forebay._base.byte_sizes import format_bytes
+    from forebay.snapshot.report.paragraph import count
+
+    several = len(found.bounds) > 1
+    largest = max(found.bounds, key=lambda bounds: bounds.least)
+    yield (
+        f"Least: no settings of this allocator can reserve less than {format_bytes(found.least)}"
+        f"{' for one of them' if several else ''}: {format_bytes(largest.live)} were live at once, in whole blocks "
+        "and segments for each stream, pool and size class."
+    )
+    packing = found.packing
+    what = "all blocks" if packing.whole else f"the {count(packing.packed, 'block')} around the peak"
+    yield (
+        f"Packing: with all lifetimes known in advance, one piece of {format_bytes(packing.nbytes)} holds {what} (best "
+        "fit, the largest first). An allocator does not know them."
+    )
+    if largest.reserved_before > found.least:
+        yield (
+            f"{format_bytes(largest.reserved_before)} were reserved when the history began, and each replay begins "
+            "with that: record from the start of the program to compare settings below it."
+        )
+    if found.missing:
+        pairs = [pair for pair in zip(found.bounds, found.memory, strict=True) if pair[1] is not None]
+        alone = max(bounds.least - (memory or 0) for bounds, memory in pairs)
+        what = "The least" if alone > 0 else "The request that failed, beside what was live,"
+        more = format_bytes(alone if alone > 0 else found.missing)
+        yield f"{what} needs {more} more than the memory: no setting can help."
 
 
 def _conclusion(found: Tuning) -> str:
@@ -212,9 +250,12 @@ def _spaced(settings: str) -> str:
     return printable(settings).replace(",", ", ")
 
 
-def _row(name: str, trial: Trial, least: int) -> tuple[str, ...]:
+def _row(name: str, trial: Trial, found: Tuning) -> tuple[str, ...]:
     from forebay._base.byte_sizes import format_bytes
 
     failed = f"{trial.failures:,}" + (" (ended)" if trial.stopped else "") if trial.failures else "no"
-    above = f"{max(trial.peak_reserved / least - 1, 0):.1%}" if least and not trial.stopped else "-"
-    return name, format_bytes(trial.peak_reserved), above, f"{trial.device_calls:,}", failed
+    above = [
+        f"{trial.peak_reserved / bound - 1:.1%}" if bound and not trial.stopped else "-"
+        for bound in (found.least, found.packing.nbytes)
+    ]
+    return name, format_bytes(trial.peak_reserved), *above, f"{trial.device_calls:,}", failed

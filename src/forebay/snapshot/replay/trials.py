@@ -24,6 +24,7 @@ from forebay.snapshot.formats import native
 from forebay.snapshot.formats.external_annotations import ANNOTATIONS
 from forebay.snapshot.formats.known_notes import ROW_NOTES
 from forebay.snapshot.replay.engine import History, Outcome
+from forebay.snapshot.replay.lower_bounds import Bounds, find_bounds
 from forebay.snapshot.replay.remedies import available_memory
 
 __all__ = ["Replays", "RunTrials", "Trial", "shared_with"]
@@ -99,6 +100,10 @@ class Replays:
             return recorded.outcomes
         pairs = zip(self.histories, self._snapshots, strict=True)
         return tuple(history.run(None, available_memory(snapshot)) for history, snapshot in pairs)
+
+    def bounds(self) -> tuple[Bounds, ...]:
+        """Return the bounds of the memory that each history needs."""
+        return tuple(map(find_bounds, self._snapshots, self.histories))
 
     def without_stacks(self) -> tuple[Snapshot, ...]:
         """Return the snapshots without what a replay does not need."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from forebay.records.model import Snapshot
+from forebay.snapshot.replay.lower_bounds import Bounds, Packing
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
 from forebay.snapshot.replay.recorded_settings import is_from_windows
 from forebay.snapshot.replay.trials import Replays, RunTrials, Trial, shared_with
@@ -44,10 +45,25 @@ class Tuning:
     trials: tuple[Trial, ...]
     memory: tuple[int | None, ...]  #: bytes that each history could reserve; None if unlimited
     events: int  #: allocations and frees of one trial
-    #: Bytes that every setting must reserve in one of the histories: the largest peak of live memory.
-    least: int
+    bounds: tuple[Bounds, ...]  #: bounds of each history
     #: Largest difference of the peak of reserved bytes between a recording and its replay with the recorded settings.
     error: int
+
+    @property
+    def least(self) -> int:
+        """Bytes that every setting must reserve in one of the histories, see `Bounds.least`."""
+        return max(each.least for each in self.bounds)
+
+    @property
+    def packing(self) -> Packing:
+        """The largest of the packings of the histories, all lifetimes known in advance."""
+        return max((each.packing for each in self.bounds), key=lambda packing: packing.nbytes)
+
+    @property
+    def missing(self) -> int:
+        """Bytes that one of the histories needs beyond its memory with every setting; 0 if there is none."""
+        pairs = zip(self.bounds, self.memory, strict=True)
+        return max(0, *(each.needed - memory for each, memory in pairs if memory is not None), 0)
 
     @property
     def best(self) -> Trial:
@@ -267,7 +283,7 @@ def _tuning(recorded: Trial, trials: list[Trial], replays: Replays) -> Tuning:
         trials=tuple(sorted(trials, key=lambda trial: trial.rank)),
         memory=replays.memory,
         events=sum(history.events for history in histories),
-        least=max(history.peak_requested for history in histories),
+        bounds=replays.bounds(),
         error=max(abs(history.peak_reserved - outcome.peak_reserved) for history, outcome in pairs),
     )
 

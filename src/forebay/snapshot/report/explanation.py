@@ -261,7 +261,7 @@ def explanation(
         growth=grown,
         remedies=remedies,
         what_if=None if remedies is None or not (remedies.allocations or asked) else advise(
-            snapshot, remedies, moment, request and request.entry, asked=asked, growth=grown, timeline=timeline
+            snapshot, remedies, moment, request.entry if request else None, asked=asked, growth=grown, timeline=timeline
         ),
         chosen=selection and _chosen(snapshot, timeline, selection),
         inside=tuple(span.name for span in named if span.begin < moment <= span.end),
