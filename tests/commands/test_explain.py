@@ -124,8 +124,8 @@ def test_device_that_ran_out_is_first_and_others_are_compared(capsys, tmp_path):
     assert main(["explain", str(path)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("cuda:1 ran out of memory")
-    assert "While cuda:1 ran out of memory, the program had also used:" in out
-    assert re.search(r"cuda:0 +30\.00 MiB +- +no ", out)
+    assert "cuda:1 ran out of memory while 66.00 MiB lay unused on cuda:0." in " ".join(out.split())
+    assert re.search(r"cuda:0 +30\.00 MiB +30\.00 MiB +66\.00 MiB +no ", out)
     assert out.index("cuda:1 ran out") < out.index("Peak of cuda:0")
     assert main(["report", str(path), "--output", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text("utf-8")
@@ -213,6 +213,28 @@ def test_question_about_several_devices_is_of_those_that_have_the_site(capsys, t
     assert [len(each["what_if"]["asked"]) for each in found] == [1, 0]
     assert main(["explain", str(path), "--what-if", "nosuch size=0.5"]) == 2
     assert "no site of cuda:0 matches 'nosuch'; those with the most memory: “" in capsys.readouterr().err
+
+
+def test_sites_that_could_move_to_another_device_are_named(capsys, tmp_path):
+    other = simulate.Device(1200 * MIB, index=1)
+    other.record_history()
+    other.allocate(700 * MIB)
+    first, second = Step().run()[0].snapshot(), other.snapshot()
+    first["segments"] += second["segments"]
+    first["device_traces"] = [first["device_traces"][0], second["device_traces"][1]]
+    path = tmp_path / "both.pickle"
+    path.write_bytes(dumped(first))
+    out = " ".join(explain(capsys, path).split())
+    assert "cuda:0 ran out of memory while 500.00 MiB lay unused on cuda:1." in out
+    assert "The file does not contain their memory: assumed is what cuda:0 could reserve, 1.17 GiB for each." in out
+    assert re.search(
+        r"If the blocks of \S+ weight \(120.00 MiB\) or \S+ logits \(150.00 MiB\) were on cuda:1, the request would fit",
+        out,
+    )
+    found = json.loads(explain(capsys, path, "--json"))
+    movable = [each["text"].rpartition(":")[2] for each in found[0]["what_if"]["movable"]]
+    assert [text.partition(" ")[2] for text in movable] == ["weight size=0", "logits size=0"]  # layers do not fit there
+    assert (found[0]["others"][0]["assumed"], found[1]["others"]) == (True, [])
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_ctrl_c_during_report(runner, ending):
     source = f"""
         import signal
         import forebay.snapshot.report.html
-        def write_several(snapshots, out, names=()):
+        def write_several(snapshots, out, names=(), programs=()):
             out.write("half")
             signal.raise_signal(signal.SIGINT)
         forebay.snapshot.report.html.write_several = write_several

@@ -76,7 +76,8 @@ def _explain_all(snapshots: list[Snapshot], args: argparse.Namespace) -> list[Ex
     found, missing = [], []
     for snapshot, changes in zip(snapshots, _changes_of(snapshots, args), strict=True):
         try:
-            found.append(_explain(snapshot, changes, args))
+            others = [each for each in snapshots if each is not snapshot]
+            found.append(_explain(snapshot, changes, others, args))
         except BadSelection as error:
             missing.append(error)
     if missing and not found:
@@ -107,7 +108,9 @@ def _changes_of(snapshots: Sequence[Snapshot], args: argparse.Namespace) -> list
     return asked
 
 
-def _explain(snapshot: Snapshot, asked: Sequence[Sequence[Change]], args: argparse.Namespace) -> Explanation:
+def _explain(
+    snapshot: Snapshot, asked: Sequence[Sequence[Change]], others: Sequence[Snapshot], args: argparse.Namespace
+) -> Explanation:
     from forebay.errors import Unsupported
     from forebay.snapshot.report.explanation import explanation
     from forebay.snapshot.report.selection import BadSelection
@@ -115,7 +118,7 @@ def _explain(snapshot: Snapshot, asked: Sequence[Sequence[Change]], args: argpar
     with progress_bar(f"replaying {snapshot.device}", 8 * len(snapshot.trace)) as progress:
         try:
             return explanation(
-                snapshot, error=args.error, replay=not args.no_replay, asked=asked, progress=progress,
+                snapshot, error=args.error, replay=not args.no_replay, asked=asked, others=others, progress=progress,
                 select=_selection(snapshot, args),
             )  # fmt: skip
         except BadSelection:
@@ -151,5 +154,4 @@ def _print(found: list[Explanation]) -> None:
 
     console = snapshot_console()
     for each in found:
-        others = [other for other in found if other is not each] if each.errors else []
-        print_paragraphs(console, paragraphs(each, others), alarm=bool(each.errors))
+        print_paragraphs(console, paragraphs(each), alarm=bool(each.errors))

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     check_output(args.page, args.snapshots, "--output", overwrite=args.overwrite)
     choice = chosen_sites(args)
     found = [(path, snapshot) for path in args.snapshots for snapshot in used_devices(load_snapshots(path, choice))]
-    _write([snapshot for _, snapshot in found], _names(found), args.page)
+    _write(found, args.page)
     with command_output():
         print(args.page)
     if args.open:
@@ -63,16 +63,16 @@ def _names(found: list[tuple[Path, Snapshot]]) -> list[str]:
     ]
 
 
-def _write(snapshots: list[Snapshot], names: list[str], output: Path) -> None:
+def _write(found: list[tuple[Path, Snapshot]], output: Path) -> None:
     from forebay._base.atomic_write import atomic_write
     from forebay.snapshot.report import html
 
-    if not snapshots:
+    if not found:
         raise CommandError("the files contain no device: there is nothing to show")
     try:
         with atomic_write(output) as file:
             text = TextIOWrapper(file, encoding="utf-8")
-            html.write_several(snapshots, text, names)
+            html.write_several([each for _, each in found], text, _names(found), [str(path) for path, _ in found])
             text.detach()  # otherwise it would close the file
     except OSError as error:
         raise CommandError(f"cannot write the page {str(output)!r}: {error.strerror or error}") from error

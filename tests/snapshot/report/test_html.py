@@ -7,11 +7,14 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from support.changed_programs import Step
 from support.page_columns import devices
 from support.report_pages import SCENARIOS, render, snapshot_of
+from support.snapshot_programs import dumped, program
 from support.snapshot_scenes import MIB, Scene, long_run, training
 
 from forebay.errors import Unsupported
+from forebay.snapshot.formats import torch_pickle
 from forebay.snapshot.report import html
 from forebay.snapshot.report.page import alarms
 
@@ -83,13 +86,39 @@ def test_page_explains_the_out_of_memory_event():
 
 @pytest.mark.parametrize("error", [Unsupported("heaps"), OverflowError("too large")])
 def test_event_that_cannot_be_explained_is_named(monkeypatch, error):
-    def explanation(snapshot, *, replay):
+    def explanation(snapshot, *, replay, others):
         raise error
 
     monkeypatch.setattr(alarms, "explanation", explanation)
     text = render(training())
     assert "<h2>Out of memory</h2>" in text
     assert f"head.py:19 project requested 200.00 MiB. The history cannot be explained: {error}." in text
+
+
+def test_page_shows_changes_that_fit_and_settings():
+    text = render(Step().snapshot())
+    assert "<h3>Changes of the program that avoid this error</h3>" in text
+    assert re.search("<td>with 11 of the 12 blocks of [^<]*layer</td><td>720.00 MiB → 660.00 MiB</td>", text)
+    assert "<h3>Allocator settings</h3>" in text
+    assert "<code>forebay explain --what-if CHANGE</code>" in text
+
+
+def test_long_history_is_not_replayed_for_the_page(monkeypatch):
+    monkeypatch.setattr(alarms, "_REPLAYED", 10)
+    text = render(Step().snapshot())
+    assert "Changes of the program" not in text
+    assert "<code>forebay explain</code> also replays the history" in text
+
+
+def test_devices_of_one_program_are_compared():
+    other = program(1, steps=50, index=1)
+    snapshots = [Step().snapshot(), next(each for each in torch_pickle.parse(dumped(other)) if len(each.trace))]
+    pages = {}
+    for names in (["a", "a"], ["a", "b"]):
+        out = io.StringIO()
+        html.write_several(snapshots, out, programs=names)
+        pages[names[1]] = out.getvalue()
+    assert ("lay unused on cuda:1" in pages["a"], "lay unused" in pages["b"]) == (True, False)
 
 
 def test_page_names_what_the_history_lacks():

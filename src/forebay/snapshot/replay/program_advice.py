@@ -20,7 +20,7 @@ __all__ = ["BUDGET", "Advice", "WhatIf", "advise"]
 
 #: Entries that all replays of the search for suggestions may repeat. A number of seconds would make the result depend
 #: on the machine, and on what else runs on it.
-BUDGET = 3_000_000
+BUDGET = 2_000_000
 _MOST = 3  # suggestions
 _CANDIDATES = 6  # sites with the most memory, whose changes are tried
 _SHARES = tuple(share / 20 for share in range(19, 4, -1))  # 0.95 to 0.25: less is no useful advice
@@ -65,6 +65,8 @@ class Advice:
     baseline: Outcome  #: the outcome of the unchanged program
     asked: tuple[WhatIf, ...]  #: what the user asked for
     suggested: tuple[WhatIf, ...]  #: changes with which memory suffices, the smallest first
+    #: Sites, the smallest first, without whose blocks memory suffices, and that another device has room for.
+    movable: tuple[WhatIf, ...]
     replays: int  #: replays of the search for suggestions
     cut: bool  #: true if the search ended at its limit, `BUDGET`
 
@@ -78,6 +80,7 @@ def advise(
     asked: Sequence[Sequence[Change]] = (),
     growth: Growth | None = None,
     timeline: Timeline | None = None,
+    room: int = 0,
     budget: int = BUDGET,
 ) -> Advice:
     """Replay a program with the changes that are asked for, and search for some with which its memory suffices.
@@ -100,6 +103,8 @@ def advise(
         The growth from step to step, whose leak candidates are tried first.
     timeline : Timeline, optional
         The result of `reconstruct(snapshot)`, if already known.
+    room : int, default 0
+        Bytes that another device of the program has unused: sites with less, that could be moved there, are tried, too.
     budget : int, optional
         Most entries that the search may replay.
 
@@ -113,6 +118,7 @@ def advise(
     replays = _Replays(program, remedies)
     answers = tuple(replays.run(changes, "") for changes in asked)
     suggested: list[WhatIf] = []
+    movable: list[WhatIf] = []
     replays.left, replays.count = budget, 0
     cut = False
     if failed is not None and remedies.proved:
@@ -120,9 +126,13 @@ def advise(
         try:
             for found in search.suggestions():  # not extend(): what was found before the limit counts
                 suggested.append(found)  # noqa: PERF402 - as above
+            for found in search.movable(room):
+                movable.append(found)  # noqa: PERF402 - as above
         except _BudgetSpent:
             cut = True
-    return Advice(remedies.memory, remedies.baseline, answers, tuple(_best(suggested)), replays.count, cut)
+    return Advice(
+        remedies.memory, remedies.baseline, answers, tuple(_best(suggested)), tuple(movable), replays.count, cut
+    )
 
 
 class _BudgetSpent(Exception):
@@ -196,6 +206,14 @@ class _Search:
                 yield found
         others = () if self._request in self._sites or self._label(self._request).startswith("(") else (self._request,)
         yield from filter(None, map(self._smaller, others))
+
+    def movable(self, room: int) -> Iterator[WhatIf]:
+        """Yield the sites without whose blocks the request succeeds, of those that are not larger than `room`."""
+        sites = [site for site in self._sites if self._live_bytes[site] <= room and site != self._request]
+        for site in sorted(sites, key=lambda site: int(self._live_bytes[site])):
+            label = self._label(site)
+            if (found := self._try(Change(label, Kind.SIZE, 0), label)) is not None:
+                yield found
 
     def _label(self, site: int) -> str:
         return self._program.sites.labels[site]

@@ -12,6 +12,7 @@ import numpy as np
 from forebay._core import MAX_REQUEST_BYTES, MAX_SMALL_BYTES
 from forebay.records.model import Snapshot
 from forebay.snapshot.analysis.growth import Growth, growth
+from forebay.snapshot.analysis.other_devices import OtherDevice, other_devices
 from forebay.snapshot.analysis.range_use import RangeUse, range_use
 from forebay.snapshot.analysis.spans import spans
 from forebay.snapshot.analysis.summary import Oom, SiteUse, ooms, sites, summary
@@ -104,6 +105,7 @@ class Explanation:
     pins: tuple[Pins, ...]  #: sites whose blocks hold segments that are mostly free
     growth: Growth | None  #: growth from step to step; None if the history does not repeat
     remedies: Remedies | None  #: replays with other settings; None if none was asked for, or the history is empty
+    others: tuple[OtherDevice, ...]  #: the other devices of the program at that moment; empty without an error
     what_if: Advice | None  #: replays of the program with changes; None where `remedies` is None, or has no allocation
     chosen: Chosen | None = None  #: the part of the history that was asked for; None for all of it
     inside: tuple[str, ...] = ()  #: names of the program's ranges at the explained moment, the outermost first
@@ -124,6 +126,7 @@ class Explanation:
             "request": asdict(self.request) if self.request else None,
             "errors": [asdict(error) for error in self.errors],
             "sites": [asdict(use) for use in self.sites],
+            "others": [asdict(other) | {"unused": other.unused} for other in self.others],
             "pools": [asdict(pool) for pool in self.pools],
             "pins": [asdict(pins) for pins in self.pins],
             "growth": grown and {
@@ -147,7 +150,7 @@ class Explanation:
                 "replays": self.what_if.replays,
                 "cut": self.what_if.cut,
                 **{name: [asdict(each) | {"text": each.text} for each in getattr(self.what_if, name)]
-                   for name in ("asked", "suggested")},
+                   for name in ("asked", "suggested", "movable")},
             },
         }  # fmt: skip
 
@@ -158,6 +161,7 @@ def explanation(
     error: int = -1,
     replay: bool = True,
     asked: Sequence[Sequence[Change]] = (),
+    others: Sequence[Snapshot] = (),
     progress: Callable[[int, int], None] | None = None,
     select: Callable[[Timeline], Selection] | None = None,
 ) -> Explanation:
@@ -173,6 +177,8 @@ def explanation(
         Replay the history with other settings, and with changes of the program, to find those that help.
     asked : sequence of sequence of Change, default ()
         Changes of the program to replay, too: each item is replayed by itself.
+    others : sequence of Snapshot, default ()
+        Those of the other devices of the program, whose memory is compared with that of one that ran out.
     progress : callable, optional
         Called as `progress(replays_done, replays_total)`.
     select : callable, optional
@@ -238,6 +244,9 @@ def explanation(
     if inner:
         request = _request(snapshot, state, event, recorded.segment_size(min(event.wanted, MAX_REQUEST_BYTES)))
         cause = _cause(state, request)
+    available, failed = available_memory(snapshot), None if request is None else request.entry
+    beside = other_devices(snapshot, others, failed, available) if failed is not None else ()
+    room = max((other.unused or 0 for other in beside), default=0)
     grown = growth(snapshot, timeline=timeline)
     remedies = find_remedies(snapshot, progress=progress) if replay and len(snapshot.trace) and not is_host else None
     return Explanation(
@@ -253,15 +262,16 @@ def explanation(
         request=request,
         errors=errors,
         counted_errors=numbers.ooms,
-        available=available_memory(snapshot),
+        available=available,
         peak_ever=numbers.peak_ever,
         sites=tuple(sites(snapshot, moment, timeline=timeline)),
         pools=tuple(free_in_pools(snapshot, state)),
         pins=tuple(find_pins(snapshot, state)),
         growth=grown,
         remedies=remedies,
+        others=beside,
         what_if=None if remedies is None or not (remedies.allocations or asked) else advise(
-            snapshot, remedies, moment, request.entry if request else None, asked=asked, growth=grown, timeline=timeline
+            snapshot, remedies, moment, failed, asked=asked, growth=grown, timeline=timeline, room=room
         ),
         chosen=selection and _chosen(snapshot, timeline, selection),
         inside=tuple(span.name for span in named if span.begin < moment <= span.end),

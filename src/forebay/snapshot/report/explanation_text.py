@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from forebay._base.byte_sizes import format_bytes
@@ -10,6 +10,7 @@ from forebay._base.untrusted import printable, shortened
 from forebay.records.site_labels import with_library
 from forebay.snapshot.report.changes_text import changes_paragraphs
 from forebay.snapshot.report.explanation import Cause, Explanation, OomRequest, of_host
+from forebay.snapshot.report.other_devices_text import other_devices_paragraph
 from forebay.snapshot.report.paragraph import Paragraph, count, short_labels
 from forebay.snapshot.report.ranges_text import chosen_paragraph, place_sentence, ranges_paragraph
 from forebay.snapshot.report.settings_text import settings_paragraph
@@ -20,15 +21,13 @@ _SITES, _PINS, _GROWING, _ERRORS = 6, 4, 5, 5  # rows of the tables
 _TEXT = 300  # characters of a text from the file
 
 
-def paragraphs(found: Explanation, others: Sequence[Explanation] = ()) -> list[Paragraph]:
+def paragraphs(found: Explanation) -> list[Paragraph]:
     """Return the text of an explanation.
 
     Parameters
     ----------
     found : Explanation
         The explanation.
-    others : sequence of Explanation, default ()
-        Those of the other devices of the program, whose memory is compared with that of the one that ran out.
 
     Returns
     -------
@@ -40,7 +39,7 @@ def paragraphs(found: Explanation, others: Sequence[Explanation] = ()) -> list[P
         _placed(_cause(found), found),
         chosen_paragraph(found),
         _memory(found),
-        _other_devices(found, others),
+        other_devices_paragraph(found),
         _holders(found),
         _pools(found),
         _pinned(found),
@@ -187,21 +186,6 @@ def _memory(found: Explanation) -> Paragraph:
             rows.append(("other processes, libraries and the driver", format_bytes(others), ""))
     rows.append(("largest free block", format_bytes(use.largest_free), ""))
     return Paragraph("Memory at that moment", (), ("part", "bytes", "of reserved"), tuple(rows))
-
-
-def _other_devices(found: Explanation, others: Sequence[Explanation]) -> Paragraph:
-    """Return what other devices had reserved at most, to which a program could move something."""
-    if found.request is None or not others:
-        return Paragraph("")
-    rows = []
-    for other in others:
-        most = other.use.reserved if other.remedies is None else other.remedies.fidelity.recorded_peak
-        unused = format_bytes(max(other.capacity - most, 0)) if other.capacity else "-"
-        site = short_labels([use.label for use in other.sites[:1]])[0] if other.sites else ["-"]
-        rows.append((printable(other.device), format_bytes(most), unused, "yes" if other.errors else "no", site[0]))
-    columns = ("device", "most reserved", "never reserved", "ran out of memory", "largest site at its peak")
-    text = f"While {printable(found.device)} ran out of memory, the program had also used:"
-    return Paragraph("Other devices of the program", (text,), columns, tuple(rows))
 
 
 def _holders(found: Explanation) -> Paragraph:

@@ -38,8 +38,14 @@ def write(snapshot: Snapshot, out: TextIO) -> None:
     write_several([snapshot], out)
 
 
-def write_several(snapshots: Sequence[Snapshot], out: TextIO, names: Sequence[str] = ()) -> None:
-    """Write one page for all snapshots, with a choice between them. `names` replace the names of the devices."""
+def write_several(
+    snapshots: Sequence[Snapshot], out: TextIO, names: Sequence[str] = (), programs: Sequence[str] = ()
+) -> None:
+    """Write one page for all snapshots, with a choice between them.
+
+    `names` replace the names of the devices. `programs` are equal for devices of the same program, as all are by
+    default: where one ran out of memory, the page compares it with the others.
+    """
     views = [make_view(each, name) for each, name in zip(snapshots, names or [""] * len(snapshots), strict=True)]
     folder = files("forebay.snapshot.report.page")
     parts = {kind: folder.joinpath(name).read_text("utf-8") for kind, name in _PARTS.items()}
@@ -50,7 +56,9 @@ def write_several(snapshots: Sequence[Snapshot], out: TextIO, names: Sequence[st
         style=parts["css"],
         script=parts["js"],
         title=escape_text(f"Memory of {subject} · forebay"),
-        articles="".join(_article(view, hidden=number > 0) for number, view in enumerate(views)),
+        articles="".join(
+            _article(view, _beside(number, snapshots, programs), hidden=number > 0) for number, view in enumerate(views)
+        ),
         footer=_footer(),
         # "<" could end the script element; all other characters are safe or already \u-escaped.
         data=json.dumps([explorer.data(view) for view in views], separators=(",", ":")).replace("<", "\\u003c"),
@@ -58,11 +66,17 @@ def write_several(snapshots: Sequence[Snapshot], out: TextIO, names: Sequence[st
     out.write(page)
 
 
-def _article(view: View, *, hidden: bool) -> str:
+def _beside(number: int, snapshots: Sequence[Snapshot], programs: Sequence[str]) -> list[Snapshot]:
+    """Return the other devices of the same program."""
+    same = [not programs or programs[other] == programs[number] for other in range(len(snapshots))]
+    return [each for other, each in enumerate(snapshots) if other != number and same[other]]
+
+
+def _article(view: View, others: Sequence[Snapshot], *, hidden: bool) -> str:
     heading, program = escape_text(f"Memory of {view.name}"), escape_text(_command(view.snapshot))
     return (
         f'<article{" hidden" * hidden}>\n<h1>{heading}</h1>\n<p class="program">{program}</p>\n'
-        f'<dl class="facts">{_facts(view)}</dl>\n{alarms.section(view)}\n'
+        f'<dl class="facts">{_facts(view)}</dl>\n{alarms.section(view, others)}\n'
         f'{_remarks(view)}<section class="tiles" aria-label="Summary">{_tiles(view)}</section>\n'
         f"{explorer.section(view)}{assumptions.section(view)}{settings.section(view)}{_metadata(view)}</article>\n"
     )

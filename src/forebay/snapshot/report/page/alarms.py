@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.html_repr import escape_text
 from forebay._base.untrusted import printable, shortened
 from forebay.errors import Unsupported
+from forebay.records.model import Snapshot
 from forebay.snapshot.analysis import summary
 from forebay.snapshot.formats.known_notes import truncation_of, verdict_of
 from forebay.snapshot.report.explanation import explanation
@@ -21,16 +24,19 @@ _REPLAYED = 100_000  # most entries of a history that the page replays
 _REMARKS = "Remarks"  # the paragraph of an explanation that `_remarks` replaces
 
 
-def section(view: View) -> str:
-    """Return the verdict, the explanation of the last out-of-memory event, and remarks about the history."""
+def section(view: View, others: Sequence[Snapshot] = ()) -> str:
+    """Return the verdict, the explanation of the last out-of-memory event, and remarks about the history.
+
+    `others` are the other devices of the program.
+    """
     parts = [*_verdict(view)]
     if found := summary.ooms(view.snapshot):
-        first, *others = _explanation(view, found[-1])
+        first, *details = _explanation(view, others, found[-1])
         text = " ".join(first.sentences).replace(view.folder or "\0", "")
         count = f" ({len(found):,} times; this is the last)" if len(found) > 1 else ""
         parts.append(
             f'<section class="alarm" aria-label="Explanation"><h2>{escape_text(first.heading)}{count}</h2>'
-            f"<p>{escape_text(text)}</p>{_details(view, others)}</section>"
+            f"<p>{escape_text(text)}</p>{_details(view, details)}</section>"
         )
     parts += [f'<p class="remark">{escape_text(text)}</p>' for text in _remarks(view)]
     return "\n".join(parts)
@@ -47,9 +53,9 @@ def _verdict(view: View) -> list[str]:
     return [f'<section class="{kind}" aria-label="Verdict">{title}{body}</section>']
 
 
-def _explanation(view: View, oom: summary.Oom) -> list[Paragraph]:
+def _explanation(view: View, others: Sequence[Snapshot], oom: summary.Oom) -> list[Paragraph]:
     try:
-        found = paragraphs(explanation(view.snapshot, replay=_replays(view)))
+        found = paragraphs(explanation(view.snapshot, replay=_replays(view), others=others))
     except (Unsupported, ArithmeticError, LookupError, ValueError) as error:  # a file may contradict itself
         request = f"{oom.label} requested {format_bytes(oom.wanted)}."
         found = [Paragraph("Out of memory", (request, f"The history cannot be explained: {error}."))]
