@@ -50,6 +50,19 @@ def test_page_is_written(capsys, files, tmp_path):
     assert "History.append" in text
 
 
+def test_timelines_and_call_stacks_are_compared(capsys, files):
+    out = diff(capsys, *files, "--stacks", "2")
+    assert "Live memory over time" in out
+    assert "█" in out
+    assert "Call stacks that changed at the peak" in out
+    assert " ← " in out
+    (found,) = json.loads(diff(capsys, *files, "--stacks=2", "--json"))
+    assert len(found["timelines"]["before"]) == len(found["timelines"]["after"]) == 240
+    assert {len(each["frames"]) for each in found["stacks"]} <= {1, 2}
+    assert main(["diff", *map(str, files)]) == 0
+    assert "Call stacks" not in capsys.readouterr().out
+
+
 def test_devices_are_compared_by_name(capsys, tmp_path):
     both, other = program(1, steps=100), program(2, steps=100, index=1)
     both["segments"] += other["segments"]

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forebay.commands import CommandError, command_output
+from forebay.commands import CommandError, command_output, count_argument
 from forebay.commands.output_files import add_overwrite, check_output
 from forebay.commands.site_options import add_site_options, chosen_sites
 from forebay.commands.snapshot_files import load_snapshots, snapshot_console, write_page
@@ -25,6 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("snapshot", type=Path, metavar="BEFORE", help="the first snapshot file")
     parser.add_argument("other_snapshot", type=Path, metavar="AFTER", help="the second snapshot file")
     parser.add_argument("--rows", type=int, default=15, metavar="N", help="most sites in a table (default: 15)")
+    parser.add_argument(
+        "--stacks", type=count_argument, default=0, metavar="DEPTH",
+        help="compare call stacks, too: those with the same DEPTH innermost frames are one",
+    )  # fmt: skip
     parser.add_argument("--html", type=Path, metavar="FILE", help="write an HTML page instead")
     add_overwrite(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -39,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         check_output(args.html, [args.snapshot, args.other_snapshot], "--html", overwrite=args.overwrite)
         choice = chosen_sites(args)
         pairs = _pairs(load_snapshots(args.snapshot, choice), load_snapshots(args.other_snapshot, choice), args)
-        found = [compare(before, after) for before, after in pairs]
+        found = [compare(before, after, depth=args.stacks) for before, after in pairs]
         if args.json:
             print(json.dumps([asdict(each) for each in found], indent=2))
             return 0

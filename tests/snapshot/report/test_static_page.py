@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from forebay.snapshot.report.paragraph import Paragraph
+from forebay.snapshot.report.paragraph import Chart, Paragraph
 from forebay.snapshot.report.static_page import page
 
 HOSTILE = '</style></title><script>alert(1)</script>"\x1b\u202e'
@@ -54,3 +54,13 @@ def test_page_makes_no_requests_and_is_reproducible():
 
 def test_empty_parts_have_no_table():
     assert "table" not in parse(page("Title", [Paragraph("Only text", ("One.",))])).found
+
+
+def test_chart_is_a_picture_with_its_names_escaped():
+    chart = Chart(((HOSTILE, (1 << 20, 2 << 20, None)), ("after", (None, 1 << 20, 0))), HOSTILE, "end")
+    tags = parse(page("Chart", [Paragraph("Memory", chart=chart)]))
+    assert {"svg", "path", "figure"} <= tags.found
+    assert "script" not in tags.found
+    text = page("Chart", [Paragraph("Memory", chart=chart)])
+    assert 'd="M0 51.00H1V2.00H2"' in text
+    assert 'd="M1 51.00H2V100.00H3"' in text

@@ -13,12 +13,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.records.model import Action, Snapshot
+from forebay.records.frame_kinds import is_native_name, is_of_forebay
+from forebay.records.model import Action, Frame, Snapshot
+from forebay.records.site_labels import label_of
 from forebay.records.sites import find_sites
+from forebay.snapshot.analysis.alignment import Alignment, align
 from forebay.snapshot.analysis.summary import summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 
-__all__ = ["Comparison", "Held", "SiteChange", "Totals", "compare"]
+__all__ = ["Comparison", "Held", "SiteChange", "StackChange", "Totals", "compare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +65,26 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class StackChange:
+    """The memory of equal call stacks in both snapshots."""
+
+    frames: tuple[str, ...]  #: the frames as text, the innermost first
+    peak: tuple[Held, Held]  #: at the peak of each snapshot
+    end: tuple[Held, Held]  #: at the end of each snapshot
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Two snapshots, compared."""
 
     totals: tuple[Totals, Totals]  #: the figures of the first and of the second snapshot
     sites: tuple[SiteChange, ...]  #: all sites, those whose memory at the peak changed most first
     moved_stacks: int  #: number of stacks that were matched without line numbers and folders
+    timelines: Alignment | None  #: memory over time on one axis; None if one of them has no history
+    stacks: tuple[StackChange, ...]  #: call stacks that changed at the peak or the end, as `sites`; empty for depth 0
 
 
-def compare(before: Snapshot, after: Snapshot) -> Comparison:
+def compare(before: Snapshot, after: Snapshot, *, depth: int = 0) -> Comparison:
     """Compare two snapshots by site.
 
     Parameters
@@ -79,6 +93,8 @@ def compare(before: Snapshot, after: Snapshot) -> Comparison:
         The first snapshot.
     after : Snapshot
         The second snapshot.
+    depth : int, default 0
+        Frames of the call stacks that are compared, too: those that are equal in so many are one. None for 0.
 
     Examples
     --------
@@ -101,9 +117,31 @@ def compare(before: Snapshot, after: Snapshot) -> Comparison:
     for pair in pairs:
         found[sides[1].label(pair.after[0]) if pair.after else sides[0].label(pair.before[0])].append(pair)
     changes = [_change(label, matched, sides) for label, matched in found.items()]
-    changes.sort(key=lambda site: (-abs(site.peak[1].nbytes - site.peak[0].nbytes),
-                                   -abs(site.end[1].nbytes - site.end[0].nbytes), site.label))  # fmt: skip
-    return Comparison((sides[0].totals, sides[1].totals), tuple(changes), moved)
+    changes.sort(key=lambda site: (*_by_change(site.peak, site.end), site.label))
+    return Comparison(
+        (sides[0].totals, sides[1].totals), tuple(changes), moved,
+        align((before, after), (sides[0].timeline, sides[1].timeline)), _stack_changes(pairs, sides, depth),
+    )  # fmt: skip
+
+
+def _by_change(peak: tuple[Held, Held], end: tuple[Held, Held]) -> tuple[int, int]:
+    return -abs(peak[1].nbytes - peak[0].nbytes), -abs(end[1].nbytes - end[0].nbytes)
+
+
+def _stack_changes(pairs: list[_Pair], sides: tuple[_Side, _Side], depth: int) -> tuple[StackChange, ...]:
+    """Return the call stacks whose memory differs, grouped by their innermost frames."""
+    if depth < 1:
+        return ()
+    found: dict[tuple[str, ...], list[_Pair]] = defaultdict(list)
+    for pair in pairs:
+        side, row = (sides[1], pair.after[0]) if pair.after else (sides[0], pair.before[0])
+        found[side.frames(row, depth)].append(pair)
+    changes = []
+    for frames, matched in found.items():
+        same = _change("", matched, sides)
+        if any(old != new for old, new in (same.peak, same.end)):
+            changes.append(StackChange(frames, same.peak, same.end))
+    return tuple(sorted(changes, key=lambda each: (*_by_change(each.peak, each.end), each.frames)))
 
 
 class _Pair(NamedTuple):
@@ -140,7 +178,8 @@ class _Side:
     """
 
     def __init__(self, snapshot: Snapshot, names: _Names) -> None:
-        timeline = reconstruct(snapshot)
+        self._snapshot, self.timeline = snapshot, reconstruct(snapshot)
+        timeline = self.timeline
         self._sites = find_sites(snapshot)
         held = timeline.allocations
         used = np.unique(held.stack).tolist()
@@ -161,6 +200,19 @@ class _Side:
 
     def label(self, row: int) -> str:
         return self._sites.labels[int(self._sites.of_stack[row])]
+
+    def frames(self, row: int, depth: int) -> tuple[str, ...]:
+        """Return the innermost frames of a stack, without native code and what belongs to forebay."""
+        snapshot, found = self._snapshot, []
+        at = max(row, 0)
+        while at and len(found) < depth:
+            parent, number = snapshot.stacks[at].tolist()
+            file, name, line = snapshot.frames[number].tolist()
+            frame = Frame(snapshot.strings[file], snapshot.strings[name], line)
+            if not is_native_name(frame.name) and not is_of_forebay(frame.file):
+                found.append(label_of(frame))
+            at = parent
+        return tuple(found) or (self.label(row),)
 
     def sums(self, moment: str, rows: list[int]) -> tuple[int, int]:
         nbytes, blocks = self._live[moment]

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.untrusted import printable
+from forebay.snapshot.analysis.alignment import Axis
 from forebay.snapshot.analysis.comparison import Comparison, Held, SiteChange
-from forebay.snapshot.report.paragraph import Paragraph, change, count, short_labels
+from forebay.snapshot.report.paragraph import Chart, Paragraph, change, count, short_labels
+from forebay.snapshot.report.text import format_duration
 
 __all__ = ["comparison_paragraphs"]
 
@@ -22,7 +24,51 @@ def comparison_paragraphs(found: Comparison, *, rows: int = 15) -> list[Paragrap
     rows : int, default 15
         Most sites in a table.
     """
-    return [_totals(found), *_changes(found, rows)]
+    return [_totals(found), *_timelines(found), *_changes(found, rows), *_stacks(found, rows)]
+
+
+def _timelines(found: Comparison) -> Iterator[Paragraph]:
+    """Yield the memory over time of both snapshots on one axis."""
+    lines = found.timelines
+    if lines is None:
+        return
+    if lines.axis == Axis.STEPS:
+        first, second = lines.steps
+        text = f"On one axis, aligned at the steps that both histories repeat ({first:,} and {second:,})."
+        start = "before the steps" if lines.start < 0 else "step 1"
+        end = "after the last step" if lines.end > max(lines.steps) else f"end of step {lines.end:,.0f}"
+    elif lines.axis == Axis.TIME:
+        text = "On one axis, from the beginning of each history: no common steps were found."
+        start, end = "0 s", format_duration(round(lines.end * 1e9))
+    else:
+        text = "On one axis of entries, from the beginning of each history: one has no times."
+        start, end = "entry 0", f"entry {lines.end:,.0f}"
+    chart = Chart((("before", lines.before), ("after", lines.after)), start, end)
+    sentence = f"{text} The top is {format_bytes(chart.top)} of live memory."
+    yield Paragraph("Live memory over time", (sentence,), chart=chart)
+
+
+def _stacks(found: Comparison, rows: int) -> Iterator[Paragraph]:
+    """Yield the call stacks whose memory changed most."""
+    for moment in ("peak", "end"):
+        pairs = [(each.frames, *(each.peak if moment == "peak" else each.end)) for each in found.stacks]
+        changed = [pair for pair in pairs if pair[1] != pair[2]]
+        changed.sort(key=lambda pair: -abs(pair[2].nbytes - pair[1].nbytes))
+        if not changed:
+            continue
+        shown = changed[:rows]
+        labels, folder = short_labels([label for frames, *_ in shown for label in frames])
+        remaining = iter(labels)
+        table = [
+            (" ← ".join(next(remaining) for _ in frames), format_bytes(old.nbytes), format_bytes(new.nbytes),
+             change(new.nbytes - old.nbytes), f"{old.blocks:,} → {new.blocks:,}")
+            for frames, old, new in shown
+        ]  # fmt: skip
+        text = f"{count(len(changed), 'call stack')} changed; the innermost frame is first."
+        if len(changed) > rows:
+            text += f" The first {rows:,}:"
+        columns = ("call stack", "before", "after", "change", "blocks")
+        yield Paragraph(f"Call stacks that changed at the {moment}", (text, *folder), columns, tuple(table))
 
 
 def _totals(found: Comparison) -> Paragraph:

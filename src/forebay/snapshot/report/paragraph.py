@@ -8,9 +8,23 @@ from dataclasses import dataclass
 from forebay._base.byte_sizes import format_bytes
 from forebay.records.site_labels import strip_common_folder, unique_labels
 
-__all__ = ["Paragraph", "brief_label", "change", "count", "short_labels"]
+__all__ = ["Chart", "Paragraph", "brief_label", "change", "count", "short_labels"]
 
 _PARAMETERS = re.compile(r"(?<!\boperator)\((?!anonymous namespace\)).*")  # of a C++ function, to the end
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Curves of memory over a common axis, in equal parts of it."""
+
+    curves: tuple[tuple[str, tuple[int | None, ...]], ...]  #: name and bytes of each; None where a curve has none
+    start: str  #: text at the beginning of the axis
+    end: str  #: text at its end
+
+    @property
+    def top(self) -> int:
+        """The most bytes of all curves, at least 1."""
+        return max([1, *(nbytes for _, values in self.curves for nbytes in values if nbytes is not None)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +39,7 @@ class Paragraph:
     shares: tuple[float, ...] = ()  #: a number from 0 to 1 for each row, which a page shows as a bar
     #: Columns of text, from 0; the others are numbers, which are aligned on the right.
     text_columns: tuple[int, ...] = (0,)
+    chart: Chart | None = None  #: a chart below the sentences
 
 
 def short_labels(labels: list[str]) -> tuple[list[str], tuple[str, ...]]:

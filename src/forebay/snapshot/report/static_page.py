@@ -33,6 +33,14 @@ td:not(.n) { min-width: 14em; overflow-wrap: anywhere; }
 tr + tr td { border-top: 1px solid var(--line); }
 i { display: block; height: 5px; margin-top: 2px; border-radius: 3px; background: var(--bar);
   background: linear-gradient(var(--accent) 0 0) 0 / var(--share) 100% no-repeat, var(--bar); }
+figure { margin: 12px 0 0; }
+figcaption span { margin-right: 18px; color: var(--soft); font-size: 13px; white-space: nowrap; }
+figcaption b { display: inline-block; width: 16px; margin-right: 6px; vertical-align: middle; border-top: 3px solid; }
+svg { display: block; width: 100%; height: 200px; margin-top: 8px; border-bottom: 1px solid var(--line); }
+path { fill: none; stroke-width: 2; vector-effect: non-scaling-stroke; }
+path.c0 { stroke: var(--soft); } path.c1 { stroke: var(--accent); }
+.c0 b { border-color: var(--soft); } .c1 b { border-color: var(--accent); }
+.axis { display: flex; justify-content: space-between; color: var(--soft); font-size: 13px; }
 footer { margin-top: 18px; color: var(--soft); font-size: 13px; }
 @media (max-width: 600px) { body { padding: 12px; } section { padding: 14px; } }
 """
@@ -76,7 +84,37 @@ def page(title: str, parts: Sequence[Paragraph]) -> str:
 def _section(part: Paragraph) -> str:
     text = "".join(f"<p>{escape_text(sentence)}</p>" for sentence in part.sentences)
     line = f'<pre tabindex="0">{escape_text(part.line)}</pre>' if part.line else ""
-    return f"<section><h2>{escape_text(part.heading)}</h2>{text}{line}{_table(part)}</section>\n"
+    return f"<section><h2>{escape_text(part.heading)}</h2>{text}{line}{_chart(part)}{_table(part)}</section>\n"
+
+
+def _chart(part: Paragraph) -> str:
+    """Return the curves as steps of a picture, with the texts outside of it, as its width follows the page."""
+    chart = part.chart
+    if chart is None:
+        return ""
+    count = len(chart.curves[0][1])
+    paths = "".join(
+        f'<path class="c{number}" d="{_path(values, chart.top)}"/>' for number, (_, values) in enumerate(chart.curves)
+    )
+    legend = "".join(
+        f'<span class="c{number}"><b></b>{escape_text(name)}</span>' for number, (name, _) in enumerate(chart.curves)
+    )
+    label = escape_text(f"{part.heading}: {', '.join(name for name, _ in chart.curves)}")
+    return (
+        f"<figure><figcaption>{legend}</figcaption>"
+        f'<svg role="img" aria-label="{label}" viewBox="0 0 {count} 100" preserveAspectRatio="none">{paths}</svg>'
+        f'<div class="axis"><span>{escape_text(chart.start)}</span><span>{escape_text(chart.end)}</span></div></figure>'
+    )
+
+
+def _path(values: Sequence[int | None], top: int) -> str:
+    parts, drawn = [], False
+    for at, nbytes in enumerate(values):
+        if nbytes is not None:
+            height = f"{100 - nbytes / top * 98:.2f}"
+            parts.append(f"{'V' if drawn else f'M{at} '}{height}H{at + 1}")
+        drawn = nbytes is not None
+    return "".join(parts)
 
 
 def _table(part: Paragraph) -> str:
