@@ -80,12 +80,35 @@ def two(history, tmp_path):
 
 
 def test_one_of_several_devices_is_chosen(two, tmp_path, capsys):
-    assert run(two, tmp_path / "a.forebay") == 2
-    assert "has cuda:0, cuda:1: choose one with --device" in capsys.readouterr().err
     assert run(two, tmp_path / "a.forebay", "--device", "cuda:1") == 0
     assert snapshot.load(tmp_path / "a.forebay")[0].device == "cuda:1"
     assert run(two, tmp_path / "a.forebay", "--device", "cuda:7") == 2
     assert "no device 'cuda:7'" in capsys.readouterr().err
+
+
+def test_all_devices_are_written(two, tmp_path, capsys):
+    """A file for each device in forebay's format, and one with all of them in the other formats."""
+    assert run(two, tmp_path / "run.forebay") == 0
+    names = ["run.cuda0.forebay", "run.cuda1.forebay"]
+    assert [path.name for path in sorted(tmp_path.glob("*.forebay"))] == names
+    assert [snapshot.load(tmp_path / name)[0].device for name in names] == ["cuda:0", "cuda:1"]
+    out = capsys.readouterr().out
+    assert all(f"{name} (forebay): 3,000 entries of {device}\n" in out for name, device in
+               zip(names, ("cuda:0", "cuda:1"), strict=True))  # fmt: skip
+    for suffix in ("pickle", "folded", "pftrace", "speedscope.json", "flame.json"):
+        assert run(two, tmp_path / f"all.{suffix}") == 0
+        content = (tmp_path / f"all.{suffix}").read_bytes()
+        if suffix == "pickle":
+            assert [each.device for each in snapshot.load(tmp_path / "all.pickle")] == ["cuda:0", "cuda:1"]
+        else:
+            assert (b"cuda:0" in content, b"cuda:1" in content) == (True, True)
+
+
+def test_file_of_another_device_is_not_replaced(two, tmp_path, capsys):
+    (tmp_path / "run.cuda1.forebay").write_text("mine")
+    assert run(two, tmp_path / "run.forebay") == 2
+    assert "was not made by forebay" in capsys.readouterr().err
+    assert not (tmp_path / "run.cuda0.forebay").exists()
 
 
 def test_unknown_suffix_names_the_option(path, tmp_path, capsys):

@@ -4,6 +4,8 @@ SNAPSHOT is a forebay snapshot or a PyTorch pickle (torch.cuda.memory._dump_snap
 suffix of OUTPUT decides the format: .forebay (columns), .pickle (for PyTorch's viewers), .pftrace (Perfetto),
 .speedscope.json, .flame.json (d3-flame-graph), .folded (flamegraph.pl), .parquet (DuckDB, Polars, pandas).
 
+All devices are written: into one file, or, as .forebay has one device, into a file for each (run.cuda0.forebay).
+
 speedscope, d3-flame-graph and flamegraph.pl show the memory that was live at the peak, by stack.
 """
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,10 +65,15 @@ def run(args: argparse.Namespace) -> int:
             snapshots = tuple(each for each in snapshots if each.device == args.device)
             if not snapshots:
                 raise CommandError(f"no device {args.device!r} in {args.snapshot}; it has {', '.join(names)}")
+        files = _files(snapshots, args.output) if chosen == "forebay" else [args.output]
+        for file in files:
+            check_output(file, [args.snapshot], "OUTPUT", overwrite=args.overwrite)
         _convert(snapshots, chosen, args)
-        entries = sum(len(each.trace) for each in snapshots)
-        devices = ", ".join(printable(each.device) for each in snapshots)
-        print(f"wrote {args.output} ({chosen}): {entries:,} entries of {devices}")
+        parts = [snapshots] if len(files) == 1 else [[each] for each in snapshots]
+        for file, part in zip(files, parts, strict=True):
+            entries = sum(len(each.trace) for each in part)
+            devices = ", ".join(printable(each.device) for each in part)
+            print(f"wrote {file} ({chosen}): {entries:,} entries of {devices}")
     return 0
 
 
@@ -92,11 +100,20 @@ def _convert(snapshots: Sequence[Snapshot], chosen: str, args: argparse.Namespac
 def _forebay(snapshots: Sequence[Snapshot], path: Path, _: argparse.Namespace) -> None:
     from forebay.snapshot.formats import native
 
-    if len(snapshots) != 1:
-        names = ", ".join(each.device for each in snapshots)
-        raise CommandError(f"a forebay snapshot has one device, and the file has {names}: choose one with --device")
-    with progress_bar("writing", len(snapshots[0].trace)) as progress:
-        native.write(snapshots[0], path, progress)
+    for snapshot, each in zip(snapshots, _files(snapshots, path), strict=True):
+        with progress_bar("writing", len(snapshot.trace)) as progress:
+            native.write(snapshot, each, progress)
+
+
+def _files(snapshots: Sequence[Snapshot], path: Path) -> list[Path]:
+    """Return the files of the devices in forebay's format, which has one device: run.cuda0.forebay and so on."""
+    if len(snapshots) < 2:
+        return [path]
+    end = "".join(path.suffixes[-1:])
+    stem = path.name.removesuffix(end)
+    names = [re.sub(r"\W", "", each.device, flags=re.ASCII) or "device" for each in snapshots]
+    unique = [name if names.count(name) == 1 else f"{name}_{number}" for number, name in enumerate(names)]
+    return [path.with_name(f"{stem}.{name}{end}") for name in unique]
 
 
 def _pickle(snapshots: Sequence[Snapshot], path: Path, _: argparse.Namespace) -> None:

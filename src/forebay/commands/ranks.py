@@ -1,7 +1,8 @@
 """Compare the ranks of a distributed program: one memory snapshot for each rank.
 
 DIRECTORY contains the snapshots, one file for each rank: forebay's or PyTorch's; no code in them is executed. The
-report has the peak of each rank, out-of-memory errors, outliers, and the site that makes each of them differ.
+report has the peak of each rank, out-of-memory errors, outliers, the site that makes each of them differ, and the sites
+whose memory differs most between the ranks.
 """
 
 from __future__ import annotations

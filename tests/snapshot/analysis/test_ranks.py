@@ -43,6 +43,12 @@ def test_outlier_and_its_site_are_found(folder):
     assert found.skew == pytest.approx(outlier.rank.peak * 12 / sum(rank.peak for rank in found.ranks))
 
 
+def test_sites_that_differ_are_found(folder):
+    (site,) = compare_ranks(folder.iterdir()).sites  # layers differ by 2,000 bytes, less than 1 % of the median peak
+    assert (site.label, site.lowest, site.median, site.highest) == ("log.py:5 gather", 0, 0, 30 * MIB)
+    assert (site.rank, site.spread) == ("rank7.forebay", 30 * MIB)
+
+
 def test_rank_that_lacks_memory_is_an_outlier_too(tmp_path):
     for number in range(8):
         native.write(scene(10 * MIB, 0 if number == 3 else 30 * MIB), tmp_path / f"{number}.forebay")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from support.snapshot_scenes import MIB, Scene, training
 
-from forebay.snapshot.analysis.ranks import Outlier, Ranks, Unreadable, rank_of
+from forebay.snapshot.analysis.ranks import Outlier, Ranks, SiteSkew, Unreadable, rank_of
 from forebay.snapshot.report.ranks_text import ranks_paragraphs
 
 
@@ -51,3 +51,11 @@ def test_long_tables_are_cut():
     assert "The first 20 of 30 ranks that ran out of memory." in words
     assert "rank4 | 1.00 MiB | 0 B | 1.00 MiB | 64.00 MiB | 1 | 2+" in words
     assert "the ring buffer dropped the oldest entries" in words
+
+
+def test_sites_that_differ_are_listed():
+    sites = (SiteSkew("a.py:1 f", 0, MIB, 4 * MIB, "b"), SiteSkew("a.py:2 g", MIB, MIB, 2 * MIB, "a"))
+    words = text(Ranks((rank("a", MIB), rank("b", 4 * MIB)), (), MIB, (), sites))
+    assert "2 sites differ between the ranks, at the peak of each." in words
+    assert "No site differs between the ranks" in text(Ranks((rank("a", MIB), rank("b", MIB)), (), MIB, ()))
+    assert "Skew" not in text(Ranks((rank("a", MIB),), (), MIB, ()))

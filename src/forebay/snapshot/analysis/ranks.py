@@ -19,10 +19,11 @@ from forebay.snapshot import load
 from forebay.snapshot.analysis.summary import ooms, sites, summary
 from forebay.snapshot.analysis.timeline import reconstruct
 
-__all__ = ["Outlier", "Rank", "Ranks", "Unreadable", "compare_ranks", "rank_of", "read_rank"]
+__all__ = ["Outlier", "Rank", "Ranks", "SiteSkew", "Unreadable", "compare_ranks", "rank_of", "read_rank"]
 
 _SITES = 200  # of a rank, with the most memory at the peak
 _OUTLIER = 0.05  # difference from the median, in relation to it, from which on a rank is an outlier
+_SKEWED = 0.01  # of the median peak, by which the memory of a site differs
 _MAD = 3.5  # and in relation to the median of all differences
 _NUMBERS = re.compile(r"([^0-9]*)([0-9]{0,18})")
 _AT_ONCE = 2  # files for each worker that are read or wait
@@ -66,6 +67,22 @@ class Outlier:
 
 
 @dataclass(frozen=True, slots=True)
+class SiteSkew:
+    """The live memory of one site over all ranks, at the peak of each. Sizes are in bytes."""
+
+    label: str  #: the site
+    lowest: int  #: the least of all ranks; 0 where a rank has nothing of it
+    median: int  #: the median
+    highest: int  #: the most
+    rank: str  #: name of the rank with the most
+
+    @property
+    def spread(self) -> int:
+        """Difference of the most and the least."""
+        return self.highest - self.lowest
+
+
+@dataclass(frozen=True, slots=True)
 class Ranks:
     """The ranks of a program, compared."""
 
@@ -74,6 +91,8 @@ class Ranks:
     median_peak: int  #: median of the peaks, in bytes; 0 without ranks
     #: Ranks that differ from the median by more than 5 % and clearly more than most others, largest difference first.
     outliers: tuple[Outlier, ...]
+    #: Sites whose memory differs by 1 % of the median peak or more, most first; empty by default.
+    sites: tuple[SiteSkew, ...] = ()
 
     @property
     def skew(self) -> float:
@@ -169,7 +188,8 @@ def compare_ranks(
     ranks.sort(key=lambda rank: _natural(rank.name))
     unreadable.sort(key=lambda file: _natural(file.name))
     middle = int(median(rank.peak for rank in ranks)) if ranks else 0
-    return Ranks(tuple(ranks), tuple(unreadable), middle, tuple(_outliers(ranks, middle)))
+    return Ranks(tuple(ranks), tuple(unreadable), middle, tuple(_outliers(ranks, middle)),
+                 tuple(_skewed(ranks, middle)))  # fmt: skip
 
 
 def _read(
@@ -210,6 +230,19 @@ def _outliers(ranks: Sequence[Rank], middle: int) -> list[Outlier]:
     medians = {label: int(median(found + [0] * (len(ranks) - len(found)))) for label, found in by_site.items()}
     found = [_outlier(rank, middle, medians) for rank in chosen]
     return sorted(found, key=lambda outlier: (-abs(outlier.difference), _natural(outlier.rank.name)))
+
+
+def _skewed(ranks: Sequence[Rank], middle: int) -> list[SiteSkew]:
+    """Return the sites whose memory differs between the ranks."""
+    held = [dict(rank.sites) for rank in ranks]
+    found = []
+    for label in dict.fromkeys(label for each in held for label in each):
+        values = [each.get(label, 0) for each in held]
+        highest = max(values)
+        if highest - min(values) >= max(_SKEWED * middle, 1):
+            rank = ranks[values.index(highest)].name
+            found.append(SiteSkew(label, min(values), int(median(values)), highest, rank))
+    return sorted(found, key=lambda site: (-site.spread, site.label))
 
 
 def _outlier(rank: Rank, middle: int, medians: dict[str, int]) -> Outlier:

@@ -9,7 +9,7 @@ from forebay.snapshot.report.paragraph import Paragraph, brief_label, change, co
 
 __all__ = ["ranks_paragraphs"]
 
-_ERRORS, _REASON = 20, 200
+_ERRORS, _SKEWED, _REASON = 20, 8, 200
 
 
 def ranks_paragraphs(found: Ranks, *, rows: int = 1000) -> list[Paragraph]:
@@ -25,9 +25,10 @@ def ranks_paragraphs(found: Ranks, *, rows: int = 1000) -> list[Paragraph]:
     Returns
     -------
     list of Paragraph
-        The overview, outliers, out-of-memory errors, all ranks, and the files that could not be read.
+        The overview, outliers, sites that differ between the ranks, out-of-memory errors, all ranks, and the files that
+        could not be read.
     """
-    parts = [_overview(found), _outliers(found), _errors(found), _table(found, rows), _unreadable(found)]
+    parts = [_overview(found), _outliers(found), _skew(found), _errors(found), _table(found, rows), _unreadable(found)]
     return [part for part in parts if part.sentences or part.rows]
 
 
@@ -67,6 +68,25 @@ def _outliers(found: Ranks) -> Paragraph:
     most = max(abs(outlier.difference) for outlier in found.outliers)
     shares = tuple(abs(outlier.difference) / most for outlier in found.outliers)
     return Paragraph("Outliers", (text, *folder), columns, tuple(rows), shares=shares, text_columns=(0, 3))
+
+
+def _skew(found: Ranks) -> Paragraph:
+    if len(found.ranks) < 2:
+        return Paragraph("")
+    if not found.sites:
+        return Paragraph("Skew by site", ("No site differs between the ranks by 1 % of the median peak or more.",))
+    shown = found.sites[:_SKEWED]
+    labels, folder = short_labels([site.label for site in shown])
+    rows = [
+        (label, format_bytes(site.lowest), format_bytes(site.median), format_bytes(site.highest), printable(site.rank))
+        for label, site in zip(labels, shown, strict=True)
+    ]
+    text = f"{count(len(found.sites), 'site differs', 'sites differ')} between the ranks, at the peak of each."
+    if len(found.sites) > len(shown):
+        text += f" The first {len(shown):,}:"
+    shares = tuple(site.spread / shown[0].spread for site in shown)
+    columns = ("site", "lowest", "median", "highest", "in rank")
+    return Paragraph("Skew by site", (text, *folder), columns, tuple(rows), shares=shares, text_columns=(0, 4))
 
 
 def _errors(found: Ranks) -> Paragraph:
