@@ -17,7 +17,7 @@ export function rangeSection(history: History, change: Change): HTMLElement | nu
     history.ranges.map(({ name, times, peak, at, allocated, growth }): Cell[] => {
       const text = history.data.ranges[name];
       return [
-        [text, button(text, "Show the peak inside", () => change({ moment: at, row: -1 }))],
+        [text, button(text, `Show the peak inside ${text}`, () => change({ moment: at, row: -1 }))],
         [times, count(times)],
         [peak, bytes(peak)],
         [allocated, bytes(allocated)],

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.annotated_history import annotated
 from support.snapshot_scenes import Scene, random_history, steps, training_run
 
 from forebay.commands.view_model import ViewModel
 from forebay.snapshot.analysis import summary
+from forebay.snapshot.formats import torch_pickle
 from forebay.snapshot.report.terminal_chart import COLORS
 
 
@@ -144,3 +146,19 @@ def test_hostile_names_are_escaped():
     text = model.sites()[0].label + "\n".join(model.stack_of_entry())
     assert not {"\x1b", "\u202e"} & {*text}
     assert "[b]" in text
+
+
+def test_named_ranges_have_lines_and_steps_are_reached(model):
+    assert (model.bands(80), model.next_step(1)) == ([], False)
+    steps_ = ViewModel(torch_pickle.snapshots(annotated(4))[0])
+    first, second, third = [line.plain for line in steps_.bands(600)]
+    assert "ProfilerStep#3" in first
+    assert "forward" in second
+    assert "phase" in third
+    places = [steps_.cursor]
+    for count in (-1, -1, 1, 1):
+        assert steps_.next_step(count)
+        places.append(steps_.cursor)
+    assert places[1:] == [31, 18, 31, 31]
+    steps_.move_to(20)
+    assert ", ProfilerStep#2 > forward: allocate 512 B" in steps_.status()
