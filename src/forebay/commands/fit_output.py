@@ -125,11 +125,10 @@ def _print_outside(console: Console, found: FitTable) -> None:
         console.print("Outside the allocator, which nvidia-smi counts, too (--reserve SIZE sets it):")
     for results, text in _by_text(texts):
         console.print(Text(printable(f"  {_names(results)}: {text}")))
-    texts = [(each, workspaces_of_cudnn(each.workspaces)) for each in found]
-    if any(estimated.high for _, estimated in texts):
-        source = next(estimated.source for _, estimated in texts if estimated.high)
+    workspaces = [(each, workspaces_of_cudnn(each.workspaces)) for each in found]
+    if source := next((estimated.source for _, estimated in workspaces if estimated.high), ""):
         console.print(Text(f"cuDNN workspaces (estimated), which the allocator reserves besides: {source}:"))
-    for results, text in _by_text((each, estimated.text if estimated.high else "") for each, estimated in texts):
+    for results, text in _by_text((each, estimated.text if estimated.high else "") for each, estimated in workspaces):
         console.print(Text(printable(f"  {_names(results)}: {text}")))
     for results, note in _by_text((each, each.note) for each in found):
         console.print(Text(printable(f"{_names(results)}: {note}"), "yellow"))

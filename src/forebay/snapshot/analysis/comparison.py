@@ -203,7 +203,8 @@ class _Side:
 
     def frames(self, row: int, depth: int) -> tuple[str, ...]:
         """Return the innermost frames of a stack, without native code and what belongs to forebay."""
-        snapshot, found = self._snapshot, []
+        snapshot = self._snapshot
+        found: list[str] = []
         at = max(row, 0)
         while at and len(found) < depth:
             parent, number = snapshot.stacks[at].tolist()
