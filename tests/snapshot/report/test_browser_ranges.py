@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.annotated_history import annotated
-from support.browser_pages import LEFT, RIGHT, Report
+from support.browser_pages import LEFT, RIGHT
 from support.report_pages import BROWSER
 from support.snapshot_scenes import MIB, training
 
@@ -14,32 +14,6 @@ from forebay.snapshot.analysis.timeline import reconstruct
 from forebay.snapshot.formats import torch_pickle
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def show(browser, tmp_path):
-    """Return a function that opens a page of snapshots; at the end nothing may have gone wrong in any."""
-    opened = []
-
-    def show(*snapshots, address="", **options):
-        report = Report.open(browser, tmp_path, snapshots, address, **options)
-        opened.append(report)
-        return report
-
-    yield show
-    assert [report.problems for report in opened] == [[]] * len(opened)
-    for report in opened:
-        assert report.page.evaluate("document.body.dataset.error") is None
-        report.page.close()
 
 
 @pytest.mark.parametrize("axis", ["time", "entry"])
