@@ -99,10 +99,12 @@ def _changes_of(snapshots: Sequence[Snapshot], args: argparse.Namespace) -> list
     if not args.what_if:
         return [[] for _ in snapshots]
     from forebay.snapshot.replay.changes import can_apply
+    from forebay.snapshot.report.explanation import of_host
 
     asked: list[list[Sequence[Change]]] = [[] for _ in snapshots]
+    replayed = [number for number, snapshot in enumerate(snapshots) if not of_host(snapshot.device)]
     for changes in args.what_if:
-        fitting = [number for number, snapshot in enumerate(snapshots) if can_apply(snapshot, changes)]
+        fitting = [number for number in replayed if can_apply(snapshots[number], changes)]
         for number in fitting if len(snapshots) > 1 and fitting else (0,):
             asked[number].append(changes)
     return asked

@@ -47,9 +47,14 @@ def test_nothing_is_suggested_without_an_error_or_where_nothing_fits():
 
 def test_nothing_is_suggested_if_the_replay_does_not_reproduce_the_error():
     """The recording is by a first-fit allocator."""
-    advice = advice_of(training(), "* size=0.1")
+    advice = advice_of(replace(training(), device="cuda:0"), "* size=0.1")
     assert (advice.suggested, advice.replays) == ((), 0)
     assert not advice.asked[0].proved
+
+
+def test_machine_is_not_replayed():
+    with pytest.raises(ValueError, match="cpu: the machine's memory has no allocator to replay: leave out --what-if"):
+        advice_of(training(), "* size=0.1")
 
 
 def test_margin_is_twice_the_error_of_the_replay():
