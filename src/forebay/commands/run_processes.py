@@ -7,12 +7,13 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from forebay._base.untrusted import printable, shortened
 from forebay.commands import process_log
+from forebay.commands.run_output import SNAPSHOT
 
 __all__ = ["Process", "Processes", "find_processes", "short_command"]
 
@@ -28,6 +29,7 @@ class Process:
     pid: int
     command: str
     reason: str = ""  # why it is not recorded
+    directory: str = ""  # with what was recorded of one that was killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def find_processes(log: Path, reported: Sequence[int]) -> Processes:
     idle = [*found[process_log.BEGAN], *found[process_log.ENDED]]
     return Processes(
         tuple(running),
-        tuple(each for each in records if each not in running),
+        tuple(_with_directory(each, log.parent) for each in records if each not in running),
         tuple(found[process_log.FAILED]),
         (*found[process_log.STARTED], *found[process_log.REPLACED]),
         len(idle),
@@ -105,6 +107,12 @@ def short_command(command: str, most: int = _MOST_COMMAND) -> str:
     """Return a command without the folder of the interpreter, in one line."""
     first, _, rest = command.partition(" ")
     return shortened(printable(f"{os.path.basename(first)} {rest}".strip()), most)  # noqa: PTH119 -- a text
+
+
+def _with_directory(process: Process, output: Path) -> Process:
+    """Return a killed process with the directory of what was recorded of it: Note [Unfinished snapshots]."""
+    name = f"process-{process.pid}"
+    return replace(process, directory=name) if (output / name / SNAPSHOT).is_file() else process
 
 
 def _is_running(pid: int) -> bool:
@@ -129,7 +137,10 @@ def _count(found: Sequence[Process]) -> str:
 
 def _named(found: Sequence[Process]) -> str:
     """Return the first processes with their numbers."""
-    texts = [f"{each.pid} ({short_command(each.command)})" for each in found[:_MOST_NAMED]]
+    texts = []
+    for each in found[:_MOST_NAMED]:
+        record = f"; its record is in {each.directory}" if each.directory else ""
+        texts.append(f"{each.pid} ({short_command(each.command)}{record})")
     return _joined(texts, len(found) - len(texts))
 
 

@@ -33,6 +33,7 @@ from forebay.commands.run_devices import Sampling
 from forebay.commands.run_ends import ProgramEnds
 from forebay.commands.run_output import reason
 from forebay.commands.run_progress import ProgressLine
+from forebay.commands.run_stream import Stream
 from forebay.commands.terminal import Terminal
 from forebay.errors import ForebayError, warn_unraisable
 from forebay.observe.monitor.endpoint import Endpoint
@@ -77,6 +78,7 @@ class RunSession:
     _is_forked: bool = False
     _is_replaced: bool = False  # by another Python, which reads the log
     _finished: bool = False
+    _stream: Stream | None = None  # the state of the program, while it runs
     _ends: ProgramEnds | None = None
     _trace: Trace | None = None
     _rehearsal: Channel = field(default_factory=Channel)  # of a program that changes no files
@@ -114,6 +116,8 @@ class RunSession:
             os.register_at_fork(after_in_child=self._continue_in_child)
         if self.children and self.started:
             self._reach_processes()
+        if self.started:
+            self._start_stream(self.output, at_once=True)
 
     def start_in_child(self, log: Path) -> None:
         """Start recording in a process that the program has started. Raises as the runtime does."""
@@ -128,6 +132,7 @@ class RunSession:
         self._ends.watch(signals=True)
         os.register_at_fork(after_in_child=self._continue_in_child)
         self._note(process_log.RECORDS)
+        self._start_stream(run_children.free_directory(self.output, os.getpid()))
 
     def finish(self) -> None:
         """Write the report, unless that is done. Never raises."""
@@ -147,6 +152,14 @@ class RunSession:
             )
             return
         run_started.reach_processes(self._log)
+
+    def _start_stream(self, folder: Path, *, at_once: bool = False) -> None:
+        """Write the state of the CPU device to a folder while the program runs."""
+        from forebay.runtime.devices.current import opened_for
+
+        notes = {"program": self.argv, "run": self.run}
+        self._stream = Stream(folder / run_output.SNAPSHOT, opened_for(run_devices.CPU), notes)
+        self._stream.start(at_once=at_once)
 
     def _note(self, event: str, text: str = "") -> None:
         """Note an event of this process in the log of the program."""
@@ -178,6 +191,9 @@ class RunSession:
                 self._ends.restart()
                 self._ends.watch_signals()
             self._note(process_log.RECORDS)
+            if self._stream is not None:
+                self._stream.abandon()
+                self._start_stream(run_children.free_directory(self.output, os.getpid()))
         except Exception as error:  # noqa: BLE001 - the child runs without a report
             self._process = 0
             warn_unraisable(f"forebay run does not record process {os.getpid()}: {reason(error)}")
@@ -194,6 +210,8 @@ class RunSession:
 
             process, end = run_process.measure(), run_resident.measure()
             others = numpy.other_arrays()
+            if self._stream is not None:
+                self._stream.stop()
             numpy.uninstall()
             sys.path[:] = self._path  # as in `_finish`
             found = run_devices.snapshots({}, opened_only=True)
@@ -201,9 +219,12 @@ class RunSession:
             if process.other_count or any(each.stats["allocation.all.allocated"] for each in found):
                 notes = {**self._notes(time.perf_counter() - self._started), "run": self.run, "parent": os.getppid()}
                 found = [replace(each, notes={**each.notes, **notes}) for each in found]
-                output = run_children.free_directory(self.output, os.getpid())
+                output = self._stream.path.parent if self._stream is not None and self._stream.has_file else None
+                output = output or run_children.free_directory(self.output, os.getpid())
                 notes |= {"command": self._command(), "directory": output.name}
                 run_report.write_child(self._with_choice(found), process, notes, self._terminal, output)
+            elif self._stream is not None:
+                self._stream.remove()
         self._note(process_log.ENDED)
 
     def start_trace(self, path: Path) -> None:
@@ -221,6 +242,9 @@ class RunSession:
         """Cancel the report, as the program was not run."""
         atexit.unregister(self._finish)
         self._finished = True
+        if self._stream is not None:
+            self._stream.stop()
+            self._stream.remove()
         if self._log is not None and not self._is_child:
             self._log.unlink(missing_ok=True)
         run_torch.discard()
@@ -289,9 +313,12 @@ class RunSession:
         from forebay.interop import numpy
 
         process, end, others = run_process.measure(), run_resident.measure(), numpy.other_arrays()
+        if self._stream is not None:
+            self._stream.stop()
         numpy.uninstall()  # arrays of the report must not be recorded, and the device may be full
         with np.errstate(all="ignore"):  # the program may have enabled exceptions
-            if not self.overwrite and run_output.has_report(self.output):  # another run has written one since
+            is_own = self._stream is not None and self._stream.has_file
+            if not (self.overwrite or is_own) and run_output.has_report(self.output):  # another run has written one
                 self.output = run_output.free_directory(self.wanted)
             style = "quiet" if self.quiet else "json" if self.as_json else "tables"
             notes = {**self._notes(seconds), "run": self.run}
@@ -304,6 +331,8 @@ class RunSession:
             run_report.report(
                 self._with_choice(snapshots), process, notes, self._terminal, self.output, style, files, processes
             )
+            if self._stream is not None and (self.output / run_output.SUMMARY).is_file():
+                self._stream.remove()  # it has been replaced, unless there are several snapshots
             if self._trace is not None and self._trace.written and style == "tables":
                 self._terminal.console().print(f"{'trace':9} {self._trace.path}", soft_wrap=True, markup=False)
             if self.show_page:

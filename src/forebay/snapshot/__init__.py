@@ -27,7 +27,8 @@ def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | No
     -------
     tuple of Snapshot
         One for each device, by device index; pinned memory follows as the device "pinned". The note "truncated" is set
-        if a pickle ends early: what precedes its end was read.
+        if a pickle ends early, and what precedes its end was read; and if a program under ``forebay run`` has written
+        no report.
 
     Raises
     ------
@@ -37,7 +38,7 @@ def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | No
         If the file cannot be opened, or is a directory, a pipe or a device.
     """
     from forebay._base.untrusted import open_regular
-    from forebay.snapshot.formats import native, safe_pickle, torch_pickle
+    from forebay.snapshot.formats import native, safe_pickle, torch_pickle, unfinished
     from forebay.snapshot.formats.byte_source import ByteSource
 
     with open_regular(path) as file:
@@ -45,8 +46,11 @@ def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | No
             return (native.read(path, progress),)
         try:
             source = ByteSource(file, progress)
-            known = safe_pickle.looks_like_pickle(source.read(4))
+            start = source.read(4)
+            known = safe_pickle.looks_like_pickle(start)
             source.rewind()
+            if unfinished.is_unfinished(start):
+                return (unfinished.read(file),)
             if known:
                 return torch_pickle.read(source)
         except native.BadSnapshot as error:
