@@ -82,7 +82,8 @@ def test_program_that_another_one_replaces_is_reported_before(runner):
     """
     observed = runner.forebay(source)
     assert (observed.status, observed.out) == (0, "missing\nreplaced\n")
-    assert "another program replaces this one (os.exec*); it is not in the report" in observed.err
+    assert "another program replaces this one (os.exec*); a report of its own follows" in observed.err
+    assert not (observed.output / "processes.log").exists()
     assert (observed.output / "report.html").exists()
 
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 
-__all__ = ["NAME", "VARIABLE", "append", "create", "events", "options"]
+__all__ = ["NAME", "VARIABLE", "append", "create", "events", "options", "remove"]
 
 VARIABLE = "FOREBAY_RUN"  # the path of the log
 NAME = "processes.log"
@@ -49,6 +50,12 @@ def append(path: str, event: str, pid: int, text: str = "") -> bool:
     except OSError:
         return False
     return True
+
+
+def remove(path: str) -> None:
+    """Delete the log, if it is there."""
+    with suppress(OSError):
+        os.unlink(path)  # noqa: PTH108 -- pathlib is slow to import
 
 
 def options(path: str) -> str:

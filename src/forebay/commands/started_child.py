@@ -59,6 +59,8 @@ class _Child:
         """Write the record, as the last exit handler."""
         if self._session is not None:
             self._session.finish()
+        elif self.log.options(self.path).startswith(f'{{"pid": {os.getpid()},'):
+            self.log.remove(self.path)  # the program has replaced itself by one that imports no NumPy
 
 
 def begin(load: Callable[[str], Any], use_forebay: Callable[[], None], startup: str) -> None:
