@@ -92,7 +92,7 @@ STARTED = """
 def test_child_process_gets_the_hook_and_nothing_else(tmp_path):
     startup = str(Path(on_import.__file__).with_name("startup"))
     assert (
-        run(tmp_path, STARTED, PYTHONPATH=startup, FOREBAY_TORCH="shapes") == "5 False []\n"
+        run(tmp_path, STARTED, PYTHONPATH=startup, FOREBAY_TORCH="shapes") == "6 False []\n"
     )  # one hook for each module
     assert run(tmp_path, STARTED, PYTHONPATH=startup, FOREBAY_TORCH="") == "0 False []\n"
 
@@ -112,7 +112,7 @@ def test_child_process_of_a_run_without_values_silences_services_and_redirects_f
     )
     folder = json.dumps({"folder": str(private), "real": [], "parent": 0})
     variables = {"FOREBAY_TORCH": "shapes", "FOREBAY_REHEARSAL": "inside", "FOREBAY_REHEARSAL_FOLDER": folder}
-    assert run(tmp_path, source, PYTHONPATH=startup, **variables) == "8 False []\nnew False\n"
+    assert run(tmp_path, source, PYTHONPATH=startup, **variables) == "9 False []\nnew False\n"
     assert (tmp_path / "user.txt").read_text() == "user"
 
 

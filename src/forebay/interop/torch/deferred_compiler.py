@@ -79,6 +79,4 @@ def _defer_steps(module: ModuleType) -> None:
 CHANGES: dict[str, Callable[[ModuleType], None]] = {
     "torch._compile": _defer_marks,
     "torch.optim.optimizer": _defer_steps,
-    # Its import is slow, as Python searches for garbage: the hook alone prevents that.
-    "torch.fx.experimental.symbolic_shapes": lambda _: None,
 }

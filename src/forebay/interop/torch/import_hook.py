@@ -52,10 +52,16 @@ class _Loader(Loader):
 
 
 class ImportHook(MetaPathFinder):
-    """A finder that calls `after` with the module of the full name `name`, when that has been executed."""
+    """A finder that calls `after` with the module of the full name `name`, when that has been executed.
 
-    def __init__(self, name: str, after: Callable[[ModuleType], object]) -> None:
-        self._name, self._after = name, after
+    `loader` makes the loader of the module from its own and from `after`.
+    """
+
+    def __init__(
+        self, name: str, after: Callable[[ModuleType], object],
+        loader: Callable[[Loader, Callable[[ModuleType], object]], Loader] = _Loader,
+    ) -> None:  # fmt: skip
+        self._name, self._after, self._make_loader = name, after, loader
         self._searching = False
 
     def find_spec(
@@ -70,7 +76,7 @@ class ImportHook(MetaPathFinder):
         finally:
             self._searching = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._after)
+            spec.loader = self._make_loader(spec.loader, self._after)
         return spec
 
     def install(self) -> None:

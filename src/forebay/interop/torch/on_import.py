@@ -7,13 +7,11 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
-from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from forebay.interop.torch import deferred_compiler
+from forebay.interop.torch import deferred_compiler, deferred_symbols
 from forebay.interop.torch.import_hook import ImportHook
 from forebay.rehearsal import services
 from forebay.rehearsal.inside import is_inside
@@ -41,9 +39,6 @@ _STARTUP = str(Path(__file__).with_name("startup"))
 _SAFETENSORS = "safetensors.torch"
 _TRANSFORMERS = "transformers.modeling_utils"
 
-# What PyTorch imports in the first operator whose shapes its Python functions compute: 470 modules.
-_IMPORTED_BY_OPERATORS = "torch.fx.experimental.symbolic_shapes"
-
 _hooks: list[ImportHook] = []  # those of PyTorch, safetensors and transformers
 
 
@@ -55,8 +50,10 @@ def install(after: Callable[[], None] | None = None) -> None:
         call()
     else:
         _install("torch", lambda _: call())
-        for name, change in deferred_compiler.CHANGES.items():  # Note [Compiler imported late]
+        # Note [Compiler imported late], Note [Symbolic sizes imported late]
+        for name, change in (deferred_compiler.CHANGES | deferred_symbols.CHANGES).items():
             _install(name, change)
+        _add(ImportHook(deferred_symbols.NAME, lambda _: None, deferred_symbols.LateLoader))
     if _SAFETENSORS in sys.modules:
         _replace_save_file(sys.modules[_SAFETENSORS])
     else:
@@ -68,7 +65,10 @@ def install(after: Callable[[], None] | None = None) -> None:
 
 
 def _install(name: str, after: Callable[[ModuleType], None]) -> None:
-    hook = ImportHook(name, after)
+    _add(ImportHook(name, after))
+
+
+def _add(hook: ImportHook) -> None:
     _hooks.append(hook)
     hook.install()
 
@@ -129,9 +129,6 @@ def _patch() -> None:
         _record_history()
     session = TorchSession(os.environ.get(VARIABLE, "compute"))
     session.start()
-    if options.get("template"):
-        with suppress(ImportError):
-            import_module(_IMPORTED_BY_OPERATORS)  # once, rather than in each copy
     # Searches for garbage and for the objects of a program skip what PyTorch's import has made: 0.1 s each.
     gc.freeze()
     if found is None:  # Note [Emulation by the environment]: a patch of the program itself replaces it

@@ -28,8 +28,10 @@ def install_hooks() -> Any:
     """Let PyTorch use emulated devices when it is imported. Returns the class of the hooks."""
     hook = _load("interop/torch/import_hook.py").ImportHook
     hook("torch", lambda _: _patch()).install()
-    for name, change in _load("interop/torch/deferred_compiler.py").CHANGES.items():
+    compiler, symbols = map(_load, ("interop/torch/deferred_compiler.py", "interop/torch/deferred_symbols.py"))
+    for name, change in (compiler.CHANGES | symbols.CHANGES).items():
         hook(name, change).install()
+    hook(symbols.NAME, lambda _: None, symbols.LateLoader).install()
     hook("safetensors.torch", _replace_save_file).install()
     return hook
 
