@@ -100,6 +100,20 @@ def test_summary_of_out_of_memory_run() -> None:
     assert numbers.per_second == numbers.allocations * 1e9 / numbers.span_ns
 
 
+@pytest.mark.parametrize(("requested", "expected"), [(MIB, 3 * MIB), (5 * MIB, MIB)])
+def test_allocated_bytes_are_those_in_blocks(requested, expected) -> None:
+    """Compare with the statistics, unless their peak was before the history."""
+    scene = Scene()
+    scene.allocate(MIB)
+    stats = {"allocated_bytes.all.peak": 3 * MIB, "allocated_bytes.all.current": 2 * MIB}
+    stats["requested_bytes.all.peak"] = requested
+    numbers = analysis_summary.summary(scene.snapshot(stats=stats))
+    assert (numbers.peak, numbers.current) == (MIB, MIB)
+    assert (numbers.peak_allocated, numbers.allocated) == (expected, 2 * MIB)
+    numbers = analysis_summary.summary(scene.snapshot(stats={}))
+    assert (numbers.peak_allocated, numbers.allocated) == (MIB, MIB)
+
+
 def test_peak_before_history_is_from_statistics() -> None:
     scene = Scene()
     scene.allocate(MIB)

@@ -86,6 +86,9 @@ class Summary:
     fragmentation: float
     ooms: int  #: number of out-of-memory events
     lost: int  #: history entries dropped by the ring buffer
+    #: Maximum of the bytes in live blocks, as `max_memory_allocated` returns it; `peak` if the statistics do not tell.
+    peak_allocated: int
+    allocated: int  #: bytes in live blocks at the end; `current` if the statistics do not tell
 
     def _repr_html_(self) -> str:
         return box("Memory summary", figures_html(self))
@@ -233,13 +236,16 @@ def summary(snapshot: Snapshot, *, timeline: Timeline | None = None) -> Summary:
         fragmentation=1 - largest / int(free.sum()) if largest else 0.0,
         ooms=max(int(counts[Action.OOM]), stats.get("num_ooms", 0)),
         lost=snapshot.lost,
+        # The peak of the statistics may have been before the history, as that of the requested bytes then was.
+        peak_allocated=peak if recorded and peak < peak_ever else max(peak, stats.get("allocated_bytes.all.peak", 0)),
+        allocated=stats.get("allocated_bytes.all.current", int(timeline.allocated[-1])),
     )
 
 
 def figures_html(numbers: Summary) -> Html:
     """Return the key figures as two tables, of the bytes and of the counts, for a notebook."""
     sizes = [
-        ("allocated", format_bytes(numbers.peak), format_bytes(numbers.current)),
+        ("allocated", format_bytes(numbers.peak_allocated), format_bytes(numbers.allocated)),
         ("reserved", format_bytes(numbers.peak_reserved), format_bytes(numbers.reserved)),
     ]
     counts = [

@@ -109,16 +109,18 @@ def _facts(view: View) -> str:
 def _tiles(view: View) -> str:
     numbers, snapshot = view.numbers, view.snapshot
     # No more than the segments hold, as the chart: a history with missing frees has more.
-    peak = min(numbers.peak, numbers.peak_reserved or numbers.peak, snapshot.capacity or numbers.peak)
+    most = numbers.peak_allocated
+    peak = min(most, numbers.peak_reserved or most, snapshot.capacity or most)
     capacity = f"{peak / snapshot.capacity:.0%} of the device" if snapshot.capacity else ""
-    used = f"{numbers.current / numbers.reserved:.0%} of it allocated" if numbers.reserved else "nothing reserved"
+    used = f"{numbers.allocated / numbers.reserved:.0%} of it allocated" if numbers.reserved else "nothing reserved"
+    of_peak = percentage(numbers.allocated, peak, "of the peak")
     ooms = f"{numbers.ooms:,} time{'s' * (numbers.ooms > 1)}" if numbers.ooms else "never"
     counts = f"{numbers.allocations:,} allocated, {numbers.frees:,} freed"
     fragmentation = f"fragmentation {numbers.fragmentation:.0%}" if numbers.current else ""
     rate = f"{format_rate(numbers.per_second)} /s" if numbers.allocations > 1 else f"{numbers.allocations:,}"
     tiles = [
         ("Peak allocated", format_bytes(peak), capacity, ""),
-        ("Allocated at the end", format_bytes(numbers.current), percentage(numbers.current, peak, "of the peak"), ""),
+        ("Allocated at the end", format_bytes(numbers.allocated), of_peak, ""),
         ("Reserved at the end", format_bytes(numbers.reserved), used, ""),
         ("Allocations", rate, counts, ""),
         ("Largest free block", format_bytes(numbers.largest_free), fragmentation, ""),

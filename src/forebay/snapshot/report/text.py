@@ -98,8 +98,8 @@ def summary_table(numbers: Summary, device: str, *, width: int = _WIDE) -> Table
     """Return the summary as two columns of names and values, one below the other in narrow terminals."""
     fragmentation = f"{numbers.fragmentation:.0%}" if numbers.current else "-"  # nothing hinders the free blocks
     allocated: list[tuple[str, Text | str]] = [
-        ("peak", Text(format_bytes(numbers.peak), "bold")),
-        ("now", format_bytes(numbers.current)),
+        ("peak", Text(format_bytes(numbers.peak_allocated), "bold")),
+        ("now", format_bytes(numbers.allocated)),
         ("allocations", f"{numbers.allocations:,}"),
         ("frees", f"{numbers.frees:,}"),
         ("allocations/s", format_rate(numbers.per_second) if numbers.allocations > 1 else "-"),
