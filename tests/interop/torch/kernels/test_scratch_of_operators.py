@@ -6,6 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with_torch.py runs this file")
 
+from support.requested_sizes import requested  # noqa: E402 -- as above
+
 import forebay  # noqa: E402 -- after PyTorch, without which the file is skipped
 from forebay.interop.torch import patch  # noqa: E402 -- as above
 
@@ -47,16 +49,6 @@ def names():
         t = torch.ones(40, 50, device="cuda")
         yield {"torch": torch, "t": t, "h": t.half(), "i": torch.zeros(40, 50, dtype=torch.long, device="cuda"),
                "b": t > 0, "s": torch.ones((), device="cuda")}  # fmt: skip
-
-
-def requested(function):
-    """Return the sizes that a function requests."""
-    torch.cuda.memory._record_memory_history(enabled=None)
-    torch.cuda.memory._record_memory_history(max_entries=10_000)
-    function()
-    trace = torch.cuda.memory._snapshot()["device_traces"][0]
-    torch.cuda.memory._record_memory_history(enabled=None)
-    return " ".join(str(entry["size"]) for entry in trace if entry["action"] == "alloc")
 
 
 @pytest.mark.filterwarnings("ignore:index_reduce")

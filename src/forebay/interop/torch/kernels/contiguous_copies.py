@@ -27,6 +27,18 @@ def with_copy(operator: Any) -> Callable[..., Any]:
     return kernel
 
 
+def with_copy_before(operator: Any) -> Callable[..., Any]:
+    """Return the kernel of an operator that makes its first argument contiguous before the result is allocated."""
+    compute = generic_kernel(operator, values.device)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with Scratch(args[0].device) as scratch:
+            scratch.contiguous(args[0])
+            return compute(*args, **kwargs)
+
+    return kernel
+
+
 def _grid_sampler_backward(
     gradient: torch.Tensor, given: torch.Tensor, grid: torch.Tensor, interpolation: int, padding: int,
     align_corners: bool, output_mask: Sequence[bool],
@@ -48,10 +60,14 @@ COPYING_KERNELS: dict[str, Callable[..., Any]] = {
         "_upsample_bilinear2d_aa_backward", "_upsample_nearest_exact1d_backward",
         "_upsample_nearest_exact2d_backward", "_upsample_nearest_exact3d_backward", "adaptive_max_pool2d_backward",
         "adaptive_max_pool3d_backward", "avg_pool2d_backward", "avg_pool3d_backward",
-        "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "reflection_pad1d_backward",
+        "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "multilabel_margin_loss_backward",
+        "reflection_pad1d_backward",
         "reflection_pad2d_backward", "upsample_bicubic2d_backward", "upsample_bilinear2d_backward",
         "upsample_linear1d_backward", "upsample_nearest1d_backward", "upsample_nearest2d_backward",
         "upsample_nearest3d_backward", "upsample_trilinear3d_backward",
     )
 }  # fmt: skip
 COPYING_KERNELS["aten::grid_sampler_2d_backward"] = _grid_sampler_backward
+COPYING_KERNELS["aten::fractional_max_pool2d_backward"] = with_copy_before(
+    torch.ops.aten.fractional_max_pool2d_backward.default
+)

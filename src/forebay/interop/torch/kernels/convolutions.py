@@ -17,6 +17,11 @@ from forebay.interop.torch.kernels.generic import caller_of
 from forebay.interop.torch.kernels.host_errors import host_error
 from forebay.interop.torch.kernels.reductions import take_reduction
 from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, give, nbytes_of, values_of
+from forebay.interop.torch.kernels.unfolded_convolutions import (
+    give_gradients_of_columns,
+    give_result_of_columns,
+    uses_columns,
+)
 from forebay.interop.torch.kernels.wide_types import over_values
 
 __all__ = ["CONVOLUTION_KERNELS"]
@@ -85,6 +90,8 @@ def _convolution(
         values_of(given), values_of(weight), values_of(bias), stride, padding, dilation, transposed, output_padding,
         groups,
     )  # fmt: skip
+    if uses_columns(transposed, output_padding, stride):
+        return give_result_of_columns(opened, given, weight, bias, found, groups)
     layout = _format(given, weight)
     with Scratch(opened) as scratch:
         _copy(scratch, given, layout)
@@ -104,6 +111,8 @@ def _convolution_backward(
         values_of(gradient), values_of(given), values_of(weight), bias_sizes, stride, padding, dilation, transposed,
         output_padding, groups, output_mask,
     )  # fmt: skip
+    if uses_columns(transposed, output_padding, stride):
+        return tuple(give_gradients_of_columns(opened, gradient, given, weight, found, groups))
     layout = _format(given, weight)
     results: list[_Optional] = [None, None, None]
 

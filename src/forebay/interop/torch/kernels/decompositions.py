@@ -7,6 +7,7 @@ for are not counted. Values are those of the CPU.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_device
 from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.linear_systems import (
+    INFO,
     count_of,
     take_factorization,
     take_lu,
@@ -29,7 +31,6 @@ from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices,
 __all__ = ["DECOMPOSITION_KERNELS"]
 
 _aten = torch.ops.aten
-_INFO = 4  # bytes of the error of a matrix
 _SMALL = 32  # rows and columns of matrices whose singular values are found in batches
 
 
@@ -51,7 +52,7 @@ def _eigh(given: torch.Tensor, uplo: str = "L", compute_v: bool = True) -> tuple
             scratch.take(nbytes_of(given))
             made = give(vectors, opened)
         if given.numel():
-            scratch.take(count_of(given) * _INFO)
+            scratch.take(count_of(given) * INFO)
             with Scratch(opened) as checks:
                 _take_check(checks, given)
     return result, made
@@ -68,15 +69,17 @@ def _svd(
         results = [give(left, opened), give(right.contiguous(), opened)]
         singular = adopt(found, opened)
         if given.numel():
-            scratch.take(count * _INFO)
+            scratch.take(count * INFO)
             with Scratch(opened) as copies:
                 copies.take(nbytes_of(given))
                 if driver == "gesvd":
                     copies.take(nbytes_of(singular))
                     copies.take(count * min(rows, columns) ** 2 * given.itemsize)
                 elif not compute_uv:
-                    copies.take(count * rows * rows * given.itemsize)
-                    copies.take(count * columns * columns * given.itemsize)
+                    together = max(rows, columns) <= _SMALL
+                    for length in (rows, columns):
+                        shape = (count, length, length) if together else (length, min(rows, columns))
+                        copies.take(math.prod(shape) * given.itemsize)
                 elif rows != columns and not full_matrices and max(rows, columns) <= _SMALL:
                     copies.take(count * max(rows, columns) ** 2 * given.itemsize)
             with Scratch(opened) as checks:
@@ -95,7 +98,7 @@ def _after(
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         result = compute(*args, **kwargs)
-        if args[at].numel() or (also_empty and count_of(args[at])):
+        if also_empty or args[at].numel():
             with Scratch(args[at].device) as scratch:
                 take(scratch, *args, **kwargs)
         return result
@@ -152,7 +155,7 @@ def _take_permutation(scratch: Scratch, lu: torch.Tensor) -> None:
 def _of_whole_lu(scratch: Scratch, given: torch.Tensor, *args: Any, **kwargs: Any) -> None:
     factors = scratch.take(nbytes_of(given))
     scratch.take(count_of(given) * min(given.shape[-2:]) * 4)
-    scratch.take(count_of(given) * _INFO)
+    scratch.take(count_of(given) * INFO)
     take_lu(scratch, given)
     scratch.free(factors)
     _take_permutation(scratch, given)
@@ -164,7 +167,7 @@ def _of_indefinite_solution(
     if not factors.mT.is_contiguous():
         scratch.take(nbytes_of(factors))
     scratch.take(pivots.numel() * 8)
-    scratch.take(_INFO)
+    scratch.take(INFO)
 
 
 def _of_cholesky(scratch: Scratch, given: torch.Tensor, *args: Any, **kwargs: Any) -> None:
@@ -173,23 +176,28 @@ def _of_cholesky(scratch: Scratch, given: torch.Tensor, *args: Any, **kwargs: An
 
 
 def _of_cholesky_solve(scratch: Scratch, right: torch.Tensor, factor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-    _take_cholesky_solution(scratch, factor)
+    batch = torch.broadcast_shapes(right.shape[:-2], factor.shape[:-2])
+    _take_cholesky_solution(scratch, factor, batch, right.shape[-1])
 
 
 def _of_cholesky_inverse(scratch: Scratch, factor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
     if factor.numel():
         scratch.take(nbytes_of(factor))
-    _take_cholesky_solution(scratch, factor)
+    _take_cholesky_solution(scratch, factor, factor.shape[:-2], factor.shape[-1])
 
 
-def _take_cholesky_solution(scratch: Scratch, factor: torch.Tensor) -> None:
-    if count_of(factor) == 1:
-        scratch.take(_INFO)
+def _take_cholesky_solution(scratch: Scratch, factor: torch.Tensor, batch: torch.Size, columns: int) -> None:
+    """Take the buffers of the solutions with factors, each of which may be for several of the batch."""
+    count, length = batch.numel(), factor.shape[-1]
+    if count == 1:
+        scratch.take(INFO)
         if factor.numel():
             scratch.take(nbytes_of(factor))
     else:
         for _ in range(2):
-            take_triangular(scratch, factor)
+            if batch != factor.shape[:-2]:
+                scratch.take(count * length * length * factor.itemsize)
+            take_triangular(scratch, count, length, columns)
 
 
 def _geqrf(given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -212,7 +220,7 @@ def _of_qr(scratch: Scratch, given: torch.Tensor, mode: str = "reduced") -> None
     if mode == "r":
         scratch.take(nbytes_of(given))
     take_factorization(scratch, given)
-    if mode != "r":
+    if mode != "r" and given.numel():
         take_product(scratch)
 
 
@@ -226,16 +234,20 @@ def _of_multiplication(scratch: Scratch, given: torch.Tensor, *args: Any, **kwar
     take_product(scratch)
 
 
-def _of_triangular_solve(scratch: Scratch, given: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+def _of_triangular_solve(
+    scratch: Scratch, given: torch.Tensor, right: torch.Tensor, *, left: bool = True, **kwargs: Any
+) -> None:  # fmt: skip
     if not given.is_contiguous() and not given.mT.is_contiguous():
         scratch.take(nbytes_of(given))
-    take_triangular(scratch, given)
+    batch = torch.broadcast_shapes(given.shape[:-2], right.shape[:-2])
+    take_triangular(scratch, batch.numel(), given.shape[-1], right.shape[-1 if left else -2])
 
 
 def _of_old_triangular_solve(
     scratch: Scratch, right: torch.Tensor, given: torch.Tensor, *args: Any, **kwargs: Any
 ) -> None:
-    take_triangular(scratch, given)
+    batch = torch.broadcast_shapes(given.shape[:-2], right.shape[:-2])
+    take_triangular(scratch, batch.numel(), given.shape[-1], right.shape[-1])
 
 
 def _lstsq(
@@ -250,7 +262,7 @@ def _lstsq(
     opened, count = open_torch_device(given.device), count_of(given)
     rows, columns = given.shape[-2:]
     with Scratch(opened) as scratch:
-        scratch.take(count * _INFO)
+        scratch.take(count * INFO)
         is_vector = right.dim() == given.dim() - 1
         solved = found[0].unsqueeze(-1) if is_vector else found[0]
         shape = (*solved.shape[:-2], max(rows, columns), solved.shape[-1])
@@ -261,18 +273,18 @@ def _lstsq(
             copies.take(nbytes_of(given))
             if count > 1 and rows >= columns:
                 copies.take(nbytes_of(given))
-                take_pointers(copies, count, 2)
+                take_pointers(copies, count, count)
             else:
                 scale = copies.take(count * min(rows, columns) * given.itemsize)
                 if rows < columns:
                     copies.take(nbytes_of(given))
                 take_factorization(copies, given)
                 if rows < columns:
-                    take_triangular(copies, given[..., :rows])
+                    take_triangular(copies, count, rows, room.shape[-1])
                     take_product(copies)
                 else:
                     take_product(copies)
-                    take_triangular(copies, given[..., :columns, :])
+                    take_triangular(copies, count, columns, room.shape[-1])
                     copies.free(scale)
             residuals = adopt(found[1].contiguous(), opened)
         with Scratch(opened) as checks:
@@ -330,9 +342,8 @@ _compute_pinv = generic_kernel(_aten.linalg_pinv.atol_rtol_tensor, values.device
 _TAKEN: Sequence[tuple[str, Callable[..., None]]] = (
     ("linalg_lu_factor_ex", _of_lu), ("linalg_lu_solve", _of_lu_solve), ("lu_unpack", _of_unpacking),
     ("linalg_lu", _of_whole_lu), ("linalg_inv_ex", _of_inverse), ("_linalg_solve_ex", _of_solution),
-    ("linalg_ldl_solve", _of_indefinite_solution), ("linalg_cholesky_ex", _of_cholesky),  ("linalg_qr", _of_qr),
+    ("linalg_ldl_solve", _of_indefinite_solution), ("linalg_cholesky_ex", _of_cholesky),
     ("linalg_householder_product", _of_product), ("ormqr", _of_multiplication),
-    ("linalg_solve_triangular", _of_triangular_solve),
 )  # fmt: skip
 DECOMPOSITION_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::_linalg_eigh": _eigh,
@@ -342,6 +353,10 @@ DECOMPOSITION_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::linalg_pinv.atol_rtol_tensor": _pinv,
     "aten::cholesky_solve": _after(_aten.cholesky_solve.default, _of_cholesky_solve, 1, also_empty=True),
     "aten::cholesky_inverse": _after(_aten.cholesky_inverse.default, _of_cholesky_inverse, also_empty=True),
-    "aten::triangular_solve": _after(_aten.triangular_solve.default, _of_old_triangular_solve, 1),
+    "aten::linalg_qr": _after(_aten.linalg_qr.default, _of_qr, also_empty=True),
+    "aten::linalg_solve_triangular": _after(
+        _aten.linalg_solve_triangular.default, _of_triangular_solve, also_empty=True
+    ),
+    "aten::triangular_solve": _after(_aten.triangular_solve.default, _of_old_triangular_solve, 1, also_empty=True),
     **{f"aten::{name}": _after(getattr(_aten, name).default, take) for name, take in _TAKEN},
 }

@@ -91,6 +91,14 @@ def _real_of_complex(operator: Any) -> Callable[..., Any]:
     return kernel
 
 
+def _ldexp(given: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    """Return the products with powers of 2: by one kernel for integers, else by the operators that it consists of."""
+    if not exponent.is_floating_point():
+        result: torch.Tensor = _compute_ldexp(given, exponent)
+        return result
+    return given * torch.pow(2.0, exponent)
+
+
 def _roll(given: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
     """Return the shifted elements, one dimension after another, each of a contiguous tensor."""
     found = given
@@ -121,6 +129,7 @@ def _unfold_backward(
 
 _compute_roll = generic_kernel(_aten.roll.default, values.device)
 _compute_unfold_backward = generic_kernel(_aten.unfold_backward.default, values.device)
+_compute_ldexp = generic_kernel(_aten.ldexp.Tensor, values.device)
 _compute_where = generic_kernel(_aten.where.self, values.device)
 _compute_columns = generic_kernel(_aten.im2col.default, values.device)
 _SCANS: Sequence[str] = ("cumsum", "cumprod", "_logcumsumexp")
@@ -133,6 +142,7 @@ ELEMENTWISE_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::im2col": _columns,
     "aten::abs": _real_of_complex(_aten.abs.default),
     "aten::angle": _real_of_complex(_aten.angle.default),
+    "aten::ldexp.Tensor": _ldexp,
     "aten::roll": _roll,
     "aten::unfold_backward": _unfold_backward,
     **{f"aten::{name}": with_copy(getattr(_aten, name).default) for name in _SCANS},

@@ -176,7 +176,9 @@ _LIKE_ARGUMENT = {
     "_sample_dirichlet": 0,
     "_standard_gamma_grad": 0,
     "binomial": 0,
+    "fractional_max_pool3d_backward": 1,
     "multi_margin_loss_backward": 1,
+    "multilabel_margin_loss_backward": 1,
 }
 
 

@@ -41,21 +41,43 @@ def _index_put(
     target: torch.Tensor, indices: Sequence[torch.Tensor | None], source: torch.Tensor, accumulate: bool = False,
     unsafe: bool = False,
 ) -> torch.Tensor:  # fmt: skip
+    used = [each for each in indices if each is not None]
+    is_sorted = (accumulate or torch.are_deterministic_algorithms_enabled()) and used and source.numel()
     with Scratch(target.device) as scratch:
+        if not is_sorted:
+            _take_wide(scratch, indices)
         if accumulate or source.is_cuda or source.numel() != 1:  # else it fills by the mask itself
             _take_masks(scratch, indices)
         if not accumulate:
             _take_expanded(scratch, indices)
         result: torch.Tensor = _compute_put(target, indices, source, accumulate, unsafe)
-    used = [each for each in indices if each is not None]
     kept = target.numel()
     for at, each in enumerate(indices):
         if each is not None:
             kept //= max(1, target.shape[at])
-    if (accumulate or torch.are_deterministic_algorithms_enabled()) and used and source.numel():
+    if is_sorted:
         with Scratch(target.device) as scratch:
-            _take_sort(scratch, used, source, kept, (target.numel() - 1) // max(1, kept), checks=not unsafe)
+            scratch.contiguous(target)
+            _take_wide(scratch, indices)
+            moved = nbytes_of(target) if _moves_dimensions(target, indices) else 0
+            _take_sort(scratch, used, source, kept, (target.numel() - 1) // max(1, kept), moved, checks=not unsafe)
     return result
+
+
+def _take_wide(scratch: Scratch, indices: Sequence[torch.Tensor | None]) -> None:
+    """Take the copies of indices of 32 bits in 64."""
+    for each in indices:
+        if each is not None and each.is_cuda and each.dtype == torch.int32:
+            scratch.take(nbytes_of(each, torch.int64))
+
+
+def _moves_dimensions(target: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> bool:
+    """Return True if others are between the indexed dimensions, which are moved to the front of a copy."""
+    used = [at for at, each in enumerate(indices) if each is not None]
+    if used == [*range(used[0], used[-1] + 1)]:
+        return False
+    others = [at for at in range(target.dim()) if at not in used]
+    return not torch.empty(target.shape, device="meta").permute(used + others).is_contiguous()
 
 
 def _take_masks(scratch: Scratch, indices: Sequence[torch.Tensor | None]) -> None:
@@ -86,7 +108,14 @@ def _take_expanded(scratch: Scratch, indices: Sequence[torch.Tensor | None]) -> 
 
 
 def _take_sort(
-    scratch: Scratch, indices: Sequence[torch.Tensor], source: torch.Tensor, kept: int, largest: int, *, checks: bool
+    scratch: Scratch,
+    indices: Sequence[torch.Tensor],
+    source: torch.Tensor,
+    kept: int,
+    largest: int,
+    moved: int,
+    *,
+    checks: bool,
 ) -> None:
     shape = torch.broadcast_shapes(*(each.shape for each in indices))
     bytes_of_all = shape.numel() * 8
@@ -115,6 +144,8 @@ def _take_sort(
             linear = strided
     if source.numel() != shape.numel() * kept or not source.is_contiguous():
         scratch.take(shape.numel() * kept * source.itemsize)
+    if moved:
+        scratch.take(moved)
     for _ in range(3):
         scratch.take(bytes_of_all)
     take_index_sort(scratch, shape.numel(), 8, largest)
@@ -129,6 +160,7 @@ def _index(given: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch
         for each in indices:
             if each is not None and not each.is_cuda and each.dtype != torch.bool:
                 scratch.take(nbytes_of(each))
+        _take_wide(scratch, indices)
         _take_masks(scratch, indices)
         _take_expanded(scratch, indices)
         if not values.is_computed():

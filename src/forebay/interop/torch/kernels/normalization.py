@@ -9,11 +9,19 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_device
 from forebay.interop.torch.devices.other_cards import answer
 from forebay.interop.torch.kernels.reductions import take_reduction
-from forebay.interop.torch.kernels.scratch_memory import Scratch, check_devices, give, values_of
+from forebay.interop.torch.kernels.scratch_memory import (
+    Scratch,
+    check_devices,
+    give,
+    nbytes_of,
+    type_name,
+    values_of,
+)
 from forebay.interop.torch.kernels.wide_types import over_values
 from forebay.runtime.devices.open_device import OpenDevice
 
@@ -38,10 +46,18 @@ def statistics_for(given: torch.Tensor, weight: _Optional, statistics: torch.Ten
     return values_of(statistics).to(wide_type(given.dtype) if mixed else given.dtype)
 
 
+def _check_arguments(given: torch.Tensor, weight: _Optional, bias: _Optional) -> None:
+    """Raise PyTorch's error unless all are on one device and of one type, which the CPU does not demand."""
+    check_devices(given, weight, bias)
+    for each in (weight, bias):
+        if each is not None and each.dtype != given.dtype:
+            raise RuntimeError(f"expected scalar type {type_name(given.dtype)} but found {type_name(each.dtype)}")
+
+
 def _layer_norm(
     given: torch.Tensor, normalized_shape: Sequence[int], weight: _Optional, bias: _Optional, eps: float
 ) -> tuple[torch.Tensor, ...]:
-    check_devices(given, weight, bias)
+    _check_arguments(given, weight, bias)
     opened = open_torch_device(given.device)
     result, mean, scale = _compute_layer_norm(
         values_of(given), normalized_shape, values_of(weight), values_of(bias), eps
@@ -142,18 +158,20 @@ def _group_norm(
     given: torch.Tensor, weight: _Optional, bias: _Optional, batch: int, channels: int, size: int, groups: int,
     eps: float,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    check_devices(given, weight, bias)
+    _check_arguments(given, weight, bias)
     opened = open_torch_device(given.device)
     found = _compute_group_norm(
         values_of(given), values_of(weight), values_of(bias), batch, channels, size, groups, eps
     )
     results = [give(found[0], opened), *(adopt(each.to(given.dtype).contiguous(), opened) for each in found[1:])]
-    width = wide_type(given.dtype).itemsize
+    width, layout = wide_type(given.dtype).itemsize, suggest_memory_format(given)
     with Scratch(opened) as scratch:
+        if not given.is_contiguous(memory_format=layout):
+            scratch.take(nbytes_of(given))
         if given.dtype in _HALVES:
             scratch.take(batch * groups * width)
             scratch.take(batch * groups * width)
-        if weight is not None or bias is not None:
+        if size > 1 and (weight is not None or bias is not None or layout != torch.contiguous_format):
             scratch.take(batch * channels * width)
             scratch.take(batch * channels * width)
     return tuple(results)
@@ -168,19 +186,22 @@ def _group_norm_backward(
         values_of(gradient), values_of(given), values_of(mean), values_of(scale), values_of(weight), batch, channels,
         size, groups, output_mask,
     )  # fmt: skip
-    width = wide_type(given.dtype).itemsize
+    width, layout = wide_type(given.dtype).itemsize, suggest_memory_format(given)
     with Scratch(opened) as outer:
-        outer.contiguous(gradient)
+        for each in (gradient, given):
+            if not each.is_contiguous(memory_format=layout):
+                outer.take(nbytes_of(each))
         results = tuple(None if each is None else give(each, opened) for each in found)
         with Scratch(opened) as sums:
-            sums.take(batch * channels * width)
-            sums.take(batch * channels * width)
+            if size > 1:
+                sums.take(batch * channels * width)
+                sums.take(batch * channels * width)
             with Scratch(opened) as factors:
                 of_weight = Scratch(opened)
                 if output_mask[0]:
                     factors.take(batch * groups * width)
                     factors.take(batch * groups * width)
-                    if weight is not None:
+                    if weight is not None and size > 1 and layout == torch.contiguous_format:
                         of_weight.take(batch * channels * width)
             of_weight.close()
     return results

@@ -11,7 +11,7 @@ import torch
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.scratch_memory import Scratch, is_dense, nbytes_of
-from forebay.interop.torch.kernels.temporary_storage import bits_of, sort_bytes
+from forebay.interop.torch.kernels.temporary_storage import bits_of, segment_sort_bytes, sort_bytes
 from forebay.runtime.devices.open_device import OpenDevice
 
 __all__ = ["SORTING_KERNELS", "index_sort_bytes", "take_index_sort"]
@@ -52,7 +52,8 @@ def _take_long_rows(scratch: Scratch, given: torch.Tensor, dim: int, length: int
     bits = 1 if given.dtype == torch.bool else None
     if rows == 1 or length >= _LONG:
         scratch.take(length * 8)
-        scratch.take(sort_bytes(opened, length, key, 8, bits))
+        for _ in range(rows):
+            scratch.free(scratch.take(sort_bytes(opened, length, key, 8, bits)))
     elif rows < _MANY:  # by value, then by row
         for _ in range(2):
             scratch.take(count * _PAIR)
@@ -62,7 +63,7 @@ def _take_long_rows(scratch: Scratch, given: torch.Tensor, dim: int, length: int
         scratch.take(sort_bytes(opened, count, _PAIR, 0, bits_of(rows)))
     else:
         scratch.take(count * 8)
-        scratch.take(nbytes_of(given) + count * 8 + 255)
+        scratch.take(segment_sort_bytes(count, key, 8))
 
 
 def take_index_sort(scratch: Scratch, count: int, key: int, largest: int) -> None:

@@ -7,12 +7,15 @@ from typing import Any
 
 from forebay.interop.torch.kernels.attention import ATTENTION_COMPOSITES, ATTENTION_KERNELS
 from forebay.interop.torch.kernels.batch_normalization import BATCH_NORM_KERNELS
+from forebay.interop.torch.kernels.bilinear import BILINEAR_KERNELS
+from forebay.interop.torch.kernels.chunked_copies import CHUNK_KERNELS
 from forebay.interop.torch.kernels.collectives import collective_kernels
 from forebay.interop.torch.kernels.contiguous_copies import COPYING_KERNELS
 from forebay.interop.torch.kernels.convolutions import CONVOLUTION_KERNELS
 from forebay.interop.torch.kernels.copies import COPY_KERNELS
 from forebay.interop.torch.kernels.cudnn_normalization import CUDNN_BATCH_NORM_COMPOSITES, CUDNN_BATCH_NORM_KERNELS
 from forebay.interop.torch.kernels.decompositions import DECOMPOSITION_KERNELS
+from forebay.interop.torch.kernels.determinants import DETERMINANT_KERNELS
 from forebay.interop.torch.kernels.distances import DISTANCE_KERNELS
 from forebay.interop.torch.kernels.elementwise import ELEMENTWISE_KERNELS
 from forebay.interop.torch.kernels.embeddings import EMBEDDING_KERNELS
@@ -29,6 +32,7 @@ from forebay.interop.torch.kernels.packed_attention import PACKED_KERNELS
 from forebay.interop.torch.kernels.random_draws import DROPOUT_KERNELS, RANDOM_KERNELS
 from forebay.interop.torch.kernels.recurrent_cells import RNN_KERNELS
 from forebay.interop.torch.kernels.reductions import REDUCTION_KERNELS
+from forebay.interop.torch.kernels.segments import SEGMENT_KERNELS
 from forebay.interop.torch.kernels.selection import SELECTION_KERNELS
 from forebay.interop.torch.kernels.sorting import SORTING_KERNELS
 from forebay.interop.torch.kernels.storage_sizes import SIZE_KERNELS
@@ -47,11 +51,14 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
     return {
         **ATTENTION_KERNELS,
         **BATCH_NORM_KERNELS,
+        **BILINEAR_KERNELS,
+        **CHUNK_KERNELS,
         **CONVOLUTION_KERNELS,
         **COPYING_KERNELS,
         **COPY_KERNELS,
         **CUDNN_BATCH_NORM_KERNELS,
         **DECOMPOSITION_KERNELS,
+        **DETERMINANT_KERNELS,
         **DISTANCE_KERNELS,
         **DROPOUT_KERNELS,
         **ELEMENTWISE_KERNELS,
@@ -69,6 +76,7 @@ def special_kernels() -> dict[str, Callable[..., Any]]:
         **REDUCTION_KERNELS,
         **RNN_KERNELS,
         **SCALING_KERNELS,
+        **SEGMENT_KERNELS,
         **SELECTION_KERNELS,
         **SIZE_KERNELS,
         **SORTING_KERNELS,
