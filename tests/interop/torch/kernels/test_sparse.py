@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with_torch.py runs this file")
 
 from forebay.interop.torch.devices.values import DataDependent  # noqa: E402 -- needs torch
+from forebay.interop.torch.processes import assumed_values  # noqa: E402 -- needs torch
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state")
 
@@ -140,5 +141,16 @@ def test_shapes_are_known_without_values(shapes_only, layout):
 
 
 def test_sparse_operators_need_values(shapes_only):
-    with pytest.raises(DataDependent, match=r"the sparse operator _coalesce\(\) needs the values"):
-        coo("cuda").coalesce()
+    with pytest.raises(DataDependent, match=r"the sparse operator add\(\) needs the values"):
+        coo("cuda") + coo("cuda")
+
+
+def test_unknown_indices_are_assumed_to_differ(with_assumptions):
+    indices = torch.empty(2, 100, dtype=torch.long, device="cuda")
+    given = torch.sparse_coo_tensor(indices, torch.empty(100, 3, device="cuda"), (50, 50, 3), check_invariants=False)
+    before = torch.cuda.memory_allocated()
+    made = given.coalesce()
+    assert made.is_coalesced()
+    assert (made._nnz(), made.shape, made.dtype) == (100, given.shape, torch.float32)
+    assert torch.cuda.memory_allocated() - before == 2048 + 1536  # indices and elements
+    assert any("100 of 100 indices differ (coalesce)" in str(each) for each in assumed_values.found())

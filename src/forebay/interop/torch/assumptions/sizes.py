@@ -15,7 +15,7 @@ from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import memory_of
 from forebay.interop.torch.processes import assumed_values
 
-__all__ = ["assumed_count", "expected_count", "sized_result"]
+__all__ = ["assumed_count", "distinct_indices", "expected_count", "sized_result"]
 
 _Result: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 
@@ -64,6 +64,16 @@ def _count(mask: torch.Tensor, *, is_opposite: bool) -> int:
         return count
     is_all = found.share in (None, 1.0) and (found.value is None or bool(found.value))
     return 0 if is_all else int(mask.numel())
+
+
+def distinct_indices(count: int) -> int:
+    """Return how many indices of a sparse tensor are assumed to differ, and note the line.
+
+    Raises DataDependent if strict.
+    """
+    if count < 2:
+        return count
+    return 1 if _is_opposite("coalesce", f"{count:,} of {count:,} indices differ") else count
 
 
 def _is_opposite(what: str, text: str) -> bool:

@@ -156,9 +156,28 @@ def _ctc_backward(operator: Any) -> Callable[..., Any]:
             _take_lengths(scratch, scores)
             scratch.take(nbytes_of(alignments))
             result: torch.Tensor = compute(gradient, scores, *args, **kwargs)
+            _take_blanks(scratch, scores, alignments)
         return result
 
     return kernel
+
+
+def _take_blanks(scratch: Scratch, scores: torch.Tensor, alignments: torch.Tensor) -> None:
+    """Take and free the sums over the alignments of the blank, which large problems compute by logsumexp()."""
+    steps, batch = scores.shape[0], scores.shape[1] if scores.dim() == 3 else 1
+    if 2 * steps + 24 * batch // 10 + 2 * scores.shape[-1] // 10 <= _LARGE:
+        return
+    blanks = batch * steps * (alignments.shape[-1] // 2 + 1) * scores.itemsize
+    of_steps = batch * steps * scores.itemsize
+    with Scratch(scratch.opened) as outer:
+        outer.take(blanks)
+        with Scratch(scratch.opened) as inner:
+            inner.take(of_steps)  # the largest
+            with Scratch(scratch.opened) as masked:
+                masked.take(of_steps)
+                masked.take(batch * steps)
+            inner.take(blanks)
+            outer.take(of_steps)
 
 
 def _take_lengths(scratch: Scratch, scores: torch.Tensor) -> None:
@@ -194,6 +213,7 @@ def _multilabel_margin(
 
 _compute_multi_margin = generic_kernel(_aten.multi_margin_loss.default, values.device)
 _compute_multilabel = over_values(_aten.multilabel_margin_loss_forward.default)
+_LARGE = 450  # a measure of a problem of CTC
 _ALIGNMENTS = 4  # their place after the gradient and the scores
 _FEW_INDICES = 3072
 _compute_2d = over_values(_aten.nll_loss2d_forward.default)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from forebay.interop.torch.assumptions.sizes import expected_count
+from forebay.interop.torch.assumptions.sizes import expected_count, sized_result
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, alias, memory_of, open_torch_device
 from forebay.interop.torch.kernels.generic import generic_kernel
@@ -71,17 +71,20 @@ def _unique(
     given: torch.Tensor, is_sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Return the unique elements, in memory for all elements."""
-    if not given.numel() or given.dtype == torch.bool:
+    if not given.numel():
         found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _compute_unique(
             given, is_sorted, return_inverse, return_counts
         )
         return found
     opened, count = open_torch_device(given.device), given.numel()
-    if (known := elements_of(given)) is not None:
+    known = elements_of(given)
+    if known is not None:
         found = _aten._unique2(known, is_sorted, return_inverse, return_counts)
         results = [each.to(values.device()) for each in found]
-    else:  # with assumed sizes
-        results = [alias(each) for each in _compute_unique(given, is_sorted, return_inverse, return_counts)]
+    else:
+        results = _assumed_unique("_unique2", given, return_inverse, return_counts)
+    if given.dtype == torch.bool:
+        return _unique_bool(results, opened, count, return_counts=return_counts)
     with Scratch(opened) as scratch:
         scratch.contiguous(given)
         if return_inverse:
@@ -102,6 +105,30 @@ def _unique(
     return elements, inverse, counts
 
 
+def _assumed_unique(name: str, given: torch.Tensor, return_inverse: bool, return_counts: bool) -> list[torch.Tensor]:
+    """Return results of assumed sizes, which are no tensors of the device yet."""
+    found = sized_result(name, {"self": given, "return_inverse": return_inverse, "return_counts": return_counts})
+    if found is None:
+        raise values.needs_values(f"{name}()")
+    return [*found]
+
+
+def _unique_bool(
+    results: Sequence[torch.Tensor], opened: OpenDevice, count: int, *, return_counts: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return which of False and True there are, by a count: memory for both, and always for their counts."""
+    with Scratch(opened) as scratch:
+        scratch.take(4)
+        scratch.free(scratch.take(count_bytes(opened, count)))
+        elements = adopt(_with_room(results[0], 2), opened)
+        if return_counts:
+            counts = adopt(_with_room(results[2], 2), opened)
+        else:
+            counts = adopt(results[2], opened)
+            scratch.take(2 * 8)
+        return elements, adopt(results[1], opened), counts
+
+
 def _unique_consecutive(
     given: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
@@ -113,15 +140,15 @@ def _unique_consecutive(
         return found
     opened, count = open_torch_device(given.device), given.numel()
     if (known := elements_of(given)) is not None:
-        results = _aten.unique_consecutive(known, return_inverse, return_counts, dim)
-    else:  # with assumed sizes
-        results = [alias(each) for each in _compute_consecutive(given, return_inverse, return_counts, dim)]
+        results = [*_aten.unique_consecutive(known, return_inverse, return_counts, dim)]
+    else:
+        results = _assumed_unique("unique_consecutive", given, return_inverse, return_counts)
     found_values = [each.to(values.device()) for each in results]
     with Scratch(opened) as scratch:
         scratch.contiguous(given)
         elements = adopt(_with_room(found_values[0], count), opened)
-        counts = adopt(_with_room(found_values[2], count) if return_counts else found_values[2], opened)
         scratch.take(8)
+        counts = adopt(_with_room(found_values[2], count) if return_counts else found_values[2], opened)
         scratch.free(scratch.take(selection_bytes(count, given.itemsize)))
     return elements, adopt(found_values[1], opened), counts
 

@@ -11,9 +11,12 @@ from typing import Any
 
 import torch
 
+from forebay.interop.torch.assumptions.sizes import distinct_indices
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, alias, memory_of, mixed_devices, open_torch_device
 from forebay.interop.torch.kernels.schemas import written_arguments
+from forebay.interop.torch.kernels.scratch_memory import Scratch
+from forebay.interop.torch.kernels.temporary_storage import pair_sort_bytes
 from forebay.interop.torch.kernels.wide_types import over_values
 from forebay.runtime.devices.open_device import OpenDevice
 
@@ -92,6 +95,8 @@ def _refuse_others(arguments: list[Any], device: torch.device) -> None:
 def _without_values(name: str, args: tuple[Any, ...], opened: OpenDevice) -> torch.Tensor:
     """Return the result of an operator without values. Raises DataDependent if its size depends on them."""
     sparse = [each for each in args if isinstance(each, torch.Tensor) and each.layout is not torch.strided]
+    if name == "_coalesce":
+        return _coalesced(args[0], opened)
     if name == "clone":
         return _joined([each.clone() for each in _parts(args[0])], args[0])
     if name == "_to_dense":
@@ -102,6 +107,23 @@ def _without_values(name: str, args: tuple[Any, ...], opened: OpenDevice) -> tor
     else:
         raise _needs_values(name)
     return adopt(torch.empty(shape, dtype=dtype, device="meta"), opened)
+
+
+def _coalesced(tensor: torch.Tensor, opened: OpenDevice) -> torch.Tensor:
+    """Return a tensor without equal indices, of which none are assumed. They are sorted with their places before."""
+    indices, elements = _parts(tensor)
+    dims, found = indices.shape
+    count, nbytes = distinct_indices(found), found * 8
+    with Scratch(opened) as scratch:
+        if found > 1:
+            places = [scratch.take(nbytes) for _ in range(3)]
+            scratch.free(scratch.take(pair_sort_bytes(found, 8, 8)))
+            if dims == 1:  # the sorted indices are the result
+                scratch.free(places[0])
+        made = adopt(torch.empty((dims, count), dtype=torch.int64, device="meta"), opened)
+        shape = (count, *elements.shape[1:])
+        kept = adopt(torch.empty(shape, dtype=elements.dtype, device="meta"), opened)
+    return torch.sparse_coo_tensor(made, kept, tensor.shape, check_invariants=False, is_coalesced=True)
 
 
 def _needs_values(name: str) -> values.DataDependent:

@@ -11,7 +11,7 @@ from forebay.interop.torch.devices.other_cards import card_bytes
 from forebay.interop.torch.kernels.scratch_memory import bytes_by_capability
 from forebay.runtime.devices.open_device import OpenDevice
 
-__all__ = ["bits_of", "count_bytes", "segment_sort_bytes", "selection_bytes", "sort_bytes"]
+__all__ = ["bits_of", "count_bytes", "pair_sort_bytes", "segment_sort_bytes", "selection_bytes", "sort_bytes"]
 
 _ALIGNMENT = 256
 _SHARED_BYTES = 48 << 10  # of a block of threads
@@ -62,6 +62,11 @@ def _sort_of_tiles(tile: int, count: int, key: int, value: int, bits: int) -> in
         count * value if spare else 0,
         portions * passes * 4,
     )
+
+
+def pair_sort_bytes(count: int, key: int, value: int) -> int:
+    """Return the bytes that a sort of keys by comparisons takes, with a value for each."""
+    return _together(count * key, count * value, 1)
 
 
 def segment_sort_bytes(count: int, key: int, value: int) -> int:
