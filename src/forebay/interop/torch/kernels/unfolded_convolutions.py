@@ -36,7 +36,7 @@ def give_result_of_columns(
     """Return the result as a tensor of the device, with the buffers of the kernel."""
     with Scratch(opened) as scratch:
         for _ in range(groups if groups > 1 else 0):
-            part = scratch.take(nbytes_of(given) // groups)
+            part = scratch.take(_bytes_of_part(given, groups))
             _take_result(scratch, given, weight, bias, found, groups)
             scratch.free(part)
         if groups > 1:
@@ -44,6 +44,12 @@ def give_result_of_columns(
         scratch.contiguous(given)
         scratch.contiguous(weight)
         return _give_one(scratch, given, weight, bias, found)
+
+
+def _bytes_of_part(tensor: torch.Tensor, groups: int) -> int:
+    """Return the bytes of a copy of the channels of a group; 0 if they are contiguous."""
+    part = tensor.narrow(1, 0, tensor.shape[1] // groups)
+    return 0 if part.is_contiguous() else nbytes_of(part)
 
 
 def _take_result(
@@ -155,8 +161,8 @@ def _of_groups(
 
         for _ in range(groups):
             with Scratch(opened) as copies:
-                copies.take(nbytes_of(gradient) // groups)
-                copies.take(nbytes_of(given) // groups)
+                copies.take(_bytes_of_part(gradient, groups))
+                copies.take(_bytes_of_part(given, groups))
                 if take_part(0):
                     _take_column_products(copies, given, weight)
                 has_weight, has_bias = take_part(1), take_part(2)
