@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sys
 
 import pytest
 
@@ -22,6 +23,7 @@ def test_unknown_name_is_an_attribute_error(name):
 
 
 def test_version_is_that_of_the_installed_package(monkeypatch):
+    monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(importlib.metadata, "version", {"forebay": "1.2.3"}.__getitem__)
     assert forebay.__version__ == "1.2.3"
 
@@ -30,6 +32,7 @@ def test_source_tree_has_a_version(monkeypatch):
     def version(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
+    monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(importlib.metadata, "version", version)
     assert forebay.__version__ == "0+source"
 

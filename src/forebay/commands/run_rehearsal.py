@@ -11,14 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forebay._base.temporary_folders import temporary_folder
 from forebay.commands import CommandError, run_output
-from forebay.commands.run_checks import check_run
 from forebay.errors import ForebayError
-from forebay.observe.monitor import sockets
-from forebay.rehearsal.caches import download_caches
-from forebay.rehearsal.services import SERVICES, set_environment
-from forebay.rehearsal.supervise import Rehearsal, end_as
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,6 +29,13 @@ def rehearse(args: argparse.Namespace, output: Path, written: list[Path]) -> int
 
     `output` is the directory of the report, and `written` are files that the user named.
     """
+    # At their use: `forebay run` without emulated devices needs none of them, and would take a fifth longer.
+    from forebay._base.temporary_folders import temporary_folder
+    from forebay.commands.run_checks import check_run
+    from forebay.rehearsal.caches import download_caches
+    from forebay.rehearsal.services import SERVICES, set_environment
+    from forebay.rehearsal.supervise import Rehearsal, end_as
+
     if sys.argv[1:2] != ["run"]:
         raise CommandError("--shapes-only starts the command again, and needs its command line: call `forebay run`")
     folder = output if args.overwrite else run_output.free_directory(output)
@@ -112,6 +113,8 @@ def notes_of(report: FilesReport | None) -> dict[str, object]:
 def _monitor_directory(args: argparse.Namespace) -> Iterator[str]:
     """Return the directory of the sockets that `forebay top` reads, which other processes must reach."""
     if args.monitor:
+        from forebay.observe.monitor import sockets
+
         with suppress(OSError):
             folder = sockets.directory()
             if folder.is_dir():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -186,8 +187,6 @@ def _write(
     snapshots: list[Snapshot], pages: list[Snapshot], summary: str, terminal: Terminal, output: Path
 ) -> list[str]:
     """Write all files, with a progress bar on terminals. Returns the names of the files that were written."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
     from forebay.snapshot.formats import native
 
     def write_snapshot(snapshot: Snapshot, path: Path) -> None:
@@ -210,23 +209,34 @@ def _write(
             return False
         return True
 
+    writers: dict[str, Callable[[Path], None]] = {
+        name: partial(write_snapshot, each) for name, each in zip(snapshot_names(snapshots), snapshots, strict=True)
+    }
+    writers[SUMMARY] = write_summary
+    if pages:
+        writers[REPORT] = write_page
+    if run_torch.is_running():
+        writers[PICKLE] = partial(run_torch.write_pickle, snapshots)
+    with _progress(terminal) as show:
+        return [name for name, write in writers.items() if attempt(write, output / name)]
+
+
+@contextmanager
+def _progress(terminal: Terminal) -> Iterator[Callable[[str, float], None]]:
+    """Context manager: a progress bar on terminals, as a function of a description and the share that is done."""
     console = terminal.console()
+    if not console.is_terminal:
+        yield lambda _description, _done: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
     # auto_refresh=False: no thread can be started while the interpreter shuts down.
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
-    hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=hidden) as progress:
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as progress:
         task = progress.add_task("", total=2)
 
         def show(description: str, done: float) -> None:
             progress.update(task, description=description, completed=done)
             progress.refresh()
 
-        writers: dict[str, Callable[[Path], None]] = {
-            name: partial(write_snapshot, each) for name, each in zip(snapshot_names(snapshots), snapshots, strict=True)
-        }
-        writers[SUMMARY] = write_summary
-        if pages:
-            writers[REPORT] = write_page
-        if run_torch.is_running():
-            writers[PICKLE] = partial(run_torch.write_pickle, snapshots)
-        return [name for name, write in writers.items() if attempt(write, output / name)]
+        yield show

@@ -350,15 +350,24 @@ class RunSession:
         return [replace(each, site_choice=self.site_choice) for each in snapshots]
 
     def _notes(self, seconds: float) -> dict[str, object]:
-        import platform
-
         import numpy as np
 
         import forebay
 
-        vars(platform.uname()).setdefault("processor", "")  # else platform.platform() starts `uname -p`
-        versions = {"forebay": forebay.__version__, "python": platform.python_version(), "numpy": np.__version__}
-        return {"program": self.argv, "seconds": round(seconds, 3), "platform": platform.platform(), **versions}
+        python = ".".join(map(str, sys.version_info[:3]))
+        versions = {"forebay": forebay.__version__, "python": python, "numpy": np.__version__}
+        return {"program": self.argv, "seconds": round(seconds, 3), "platform": _platform(), **versions}
+
+
+def _platform() -> str:
+    """Return the system as `platform.platform` does, which starts a process."""
+    try:
+        system, libc = os.uname(), (os.confstr("CS_GNU_LIBC_VERSION") or "").split()
+    except (OSError, ValueError):  # another C library
+        import platform
+
+        return platform.platform()
+    return f"{system.sysname}-{system.release}-{system.machine}-with-{''.join(libc)}"
 
 
 @contextmanager

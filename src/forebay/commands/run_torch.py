@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from forebay import profiles
 from forebay._base.outside_memory import NOTHING, OutsideMemory, workspaces_of_cudnn
-from forebay._base.temporary_folders import LockedFolder
 from forebay.commands import CommandError, run_rehearsal
 from forebay.commands.assumption_list import print_assumptions
 from forebay.commands.programs import mode_sentence
@@ -171,6 +170,7 @@ def install(
 
     Each process has `outside` besides what it reserves; `folder` is that of the program's file.
     """
+    from forebay._base.temporary_folders import LockedFolder
     from forebay.interop.torch import on_import
     from forebay.interop.torch.processes import assumed_values, recorder, unseen_processes
 

@@ -42,7 +42,8 @@ class Terminal:
 
         file = _LossyFile(self._fd if self._file_identity() == self._identity else None, self._encoding)
         width = None if file.isatty() or "COLUMNS" in os.environ else 120  # rich assumes 80 for files
-        return Console(file=file, width=width, highlight=False)  # type: ignore[arg-type]  # all that rich needs of a file
+        # Without emoji: ":x:" in a path is none, and rich would import its table of their names.
+        return Console(file=file, width=width, highlight=False, emoji=False)  # type: ignore[arg-type]  # all that it needs
 
     def print_line(self, line: str) -> None:
         """Print a plain line."""

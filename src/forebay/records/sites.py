@@ -90,7 +90,7 @@ def split_largest(snapshot: Snapshot, stack: NDArray[np.integer], nbytes: NDArra
     largest = int(held.argmax())
     rows = np.flatnonzero(sites.of_stack == largest)
     lines, which = np.unique(sites.inner[rows], return_inverse=True)
-    if largest < _FIRST or held[largest] <= held.sum() / 2 or len(np.unique(sites.inner[stack])) < 2:
+    if largest < _FIRST or held[largest] <= held.sum() / 2 or (sites.inner[stack] == sites.inner[stack[0]]).all():
         return sites
     frames, labels = [*sites.frames], [*sites.labels]
     numbers: dict[Frame | None, int] = {None: largest}
@@ -269,7 +269,7 @@ class _Finder:
         self, site: NDArray[np.int64], node: NDArray[np.int64], program: NDArray[np.int64]
     ) -> dict[str, list[Frame]]:
         """Return the lines of the forward pass that can have made the nodes, for each name of a node."""
-        wanted = {node_of(self._strings[self._frames["name"][at]]) for at in np.unique(node).tolist() if at >= 0}
+        wanted = {node_of(self._strings[self._frames["name"][at]]) for at in {*node.tolist()} if at >= 0}
         is_call = self._flags(operator_of, "name")
         rows = np.flatnonzero((self._frame >= 0) & is_call[self._frame] & (node < 0) & (program > 0))
         names = self._frames["name"][self._frame[rows]]

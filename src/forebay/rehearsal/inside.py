@@ -10,10 +10,12 @@ import socket
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from forebay.rehearsal.files_report import FilesReport
-from forebay.rehearsal.launch import CHANNEL, FOLDER, MECHANISM, RENAMES
-from forebay.rehearsal.services import used
+from forebay.rehearsal.variables import CHANNEL, FOLDER, MECHANISM, RENAMES
+
+if TYPE_CHECKING:
+    from forebay.rehearsal.files_report import FilesReport
 
 __all__ = ["Channel", "is_inside", "redirect_files"]
 
@@ -79,6 +81,9 @@ class Channel:
         """Return the report of the files up to now; None if the program has closed the connection. Never raises."""
         if self._socket is None:
             return None
+        from forebay.rehearsal.files_report import FilesReport
+        from forebay.rehearsal.services import used
+
         try:
             self._socket.sendall(b"?")
             size = int.from_bytes(self._receive(8), "big")

@@ -30,13 +30,10 @@ from forebay.errors import ForebayError, Unsupported
 from forebay.rehearsal.changes import Layer
 from forebay.rehearsal.mount_plan import MountPlan, make_plan, may_mount, working_folders
 from forebay.rehearsal.private_folder import PrivateFolder
+from forebay.rehearsal.variables import CHANNEL, FOLDER, MECHANISM, RENAMES
 
 __all__ = ["CHANNEL", "FOLDER", "MECHANISM", "RENAMES", "Launched", "inherited_descriptors", "launch"]
 
-CHANNEL = "FOREBAY_REHEARSAL_CHANNEL"  # the descriptor of a socket to the launcher
-RENAMES = "FOREBAY_REHEARSAL_RENAMES"  # set where Python must copy folders to rename them
-FOLDER = "FOREBAY_REHEARSAL_FOLDER"  # of the changes, where Python's functions redirect them
-MECHANISM = "FOREBAY_REHEARSAL"  # "auto" (default), "namespace" or "python"; "inside" in the program
 _ENTRY = str(Path(__file__).with_name("namespace_entry.py"))
 _FULL_ATTRIBUTES = (6, 6)  # Linux: the first whose tmpfs has the attributes that overlays of ordinary users need
 

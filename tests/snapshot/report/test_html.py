@@ -16,7 +16,6 @@ from support.snapshot_scenes import MIB, Scene, long_run, training
 from forebay.errors import Unsupported
 from forebay.snapshot.formats import torch_pickle
 from forebay.snapshot.report import html
-from forebay.snapshot.report.page import alarms
 
 PAIRS = [  # colors of text and of what is behind it
     *((text, ground) for text in ("ink", "soft", "accent", "alarm") for ground in ("page", "card")),
@@ -89,7 +88,7 @@ def test_event_that_cannot_be_explained_is_named(monkeypatch, error):
     def explanation(snapshot, *, replay, others):
         raise error
 
-    monkeypatch.setattr(alarms, "explanation", explanation)
+    monkeypatch.setattr("forebay.snapshot.report.explanation.explanation", explanation)
     text = render(training())
     assert "<h2>Out of memory</h2>" in text
     assert f"head.py:19 project requested 200.00 MiB. The history cannot be explained: {error}." in text

@@ -13,7 +13,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.resources import files
+from pathlib import Path
 from string import Template
 from typing import TextIO
 
@@ -30,6 +30,7 @@ from forebay.snapshot.report.text import error_text, format_duration, format_rat
 
 __all__ = ["write", "write_several"]
 
+_FOLDER = Path(__file__).with_name("page")
 _PARTS = {"html": "report.html", "css": "report.css", "js": "explorer.js"}
 
 
@@ -47,8 +48,7 @@ def write_several(
     default: where one ran out of memory, the page compares it with the others.
     """
     views = [make_view(each, name) for each, name in zip(snapshots, names or [""] * len(snapshots), strict=True)]
-    folder = files("forebay.snapshot.report.page")
-    parts = {kind: folder.joinpath(name).read_text("utf-8") for kind, name in _PARTS.items()}
+    parts = {kind: _FOLDER.joinpath(name).read_text("utf-8") for kind, name in _PARTS.items()}
     digest = base64.b64encode(hashlib.sha256(parts["js"].encode()).digest()).decode()
     subject = views[0].name if len(views) == 1 else f"{len(views)} devices"
     page = Template(parts["html"]).substitute(

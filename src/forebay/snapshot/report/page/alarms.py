@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,10 +14,10 @@ from forebay.errors import Unsupported
 from forebay.records.model import Snapshot
 from forebay.snapshot.analysis import summary
 from forebay.snapshot.formats.known_notes import truncation_of, verdict_of
-from forebay.snapshot.report.explanation import explanation
-from forebay.snapshot.report.explanation_text import paragraphs
 from forebay.snapshot.report.page.view import View
-from forebay.snapshot.report.paragraph import Paragraph
+
+if TYPE_CHECKING:
+    from forebay.snapshot.report.paragraph import Paragraph
 
 __all__ = ["section"]
 
@@ -54,6 +55,11 @@ def _verdict(view: View) -> list[str]:
 
 
 def _explanation(view: View, others: Sequence[Snapshot], oom: summary.Oom) -> list[Paragraph]:
+    # Few pages have an event, and these modules take longer to import than a small page to write.
+    from forebay.snapshot.report.explanation import explanation
+    from forebay.snapshot.report.explanation_text import paragraphs
+    from forebay.snapshot.report.paragraph import Paragraph
+
     try:
         found = paragraphs(explanation(view.snapshot, replay=_replays(view), others=others))
     except (Unsupported, ArithmeticError, LookupError, ValueError) as error:  # a file may contradict itself

@@ -36,7 +36,7 @@ def data(view: View) -> dict[str, Any]:
     columns.add("time", timeline.time_ns - timeline.time_ns[0])
     changes = np.flatnonzero(np.isin(snapshot.trace["action"], list(_CHANGES)))
     columns_of_queues = timeline.allocations.queue, snapshot.segments["queue"], snapshot.trace["queue"][changes]
-    queues = np.unique(np.concatenate(columns_of_queues))
+    queues = _distinct(np.concatenate(columns_of_queues))
     _add_allocations(view, columns, queues)
     _add_segments(view, columns, queues)
     _add_changes(view, columns, queues, changes)
@@ -66,6 +66,13 @@ def data(view: View) -> dict[str, Any]:
         "layout": layout,
         "packed": packed,
     }
+
+
+def _distinct(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the values once each, in order. The first call of `numpy.unique` would import `numpy.ma`, for 20 ms."""
+    ordered = np.sort(values)
+    first: NDArray[np.uint64] = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+    return first
 
 
 def _sites_of_stacks(view: View) -> NDArray[np.int64]:
