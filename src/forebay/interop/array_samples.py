@@ -90,5 +90,7 @@ def snapshot(name: str, notes: Mapping[str, Any] | None = None) -> Snapshot | No
     stats = dict(zip(rows, pool.counts(), strict=True))
     if not stats["allocation.all.allocated"]:
         return None
-    sampled = {"mean_bytes": _sample.mean, "seed": _sample.seed, "smaller_than_bytes": numpy.SMALLEST}
+    exact = numpy.other_arrays().peak
+    how = {"mean_bytes": _sample.mean, "seed": _sample.seed, "smaller_than_bytes": numpy.SMALLEST}
+    sampled = {**how, "exact_peak_bytes": exact}
     return memory_snapshot.snapshot(pool, name, 0, stats=stats, notes={**(notes or {}), "sampled": sampled})

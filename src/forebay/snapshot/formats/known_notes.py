@@ -25,6 +25,7 @@ __all__ = [
     "assumption_check_of",
     "assumptions_of",
     "details_of",
+    "exact_peak_of",
     "kept_settings",
     "known_settings",
     "pool_ids",
@@ -133,6 +134,13 @@ def sampling_mean(notes: Mapping[str, Any]) -> int:
     noted = notes.get(SAMPLED)
     mean = noted.get("mean_bytes") if isinstance(noted, Mapping) else None
     return mean if type(mean) is int and 0 < mean < 1 << 60 else 0
+
+
+def exact_peak_of(notes: Mapping[str, Any]) -> int | None:
+    """Return the exact peak of memory of which the blocks are a sample; None if the notes do not contain it."""
+    noted = notes.get(SAMPLED)
+    peak = noted.get("exact_peak_bytes") if isinstance(noted, Mapping) else None
+    return peak if type(peak) is int and 0 <= peak < 1 << 63 else None
 
 
 def truncation_of(notes: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ from forebay._base.html_repr import escape_text
 from forebay.records.model import Snapshot
 from forebay.snapshot.analysis.sampling import peak_error
 from forebay.snapshot.formats.external_annotations import ANNOTATIONS
-from forebay.snapshot.formats.known_notes import ASSUMPTIONS, ROW_NOTES, VERDICT, program_of, sampling_mean
+from forebay.snapshot.formats.known_notes import ASSUMPTIONS, ROW_NOTES, SAMPLED, VERDICT, program_of, sampling_mean
 from forebay.snapshot.formats.resident_note import RESIDENT, resident_growth_of
 from forebay.snapshot.report.page import alarms, assumptions, explorer, settings
 from forebay.snapshot.report.page.view import View, make_view, percentage
@@ -157,6 +157,7 @@ def _metadata(view: View) -> str:
         "truncated",
         ASSUMPTIONS,
         RESIDENT,
+        SAMPLED,
         VERDICT,
         ANNOTATIONS,
         *ROW_NOTES,

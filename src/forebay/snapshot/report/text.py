@@ -20,7 +20,7 @@ from forebay.records.site_labels import fit_labels, strip_common_folder, with_li
 from forebay.snapshot.analysis.sampling import peak_error
 from forebay.snapshot.analysis.summary import Summary, ooms, sites, summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
-from forebay.snapshot.formats.known_notes import sampling_mean
+from forebay.snapshot.formats.known_notes import exact_peak_of, sampling_mean
 from forebay.snapshot.formats.resident_note import resident_growth_of
 
 __all__ = [
@@ -77,9 +77,11 @@ def sampled_text(snapshot: Snapshot, timeline: Timeline) -> str:
     samples = len(timeline.allocations.start)
     mean = format_bytes(sampling_mean(snapshot.notes)).replace(".00", "")
     error = error_text(peak_error(snapshot, timeline)).removeprefix("±") or "0%"
+    exact = exact_peak_of(snapshot.notes)
     return (
         f"Sizes are estimates from {samples:,} sampled array{'s' * (samples != 1)}, on average one for each {mean}; "
         f"standard error of the peak: {error}."
+        + (f" The exact peak is {format_bytes(exact)}; the maximum of estimates is often above." if exact else "")
     )
 
 
