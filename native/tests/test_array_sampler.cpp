@@ -95,7 +95,7 @@ TEST(threads_free_while_others_allocate) {
       if (fixture.sampler.may_have(at(i))) fixture.sampler.remove(at(i));
     }
   });
-  for (size_t i = 0; i < 4000; ++i) fixture.sampler.add(at(10'000 + i), 40'000, 0);  // the table grows meanwhile
+  for (size_t i = 0; i < 4000; ++i) fixture.sampler.add(at(10'000 + i), 40'000, 0);  // the table grows during the frees
   freeing.join();
   CHECK(fixture.live() == 4000 && fixture.pool.check_invariants() == nullptr);
 }

@@ -24,7 +24,7 @@ def begun(monkeypatch):
 
 
 def test_arenas_are_counted_from_the_beginning():
-    """How many there are depends on what other tests leave; test_run_small_arrays.py has a process of its own."""
+    """Their number depends on what other tests leave; test_run_small_arrays.py has a process of its own."""
     meter_arenas()
     meter_arenas()  # counts anew, and does not count itself
     now, peak = arena_bytes()

@@ -20,7 +20,7 @@ SMALL_ARRAYS = "small arrays (sampled)"  # in place of a device's name
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the arrays that NumPy allocates itself are sampled."""
+    """Options of the sample of arrays that NumPy allocates itself."""
 
     mean: int  # bytes of arrays for each chosen one
     seed: int | None = None  # None: a random number
