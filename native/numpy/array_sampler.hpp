@@ -1,16 +1,16 @@
 // Sample of the arrays that the previous allocator serves, which are too many to record each.
 //
 // Note [Sampled arrays]
-// A program allocates millions of small arrays, and a stack for each would cost more than the arrays. One byte in `mean`
-// is chosen, at distances with an exponential distribution (a Poisson process, as heap profilers have it), and the array
-// that contains it is recorded. An array of s bytes is chosen with the probability p = 1 - exp(-s / mean), so it counts as
-// s / p bytes, and the expected sum over any set of arrays, such as those of one line, is their true size. The history
-// has the usual form: each chosen array is a segment of its own of s / p bytes, at the next unused address of a pool
-// that has no memory, so that all analyses work. The request subtracts and compares; the free reads one slot of a hash
-// table that is at most a quarter full. Rejected: every n-th array, whose error is unbounded if sizes alternate; a header
-// in front of each chosen array, as frees would read memory of other handlers; and entries in the history of the
-// device, whose blocks are exact and whose statistics the program reads.
-// Test: tests/interop/test_array_samples.py::test_estimates_of_two_sites_are_within_their_error
+// A program allocates millions of small arrays, and a stack for each would cost more than the arrays. One byte in
+// `mean` is chosen, at distances with an exponential distribution (a Poisson process, as heap profilers have it), and
+// the array that contains it is recorded. An array of s bytes is chosen with the probability p = 1 - exp(-s / mean), so
+// it counts as s / p bytes, and the expected sum over any set of arrays, such as those of one line, is their true size.
+// The history has the usual form: each chosen array is a segment of its own of s / p bytes, at the next unused address
+// of a pool that has no memory, so that all analyses work. The request subtracts and compares; the free reads one slot
+// of a hash table that is at most a quarter full. Rejected: every n-th array, whose error is unbounded if sizes
+// alternate; a header in front of each chosen array, as frees would read memory of other handlers; and entries in the
+// history of the device, whose blocks are exact and whose statistics the program reads. Test:
+// tests/interop/test_array_samples.py::test_estimates_of_two_sites_are_within_their_error
 #pragma once
 
 #include <atomic>
@@ -34,8 +34,8 @@ class ArraySampler {
   void start(Pool* pool, uint64_t mean, uint64_t seed);
   bool sampling() const { return mean_ != 0; }
 
-  // Returns true if an array of this size is chosen. A plain subtraction, as the counters of the NumPy allocator: without
-  // the interpreter's lock, some bytes may count twice or never.
+  // Returns true if an array of this size is chosen. A plain subtraction, as the counters of the NumPy allocator:
+  // without the interpreter's lock, some bytes may count twice or never.
   bool choose(size_t size) {
     const int64_t left = left_.load(std::memory_order_relaxed) - static_cast<int64_t>(size);
     left_.store(left, std::memory_order_relaxed);

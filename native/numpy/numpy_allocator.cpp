@@ -142,7 +142,8 @@ void* NumpyAllocator::reallocate_foreign(void* memory, size_t size) {
   Block* block = size < kMapThreshold ? nullptr : allocate_block(size, &refused);
   if (refused) return nullptr;
   // The sample forgets the memory before it may belong to another thread. An array that grows is chosen anew.
-  if (sampler_.may_have(memory)) [[unlikely]] sampler_.remove(memory);
+  if (sampler_.may_have(memory)) [[unlikely]]
+    sampler_.remove(memory);
   void* grown = previous_.realloc(previous_.ctx, memory, size);
   if (grown != nullptr) count_reallocated(memory, grown, size);
   if (grown != nullptr && block == nullptr && sampler_.choose(size)) add_sample(grown, size);
@@ -169,7 +170,8 @@ void* NumpyAllocator::malloc(void* ctx, size_t size) {
   auto* self = static_cast<NumpyAllocator*>(ctx);
   if (size >= self->smallest()) return self->allocate_array(size, false);
   self->count_forwarded(size);
-  if (self->sampler_.choose(size)) [[unlikely]] return self->forward(size, false);
+  if (self->sampler_.choose(size)) [[unlikely]]
+    return self->forward(size, false);
   return self->previous_.malloc(self->previous_.ctx, size);
 }
 
@@ -179,7 +181,8 @@ void* NumpyAllocator::calloc(void* ctx, size_t count, size_t each) {
   if (__builtin_mul_overflow(count, each, &size)) return nullptr;
   if (size >= self->smallest()) return self->allocate_array(size, true);
   self->count_forwarded(size);
-  if (self->sampler_.choose(size)) [[unlikely]] return self->forward(size, true);
+  if (self->sampler_.choose(size)) [[unlikely]]
+    return self->forward(size, true);
   return self->previous_.calloc(self->previous_.ctx, count, each);
 }
 

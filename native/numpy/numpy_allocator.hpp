@@ -38,7 +38,7 @@ struct Handler {  // layout of NumPy's handler struct, version 1
 // free, as only that allocator knows it then, and is below 0 if memory of earlier arrays was freed.
 struct ForwardedRequests {
   uint64_t count;
-  uint64_t bytes;  // of requests, and by which reallocated memory grew: never less than the peak
+  uint64_t bytes;      // of requests, and by which reallocated memory grew: never less than the peak
   int64_t live, peak;  // peak: the maximum of live
 };
 
@@ -104,7 +104,8 @@ class NumpyAllocator {
     if (live > peak_.load(std::memory_order_relaxed)) peak_.store(live, std::memory_order_relaxed);
   }
   void free_forwarded(void* memory, size_t size) {
-    if (sampler_.may_have(memory)) [[unlikely]] sampler_.remove(memory);  // before another thread gets the address
+    if (sampler_.may_have(memory)) [[unlikely]]
+      sampler_.remove(memory);  // before another thread gets the address
     add<int64_t>(live_, -static_cast<int64_t>(size));
     previous_.free(previous_.ctx, memory, size);
   }

@@ -1,7 +1,7 @@
 # Meter of the arenas of Python's object allocator. Part of _core.pyx.
 #
-# Python takes memory for small objects from the system in arenas of 1 MiB, and has an interface to replace that step, so
-# that their sum costs nothing. Rejected: sys._debugmallocstats, which prints, and only at one moment.
+# Python takes memory for small objects from the system in arenas of 1 MiB, and has an interface to replace that step,
+# so that their sum costs nothing. Rejected: sys._debugmallocstats, which prints, and only at one moment.
 
 cdef extern from "Python.h" nogil:
     ctypedef struct PyObjectArenaAllocator:

@@ -75,7 +75,6 @@ cdef class NumpyHook:
             raise_later(failure)
         return record
 
-
     cdef uint32_t sampled_stack(self) noexcept:
         try:
             return self.sampled.current_stack()
