@@ -103,7 +103,7 @@ def test_page_shows_changes_that_fit_and_settings():
 
 
 def test_long_history_is_not_replayed_for_the_page(monkeypatch):
-    monkeypatch.setattr(alarms, "_REPLAYED", 10)
+    monkeypatch.setattr("forebay.snapshot.report.page.alarms._REPLAYED", 10)
     text = render(Step().snapshot())
     assert "Changes of the program" not in text
     assert "<code>forebay explain</code> also replays the history" in text
