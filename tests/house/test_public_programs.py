@@ -90,6 +90,18 @@ def test_what_cannot_run_is_reported(public, cache):
     assert public.why_not(lacking, folder) == "it needs no_such_package"
 
 
+def test_error_names_no_folder_of_this_machine(public):
+    row = {
+        "verdict": "did not finish",
+        "peak_allocated": 1,
+        "assumptions": [],
+        "text": "did not finish",
+        "line": "a.py:3",
+    }
+    answer = public._answer_of({**row, "message": "at /opt/env/site-packages/one/b.py:7"})
+    assert public._without_folders(answer.error) == "a.py:3 at one/b.py:7"
+
+
 def test_program_that_takes_too_long_did_not_finish(public, cache, monkeypatch):
     folder, commit = cache
     monkeypatch.setattr(public, "_fit", lambda program, start, mode: public.Answer("fits", 10, 0, ""))

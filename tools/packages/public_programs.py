@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -143,6 +144,7 @@ def _prepare_and_fit(program: PublicProgram, cache: Path, mode: str) -> Answer:
             subprocess.run([sys.executable, *command], cwd=start, check=True, timeout=LIMIT, capture_output=True)
         began = _processor_time()
         answer = _fit(program, start, mode)
+        answer = answer._replace(error=_without_folders(answer.error.replace(f"{Path(made).resolve()}/", "")))
     if (took := _processor_time() - began) > PROCESSOR_LIMIT:
         return answer._replace(verdict="did not finish", error=f"it took {took:.0f} s of processor time")
     return answer
@@ -183,5 +185,10 @@ def _answer_of(row: dict[str, Any]) -> Answer:
         row["verdict"],
         row["peak_allocated"] or 0,
         len(row["assumptions"]),
-        f"{row['text']} {row['line']} {row['message']}",
+        f"{row['text']} {row['line']} {row['message']}".removeprefix(row["verdict"]).lstrip(": "),
     )
+
+
+def _without_folders(text: str) -> str:
+    """Return a text with the files of packages below the folder that has them, wherever it is on this machine."""
+    return re.sub(r"/[^\s:]*/site-packages/", "", text)
