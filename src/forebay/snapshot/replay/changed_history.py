@@ -65,7 +65,9 @@ class Program:
     def __init__(
         self, snapshot: Snapshot, history: History, timeline: Timeline, moment: int, failed: int | None = None
     ) -> None:
-        self.snapshot, self.moment, self.failed = snapshot, moment, failed
+        self.snapshot: Snapshot = snapshot
+        self.moment: int = moment
+        self.failed: int | None = failed
         self.held: Allocations = timeline.allocations  #: the allocations
         self.live: NDArray[np.intp] = self.held.live_at(moment)  #: those that are live at the moment
         nbytes = self.held.nbytes[self.live]
