@@ -36,10 +36,10 @@ def free_directory(wanted: Path) -> Path:
     return next(each for each in itertools.chain([wanted], numbered) if not has_report(each, _CHILDREN))
 
 
-def has_report(directory: Path, *more: str) -> bool:
-    """Return True if the directory contains a report, or a file with a name of the patterns `more`."""
+def has_report(directory: Path, *more: str, own: Path | None = None) -> bool:
+    """Return True if the directory contains a report besides the file `own`, or a file of the patterns `more`."""
     try:
-        files = any(path.is_file() for pattern in _FILES for path in directory.glob(pattern))
+        files = any(path.is_file() and path != own for pattern in _FILES for path in directory.glob(pattern))
         return files or any(next(directory.glob(pattern), None) is not None for pattern in more)
     except (OSError, ValueError):  # reported when the directory is made
         return False

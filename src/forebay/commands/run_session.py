@@ -317,8 +317,10 @@ class RunSession:
             self._stream.stop()
         numpy.uninstall()  # arrays of the report must not be recorded, and the device may be full
         with np.errstate(all="ignore"):  # the program may have enabled exceptions
-            is_own = self._stream is not None and self._stream.has_file
-            if not (self.overwrite or is_own) and run_output.has_report(self.output):  # another run has written one
+            own = self._stream.path if self._stream is not None and self._stream.has_file else None
+            if not self.overwrite and run_output.has_report(self.output, own=own):  # another run has written one
+                if self._stream is not None:
+                    self._stream.remove()
                 self.output = run_output.free_directory(self.wanted)
             style = "quiet" if self.quiet else "json" if self.as_json else "tables"
             notes = {**self._notes(seconds), "run": self.run}

@@ -59,6 +59,8 @@ class Stream:
             self._wake.release()
         self._running.acquire()
         self._close()
+        if not self._length:  # there is no state in it: the disk may have been full from the start
+            self.remove()
 
     def abandon(self) -> None:
         """Close the file in a forked child, in which the thread does not run."""
@@ -147,6 +149,7 @@ class Stream:
     def remove(self) -> None:
         """Remove the file, and the folder if nothing else is in it."""
         if self.has_file:
+            self._identity = None  # the system may give the number of this file to the next one at its path
             with suppress(OSError):
                 self.path.unlink()
                 self.path.parent.rmdir()
