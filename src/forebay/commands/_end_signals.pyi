@@ -3,6 +3,5 @@
 # Let a signal whose action is the system's call Python's handler of the signal `handled`; False if it has another
 # action. For Python, the action of the signal remains SIG_DFL.
 def watch(number: int, handled: int) -> bool: ...
-def arrived() -> int: ...  # the first watched signal that has arrived, or 0
 def reset() -> None: ...  # in a forked child: none has arrived
-def end_by(number: int) -> None: ...  # end this process by a signal, with the system's action
+def end() -> None: ...  # end this process by the signal that arrived, with the system's action; nothing if none has

@@ -26,17 +26,15 @@ cdef extern from * nogil:
         return sigaction(number, &found, NULL) == 0;
     }
 
-    static int forebay_take(void) {
-        return forebay_number;
-    }
-
     static void forebay_reset(void) {
         forebay_number = 0;
     }
 
-    static void forebay_end(int number) {
+    static void forebay_end(void) {
         struct sigaction standard;
         sigset_t only;
+        int number = forebay_number;
+        if (!number) return;
         memset(&standard, 0, sizeof standard);
         standard.sa_handler = SIG_DFL;
         sigaction(number, &standard, NULL);
@@ -47,22 +45,17 @@ cdef extern from * nogil:
     }
     """
     int forebay_watch(int number, int handled)
-    int forebay_take()
     void forebay_reset()
-    void forebay_end(int number)
+    void forebay_end()
 
 
 def watch(int number, int handled):
     return bool(forebay_watch(number, handled))
 
 
-def arrived():
-    return forebay_take()
-
-
 def reset():
     forebay_reset()
 
 
-def end_by(int number):
-    forebay_end(number)
+def end():
+    forebay_end()

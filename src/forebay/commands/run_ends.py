@@ -65,14 +65,13 @@ class ProgramEnds:
             yield
         finally:
             self._is_reporting = outer
-            if not outer and (number := _end_signals.arrived()):
-                _end_signals.end_by(number)
+            if not outer:
+                _end_signals.end()
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         if not self._is_reporting:
             self._report()  # which ends the process
-            if number := _end_signals.arrived():
-                _end_signals.end_by(number)
+            _end_signals.end()
 
     def _replace_functions(self) -> None:
         exit_now = os._exit
