@@ -138,7 +138,8 @@ def _host_text(pool: RecordedPool, request: AllocRequest, free: int, capacity: i
     text = f"{pool.name} out of memory. Tried to allocate {_size(request.segment)}. "
     if capacity < UNLIMITED:
         text += f"{pool.name} has a total capacity of {_size(capacity)} of which {_size(free)} is free. "
-    text += f"Arrays and tensors hold {_size(allocated)}"
+    text += "Arrays" if pool.limit is None else f"{_size(pool.limit)} allowed; arrays"
+    text += f" and tensors hold {_size(allocated)}"
     text += f", and {_size(reserved - allocated)} is cached for later ones. " if reserved > allocated else ". "
     available = available_memory()
     text += f"The machine has {_size(usable_memory())} of memory"
