@@ -9,8 +9,8 @@
 // of a pool that has no memory, so that all analyses work. The request subtracts and compares; the free reads one slot
 // of a hash table that is at most a quarter full. Rejected: every n-th array, whose error is unbounded if sizes
 // alternate; a header in front of each chosen array, as frees would read memory of other handlers; and entries in the
-// history of the device, whose blocks are exact and whose statistics the program reads. Test:
-// tests/interop/test_array_samples.py::test_estimates_of_two_sites_are_within_their_error
+// history of the device, whose blocks are exact and whose statistics the program reads.
+// Test: tests/interop/test_array_samples.py::test_estimates_of_two_sites_are_within_their_error
 #pragma once
 
 #include <atomic>

@@ -18,6 +18,7 @@ from mcp.client.stdio import stdio_client
 
 import forebay
 from forebay import memory
+from forebay.commands.mcp_server import MOST_ITEMS, _cut
 from forebay.snapshot.formats import native
 
 MIB = 1 << 20
@@ -81,7 +82,9 @@ def test_tools_answer_what_the_commands_print(folder):
         again = subprocess.run(
             [sys.executable, "-m", *command], cwd=folder, capture_output=True, check=True, timeout=100
         ).stdout
-        assert json.loads(again) == found[name]["answer"]
+        left_out: dict[str, int] = {}
+        assert _cut(json.loads(again), "answer", left_out) == found[name]["answer"]
+        assert left_out == found[name]["left_out"]
     assert all(answer["units"]["sizes"] == "bytes" for answer in found.values())
 
 
@@ -130,8 +133,6 @@ def test_fit_is_a_tool_only_where_programs_may_run(folder):
 
 
 def test_long_lists_are_cut_and_counted():
-    from forebay.commands.mcp_server import MOST_ITEMS, _cut
-
     left_out: dict[str, int] = {}
     assert _cut({"a": [[*range(60)], 2]}, "answer", left_out) == {"a": [[*range(MOST_ITEMS)], 2]}
     assert left_out == {"answer.a[0]": 10}

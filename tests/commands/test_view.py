@@ -133,7 +133,7 @@ def test_needs_a_terminal(tmp_path, capsys):
     path = tmp_path / "memory.forebay"
     native.write(training_run().snapshot(), path)
     assert cli.main(["view", str(path)]) == 2
-    assert "needs a terminal; forebay explain and forebay report do not" in capsys.readouterr().err
+    assert "needs a terminal; view --json, explain and report do not" in capsys.readouterr().err
 
 
 def test_missing_textual(monkeypatch, capsys, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 
@@ -27,7 +28,10 @@ def suite(root, tmp_path):
     def run(source: str) -> tuple[int, str]:
         (tmp_path / "test_suite_file.py").write_text(source)
         command = [sys.executable, str(root / "tools/suite.py"), *PARALLEL]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False, timeout=100
+        )
         return done.returncode, done.stdout
 
     return run

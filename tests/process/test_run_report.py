@@ -101,7 +101,7 @@ def test_out_of_memory_is_explained_and_reported(runner):
     observed = runner.forebay(OUT_OF_MEMORY, options=("--memory", "64MiB"))
     assert observed.status == 1
     assert "forebay.OutOfMemory" in observed.out
-    for words in ("OutOfMemory", "3.00 MiB", "64.00 MiB", "reserved by forebay", "script.py:9"):
+    for words in ("OutOfMemory", "3.00 MiB", "64.00 MiB", "Arrays and tensors hold", "script.py:9"):
         assert words in observed.own
     assert "src/forebay/" not in observed.own.split("OutOfMemory")[0].replace("forebay.interop", "")
     assert "ran out of memory" in observed.err

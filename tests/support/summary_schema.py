@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 
 SCHEMA = json.loads(Path(__file__).parents[2].joinpath("docs/reference/summary.schema.json").read_text())
-_OPEN = {"files", "choices", "versions", "outside", "in_use", "assumption_check"}  # described elsewhere
+_OPEN = {"files", "choices", "versions", "outside", "workspaces", "in_use", "assumption_check"}  # described elsewhere
 
 
 def check(summary: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from forebay.interop.torch.devices import values
 from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.scratch_memory import Scratch
 
-__all__ = ["COPYING_KERNELS", "with_copy"]
+__all__ = ["COPYING_KERNELS", "with_copy", "with_copy_before"]
 
 
 def with_copy(operator: Any) -> Callable[..., Any]:
