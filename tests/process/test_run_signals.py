@@ -54,3 +54,24 @@ def test_signal_in_the_report_ends_the_program_behind_it(runner):
     )
     assert observed.status == -signal.SIGTERM
     assert (observed.output / "report.html").exists()
+
+
+def test_signal_at_the_begin_of_a_forked_child_ends_it(runner):
+    """As multiprocessing.Pool does with workers that it does not need any more."""
+    observed = runner.forebay(
+        """
+        import os, signal
+        from forebay.commands import run_resident
+        begin = run_resident.begin
+        def begin_and_signal():
+            begin()
+            os.kill(os.getpid(), signal.SIGTERM)
+        run_resident.begin = begin_and_signal
+        child = os.fork()
+        if not child:
+            os._exit(7)
+        print(os.waitpid(child, 0)[1] == signal.SIGTERM)
+        """
+    )
+    assert (observed.status, observed.out) == (0, "True\n"), observed.err
+    assert "Memory of cpu" in observed.err

@@ -3,5 +3,4 @@
 # Let a signal whose action is the system's call Python's handler of the signal `handled`; False if it has another
 # action. For Python, the action of the signal remains SIG_DFL.
 def watch(number: int, handled: int) -> bool: ...
-def reset() -> None: ...  # in a forked child: none has arrived
-def end() -> None: ...  # end this process by the signal that arrived, with the system's action; nothing if none has
+def end() -> None: ...  # end this process by the signal that arrived in it, with the system's action, if one has

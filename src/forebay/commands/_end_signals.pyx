@@ -6,12 +6,17 @@ cdef extern from * nogil:
     #include <Python.h>
     #include <signal.h>
     #include <string.h>
+    #include <unistd.h>
 
     static volatile sig_atomic_t forebay_number = 0; /* the first signal that arrived */
+    static volatile pid_t forebay_process = 0; /* the process in which it arrived: a forked child has a copy */
     static volatile sig_atomic_t forebay_handled = 0; /* the number whose handler Python calls */
 
     static void forebay_on_signal(int number) {
-        if (!forebay_number) forebay_number = number;
+        if (!forebay_number || forebay_process != getpid()) {
+            forebay_process = getpid();
+            forebay_number = number;
+        }
         PyErr_SetInterruptEx(forebay_handled);
     }
 
@@ -26,15 +31,11 @@ cdef extern from * nogil:
         return sigaction(number, &found, NULL) == 0;
     }
 
-    static void forebay_reset(void) {
-        forebay_number = 0;
-    }
-
     static void forebay_end(void) {
         struct sigaction standard;
         sigset_t only;
         int number = forebay_number;
-        if (!number) return;
+        if (!number || forebay_process != getpid()) return;
         memset(&standard, 0, sizeof standard);
         standard.sa_handler = SIG_DFL;
         sigaction(number, &standard, NULL);
@@ -45,16 +46,11 @@ cdef extern from * nogil:
     }
     """
     int forebay_watch(int number, int handled)
-    void forebay_reset()
     void forebay_end()
 
 
 def watch(int number, int handled):
     return bool(forebay_watch(number, handled))
-
-
-def reset():
-    forebay_reset()
 
 
 def end():

@@ -52,10 +52,19 @@ class ProgramEnds:
             if signal.getsignal(_HANDLED) == self._on_signal:
                 _end_signals.watch(number, _HANDLED)
 
-    def restart(self) -> None:
-        """Begin anew in a forked child, whose parent may have been writing its report."""
-        self._is_reporting = False
-        _end_signals.reset()
+    @contextmanager
+    def restarting(self) -> Iterator[None]:
+        """Context manager for the beginning of a forked child: a signal that arrives in it ends the process behind it.
+
+        There is nothing to report yet, and the state is that of the parent, which may have been writing its report.
+        Python forgets signals that arrive in a child before it calls the fork handlers; the native handler does not.
+        """
+        self._is_reporting = True
+        try:
+            yield
+        finally:
+            self._is_reporting = False
+            _end_signals.end()
 
     @contextmanager
     def reporting(self) -> Iterator[None]:

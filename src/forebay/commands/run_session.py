@@ -178,7 +178,13 @@ class RunSession:
         """Record anew in a forked child. Never raises, as a fork handler."""
         if os.getppid() != self._process or self._finished:  # forked by a child that is no part of the program
             return
+        with nullcontext() if self._ends is None else self._ends.restarting():
+            self._begin_in_child()
+
+    def _begin_in_child(self) -> None:
         try:
+            if self._stream is not None:
+                self._stream.abandon()
             self._process, self._is_child, self._is_forked = os.getpid(), True, True
             self._started = time.perf_counter()
             self._note(process_log.BEGAN, process_log.FORK)
@@ -188,11 +194,9 @@ class RunSession:
                 with suppress(Exception):
                     self._endpoint.start()
             if self._ends is not None:
-                self._ends.restart()
                 self._ends.watch_signals()
             self._note(process_log.RECORDS)
             if self._stream is not None:
-                self._stream.abandon()
                 self._start_stream(run_children.free_directory(self.output, os.getpid()))
         except Exception as error:  # noqa: BLE001 - the child runs without a report
             self._process = 0

@@ -63,8 +63,9 @@ class Stream:
             self.remove()
 
     def abandon(self) -> None:
-        """Close the file in a forked child, in which the thread does not run."""
+        """Close the file in a forked child, in which the thread does not run, and `stop` has nothing to wait for."""
         self._close()
+        self._running = allocate_lock()
 
     @property
     def has_file(self) -> bool:
