@@ -9,6 +9,15 @@ import pytest
 WAITS = {signal.SIGTERM: "while True: pass", signal.SIGHUP: "time.sleep(1000)"}
 
 
+@pytest.fixture(autouse=True)
+def default_actions():
+    """Programs of the tests begin with the system's actions, also where the suite runs under nohup."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in WAITS}
+    yield
+    for number, action in before.items():
+        signal.signal(number, action)
+
+
 @pytest.mark.parametrize("number", WAITS)
 def test_signal_ends_the_program_with_a_report(runner, number):
     """Also if it arrives in a sleep."""
