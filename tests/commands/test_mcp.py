@@ -97,6 +97,8 @@ WRONG_QUESTIONS = [
     ("explain", {"file": "broken.pickle"}, "broken.pickle"),
     ("explain", {"file": "first.forebay", "device": "cuda:9"}, "has no device 'cuda:9'; its devices: cuda:0"),
     ("explain", {"file": "first.forebay", "device": "--html=x"}, "has no device '--html=x'"),
+    ("explain", {"file": "first.forebay", "device": "cuda\0"}, "the command cannot be started: embedded null byte"),
+    ("explain", {"file": 10_000 * "x"}, "x…x"),
     ("sites", {"file": "first.forebay", "moment": 99}, "has no moment 99; choose from 0 to"),
     ("fit", {"program": "first.forebay"}, "Unknown tool: fit"),
 ]

@@ -20,11 +20,12 @@ from mcp_types import ToolAnnotations
 from pydantic import Field
 
 import forebay
-from forebay._base.untrusted import printable
+from forebay._base.untrusted import printable, shortened
 
 __all__ = ["make_server"]
 
 MOST_ITEMS = 50  # of a list in an answer: a history of a million entries must fit into the context of a model
+MOST_CHARACTERS = 300  # of a name in an error
 SECONDS = 300  # limit of one answer
 LEAST_STATUS_OF_ERRORS = 2  # of a command: it was used wrongly; 1, 3 and 4 are verdicts of `fit`
 UNITS = {
@@ -126,15 +127,18 @@ class Tools:
         except (OSError, ValueError, RuntimeError):  # a null character; a circle of links
             is_file = False
         if not is_file:
-            raise ToolError(f"{printable(name)!r} is not a file below the server's folder")
+            raise ToolError(f"{shortened(printable(name), MOST_CHARACTERS)!r} is not a file below the server's folder")
         relative = str(path.relative_to(self.folder))
         return f"./{relative}" if relative.startswith("-") else relative
 
     async def _run(self, *command: str) -> Answer:
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "forebay", *command, cwd=self.folder, start_new_session=True,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        try:
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "forebay", *command, cwd=self.folder, start_new_session=True,
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+        except (OSError, ValueError) as error:  # a null character in an argument; too long arguments
+            raise ToolError(f"the command cannot be started: {printable(str(error))}") from error
         try:
             out, err = await asyncio.wait_for(child.communicate(), SECONDS)
         except TimeoutError:
