@@ -48,7 +48,7 @@ address = tensor.data_ptr()
 del tensor
 other = forebay.zeros(1000, device="cuda:1")
 assert other.data_ptr() == address
-forebay.synchronize("cuda:1")  # the queue fills `other` and holds its memory open meanwhile
+forebay.synchronize("cuda:1")  # until the queue has filled `other`, its memory is accessible
 ctypes.string_at(address, 16)  # here
 """,
     "released and reserved again": """

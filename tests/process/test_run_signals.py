@@ -66,7 +66,7 @@ def test_signal_in_the_report_ends_the_program_behind_it(runner):
 
 
 def test_signal_at_the_begin_of_a_forked_child_ends_it(runner):
-    """As multiprocessing.Pool does with workers that it does not need any more."""
+    """multiprocessing.Pool sends SIGTERM to workers at its end, which may be soon after their fork."""
     observed = runner.forebay(
         """
         import os, signal

@@ -12,15 +12,6 @@ from support.synthetic_history import synthetic
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH")
 
 
-@pytest.fixture
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
-
-
 @pytest.mark.slow
 def test_million_entries_reach_the_goals(browser, tmp_path, monkeypatch):
     """The goals are in seconds and frames per second; here they are in processor time, as the machine may be busy."""

@@ -38,7 +38,7 @@ def test_indices_of_one_row_differ(make, read):
 
 
 def test_candidates_of_a_beam_search_differ():
-    """As whisper collects them: each text with each of its best tokens, one element at a time."""
+    """Whisper collects them so: each text with each of its best tokens, one element at a time."""
     scores = unknown(2, 9).log_softmax(-1)
     candidates = {(text, token.item()) for text in range(2) for token in scores[text].topk(3)[1]}
     assert len(candidates) == 6

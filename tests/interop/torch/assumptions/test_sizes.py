@@ -55,7 +55,7 @@ def test_size_is_the_upper_bound_or_what_is_known(make, shape):
 
 
 def test_text_that_is_cut_at_its_first_end_token_stays_whole():
-    """As whisper cuts what it has generated: an end token is assumed not to come before the padding."""
+    """Whisper cuts what it has generated there: an end token is assumed not to come before the padding."""
     generated = torch.cat([torch.tensor([1, 2]).cuda(), unknown(9, 50).argmax(-1)])
     padded = torch.nn.functional.pad(generated, (0, 1), value=49)
     assert padded[: (padded == 49).nonzero()[0, 0]].shape == (11,)

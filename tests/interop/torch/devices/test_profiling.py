@@ -66,7 +66,7 @@ def both(name):
 
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_ranges_of_functions_are_in_the_history(emulated, everywhere):
-    """As in PyTorch 2.15's CUDA build: those of the thread that started the recording, or of all."""
+    """PyTorch 2.15's CUDA build records those of the thread that started the recording, or of all threads."""
     mark("before")
     torch.cuda.memory._record_memory_history(global_record_annotations=everywhere)
     try:
