@@ -1,0 +1,1 @@
+"""Triton on emulated devices: the target and the properties of the card, and launches without machine code."""
