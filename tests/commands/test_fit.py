@@ -8,7 +8,7 @@ import pytest
 
 from forebay._base.assumption_choices import AssumptionChoices
 from forebay._base.verdicts import Verdict
-from forebay.commands import programs
+from forebay.commands import program_environment
 from forebay.commands.cli import main
 from forebay.interop.torch import program_versions
 from forebay.interop.torch.fit import FitResult, shared_runs
@@ -42,7 +42,7 @@ def tasks(monkeypatch):
         return found, Shared({}, {})
 
     monkeypatch.setattr(shared_runs, "run_shared", run)
-    monkeypatch.setattr("forebay.commands.fit.check_torch", lambda: None)
+    monkeypatch.setattr("forebay.commands.fit.need_torch", lambda arguments: None)
     return given
 
 
@@ -219,8 +219,9 @@ def test_table_is_as_wide_as_the_terminal(tasks, script, capsys, monkeypatch, wi
 
 
 def test_pytorch_that_is_missing_is_said_before_any_work(script, capsys, monkeypatch):
-    monkeypatch.setattr(programs, "find_spec", lambda name: None)
+    monkeypatch.setattr(program_environment, "find_spec", lambda name: None)
+    monkeypatch.setattr(program_environment, "_environments", lambda: iter(()))
     assert main(["fit", script]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "-m pip install torch" in error
+    assert "PyTorch is not installed for" in error

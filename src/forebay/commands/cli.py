@@ -71,10 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with command_output():
             arguments = sys.argv[1:] if arguments is None else [*arguments]
+            given = [*arguments]
             if arguments[:1] in (["run"], ["fit"]):
                 arguments[1:] = mark_program(_module(arguments[0]), arguments[1:])
             chosen = arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else [*COMMANDS]
             args = make_parser(chosen).parse_args(arguments)
+            args.arguments = given
         status: int = args.run(args)
     except CommandError as error:
         print(f"forebay: error: {printable(str(error))}", file=sys.stderr)

@@ -37,16 +37,17 @@ from forebay.commands.assumption_options import add_assumption_options, chosen_a
 from forebay.commands.dask_executor import dask_executor
 from forebay.commands.fit_output import print_fit
 from forebay.commands.fit_progress import fit_progress
+from forebay.commands.program_environment import need_torch
 from forebay.commands.programs import (
     add_mode_arguments,
     add_program_arguments,
     argv_of,
-    check_torch,
     mode_sentence,
     python_arguments,
 )
 
 if TYPE_CHECKING:
+    from forebay._base.assumption_choices import AssumptionChoices
     from forebay.interop.torch.fit import FitTable
     from forebay.interop.torch.program_versions import Versions
 
@@ -85,26 +86,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with command_output():
-        found = _answer(args)
+        mode = args.mode or "shapes"
+        chosen = chosen_assumptions(args, mode)
+        if args.program and args.scheduler is None:  # else its workers need PyTorch
+            elsewhere = need_torch(args.arguments)
+            if elsewhere is not None:
+                return elsewhere
+        found = _answer(args, mode, chosen)
         versions = _versions(args)
         if args.json:
             valid_for = {"versions": asdict(versions)}
             print(json.dumps([{**each, **valid_for} for each in found.as_json()], indent=2))
         else:
-            print_fit(found, mode_sentence(args.mode or "shapes", is_default=args.mode is None), versions)
+            print_fit(found, mode_sentence(mode, is_default=args.mode is None), versions)
     return exit_status(each.verdict for each in found)
 
 
-def _answer(args: argparse.Namespace) -> FitTable:
+def _answer(args: argparse.Namespace, mode: str, chosen: AssumptionChoices) -> FitTable:
     from forebay.interop.torch.fit import FitTable
     from forebay.interop.torch.fit.questions import run_tasks
     from forebay.interop.torch.fit.tasks import FitTask
 
-    mode = args.mode or "shapes"
-    chosen = chosen_assumptions(args, mode)
     program, folder = python_arguments(*argv_of(args, "fit")), str(Path.cwd())
-    if args.scheduler is None:  # else its workers need PyTorch
-        check_torch()
     tasks = [
         FitTask(
             each,

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +18,7 @@ __all__ = [
     "add_mode_arguments",
     "add_program_arguments",
     "argv_of",
-    "check_torch",
+    "is_isolated",
     "mark_program",
     "mode_sentence",
     "python_arguments",
@@ -108,13 +109,15 @@ def python_arguments(form: str | None, argv: list[str]) -> tuple[str, ...]:
     return (str(Path(first).absolute()), *others)
 
 
-def check_torch() -> None:
-    """Raise CommandError if PyTorch is not installed."""
-    if find_spec("torch") is None:
-        raise CommandError(
-            f"PyTorch is not installed for {sys.executable}: install it with {sys.executable} -m pip install torch; "
-            "the build for the CPU is enough"
-        )
+def is_isolated() -> bool:
+    """Return True if uv or pipx has made an environment for forebay alone: Note [Environments of programs]."""
+    prefix = Path(sys.prefix)
+    if (prefix / "uv-receipt.toml").exists() or (prefix / "pipx_metadata.json").exists():
+        return True
+    with suppress(OSError):
+        made_by_uv = re.search(r"^uv = ", (prefix / "pyvenv.cfg").read_text(), re.MULTILINE)
+        return made_by_uv is not None and re.match(r"archive-v\d+$", prefix.parent.name) is not None
+    return False
 
 
 def _command(argv: list[str], command: str) -> tuple[str | None, list[str]]:

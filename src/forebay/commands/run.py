@@ -43,7 +43,7 @@ from forebay.commands import (
 )
 from forebay.commands.assumption_options import add_assumption_options, chosen_assumptions
 from forebay.commands.output_files import check_output
-from forebay.commands.programs import add_mode_arguments, add_program_arguments, argv_of
+from forebay.commands.programs import add_mode_arguments, add_program_arguments, argv_of, is_isolated
 from forebay.commands.run_devices import Sampling
 from forebay.commands.run_session import RunSession
 from forebay.commands.script_runner import Program
@@ -135,6 +135,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if is_isolated() and args.program:
+        from forebay.commands.program_environment import continue_there
+
+        with quiet_interrupt():
+            elsewhere = continue_there(args.arguments)
+        if elsewhere is not None:
+            return elsewhere
     mode = _mode_of(args)
     if args.dry and mode == "compute":
         raise CommandError("--dry requires a run without values: a program with values writes its files")
