@@ -37,7 +37,7 @@ def error_of(capsys, *arguments: str) -> str:
     [
         (
             "mend",
-            "'mend' is not a command; choose from run, fit, report, ",
+            "'mend' is not a command; choose from run, fit, demo, report, ",
         ),
         ("docter", "; did you mean 'doctor'?"),
         ("--verbose", "unrecognized arguments: --verbose; did you mean '--version'? (see forebay --help)"),

@@ -20,6 +20,7 @@ from forebay.commands.programs import mark_program
 COMMANDS = {
     "run": "run a Python program on the CPU device and report its memory use",
     "fit": "find the cards on which a PyTorch program fits",
+    "demo": "show what forebay does, on data that it brings along",
     "report": "write memory snapshots as one page for the browser",
     "explain": "explain why memory ran out, or which allocations made the peak",
     "view": "show a snapshot in the terminal: memory over time, sites and stacks",
