@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.snapshot_scenes import MIB, Scene
+from support.snapshot_scenes import Scene
 
 from forebay.records.site_choice import DEFAULT_CHOICE, SiteChoice, site_choice
 from forebay.records.sites import find_sites
@@ -157,35 +157,3 @@ def test_choice_can_be_changed() -> None:
     for depth, label in ((1, "train.py:9 step"), (2, "train.py:9 step, train.py:30 main"), (1, "train.py:9 step")):
         chosen = replace(snapshot, site_choice=site_choice(depth=depth))
         assert [use.label for use in sites(chosen)] == [label]
-
-
-def training(*nbytes: int) -> Scene:
-    scene = Scene()
-    for line, size in enumerate(nbytes, 1):
-        scene.allocate(size, scene.stack("train.py:9 <module>", TRAINER, f"{PACKAGES}/transformers/gpt2.py:{line} f"))
-    return scene
-
-
-def test_site_with_more_than_half_of_the_memory_is_split_by_library_line() -> None:
-    scene = training(3 * MIB, 2 * MIB)
-    scene.allocate(MIB, scene.stack("train.py:3 load", f"{PACKAGES}/pandas/frame.py:7 take", f"{PACKAGES}/x.py:1 f"))
-    assert [(use.label, use.library, use.live_bytes >> 20) for use in sites(scene.snapshot())] == [
-        ("train.py:9 <module> → transformers/gpt2.py:1 f", "", 3),
-        ("train.py:9 <module> → transformers/gpt2.py:2 f", "", 2),
-        ("train.py:3 load", "pandas/frame.py:7", 1),
-    ]
-
-
-def test_site_with_half_of_the_memory_is_not_split() -> None:
-    scene = training(2 * MIB, MIB)
-    scene.allocate(3 * MIB, scene.stack("train.py:3 load"))
-    assert [(use.label, use.library) for use in sites(scene.snapshot())] == [
-        ("train.py:3 load", ""),
-        ("train.py:9 <module>", "transformers/trainer.py:2240"),
-    ]
-
-
-def test_site_with_one_library_line_is_not_split() -> None:
-    assert [(use.label, use.library) for use in sites(training(MIB).snapshot())] == [
-        ("train.py:9 <module>", "transformers/trainer.py:2240")
-    ]

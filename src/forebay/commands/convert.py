@@ -131,7 +131,7 @@ def _parquet(snapshots: Sequence[Snapshot], path: Path, args: argparse.Namespace
         return range_paths(spans(snapshot), len(snapshot.trace))
 
     with progress_bar("writing", sum(len(each.trace) for each in snapshots)) as progress:
-        parquet.write(snapshots, path, args.table, progress, ranges)
+        parquet.write([_with_sites(each) for each in snapshots], path, args.table, progress, ranges)
 
 
 def _perfetto(snapshots: Sequence[Snapshot], path: Path, _: argparse.Namespace) -> None:
@@ -140,6 +140,14 @@ def _perfetto(snapshots: Sequence[Snapshot], path: Path, _: argparse.Namespace) 
 
     with atomic_write(path) as file:
         write_trace(snapshots, file)
+
+
+def _with_sites(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot with the sites of the reports."""
+    from forebay.snapshot.analysis.largest_sites import split_largest
+    from forebay.snapshot.analysis.timeline import reconstruct
+
+    return split_largest(snapshot, reconstruct(snapshot))
 
 
 def _stacks(name: str) -> Write:

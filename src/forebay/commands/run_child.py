@@ -23,7 +23,7 @@ def begin(path: str) -> RunSession:
     `path` is that of the log of the program's processes.
     """
     given = json.loads(process_log.options(path))
-    sites = {**given["sites"], "categories": tuple(map(tuple, given["sites"]["categories"]))}
+    sites = {**given["sites"], "categories": tuple(map(tuple, given["sites"]["categories"])), "split": ()}
     is_first = given["pid"] == os.getpid()  # the program has replaced itself by os.exec*
     session = RunSession(
         Path(given["wanted"] if is_first else given["output"]),

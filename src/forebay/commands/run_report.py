@@ -107,10 +107,12 @@ def _sample(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _device(snapshot: Snapshot) -> dict[str, Any]:
+    from forebay.snapshot.analysis.largest_sites import split_largest
     from forebay.snapshot.analysis.summary import sites, summary
     from forebay.snapshot.analysis.timeline import reconstruct
 
     timeline, sampled = reconstruct(snapshot), run_devices.is_sample(snapshot)
+    snapshot = split_largest(snapshot, timeline)
     uses = sites(snapshot, timeline=timeline) if len(timeline.allocations.start) else []
     top = [
         {

@@ -13,8 +13,9 @@ from forebay._base.byte_sizes import format_bytes
 from forebay._base.untrusted import printable
 from forebay.records.model import Action, Frame, Snapshot
 from forebay.records.site_labels import label_of, strip_common_folder
-from forebay.records.sites import split_largest
+from forebay.records.sites import find_sites
 from forebay.snapshot.analysis import summary
+from forebay.snapshot.analysis.largest_sites import split_largest
 from forebay.snapshot.analysis.spans import Span, lanes, named_steps, spans
 from forebay.snapshot.analysis.timeline import NEVER_SEEN, Timeline, reconstruct
 from forebay.snapshot.report.source_lines import source_line
@@ -51,8 +52,8 @@ class ViewModel:
     """A device of a snapshot file, as `forebay view` shows it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot: Snapshot = snapshot
         self.timeline: Timeline = reconstruct(snapshot)
+        self.snapshot: Snapshot = split_largest(snapshot, self.timeline)
         self.last: int = self.timeline.moments - 1
         self.first: int = 0  # of the range of moments that is shown
         self.end: int = self.last  # its last
@@ -62,8 +63,7 @@ class ViewModel:
         self.spans: list[Span] = spans(snapshot)
         self.lanes: list[list[Span]] = lanes(self.spans, _LANES)
         held = self.timeline.allocations
-        live = held.live_at(self.timeline.peak)
-        sites = split_largest(snapshot, held.stack[live], held.nbytes[live])
+        sites = find_sites(self.snapshot)
         self._site_of_stack = sites.of_stack
         self._site = sites.of_stack[held.stack]
         self.folder: str

@@ -19,6 +19,7 @@ class SiteChoice:
     library: bool = False  #: whether frames of libraries count like the user's own
     pattern: str = ""  #: expression for frames that are sites wherever a stack has one; "" for none
     categories: tuple[tuple[str, str], ...] = ()  #: names and expressions that replace the sites
+    split: tuple[str, ...] = ()  #: labels of the sites that are split by their lines in libraries
 
 
 DEFAULT_CHOICE = SiteChoice()

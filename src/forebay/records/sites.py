@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,7 +16,7 @@ from forebay.records.frame_kinds import FrameKind, is_native_name, kind_of_file,
 from forebay.records.model import Frame, Snapshot
 from forebay.records.site_labels import label_of, place_of, unique_labels
 
-__all__ = ["Sites", "find_sites", "split_largest"]
+__all__ = ["Sites", "find_sites", "heavy_sites", "with_split"]
 
 # The way from PyTorch's operators to its allocator, which all stacks without a Python frame have in common.
 _ALLOCATOR_NAME = re.compile(
@@ -71,12 +71,13 @@ def find_sites(snapshot: Snapshot) -> Sites:
         The snapshot.
     """
     if (known := _found.get(snapshot)) is None:
-        known = _found[snapshot] = _Finder(snapshot).sites()
+        known = _split(snapshot, _Finder(snapshot).sites(), frozenset(snapshot.site_choice.split))
+        _found[snapshot] = known
     return known
 
 
-def split_largest(snapshot: Snapshot, stack: NDArray[np.integer], nbytes: NDArray[np.integer]) -> Sites:
-    """Find the sites, and split one that holds more than half of all bytes by its lines in libraries.
+def heavy_sites(snapshot: Snapshot, stack: NDArray[np.integer], nbytes: NDArray[np.integer]) -> frozenset[str]:
+    """Return the label of the site that holds more than half of all bytes, if it can be split; empty if none does.
 
     Parameters
     ----------
@@ -86,24 +87,53 @@ def split_largest(snapshot: Snapshot, stack: NDArray[np.integer], nbytes: NDArra
         The stacks and sizes of the live allocations.
     """
     sites = find_sites(snapshot)
-    held = np.bincount(sites.of_stack[stack], nbytes, len(sites.frames))
+    site = sites.of_stack[stack]
+    held = np.bincount(site, nbytes, len(sites.frames))
     largest = int(held.argmax())
-    rows = np.flatnonzero(sites.of_stack == largest)
-    lines, which = np.unique(sites.inner[rows], return_inverse=True)
-    if largest < _FIRST or held[largest] <= held.sum() / 2 or (sites.inner[stack] == sites.inner[stack[0]]).all():
+    lines = sites.inner[stack[site == largest]]
+    if largest < _FIRST or held[largest] <= held.sum() / 2 or (lines == lines[0]).all():
+        return frozenset()
+    return frozenset({sites.labels[largest]})
+
+
+def with_split(snapshot: Snapshot, labels: frozenset[str]) -> Snapshot:
+    """Return the snapshot with these sites split by their lines in libraries, in all analyses.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+    labels : frozenset of str
+        Labels of sites; those of other snapshots are ignored.
+    """
+    choice = snapshot.site_choice
+    if labels <= {*choice.split}:
+        return snapshot
+    changed = replace(snapshot, site_choice=replace(choice, split=(*sorted(labels.union(choice.split)),)))
+    _found[changed] = _split(snapshot, find_sites(snapshot), labels)
+    return changed
+
+
+def _split(snapshot: Snapshot, sites: Sites, labels: frozenset[str]) -> Sites:
+    """Return the sites, some of them split."""
+    numbers = [at for at, label in enumerate(sites.labels) if at >= _FIRST and label in labels]
+    if not numbers:
         return sites
-    frames, labels = [*sites.frames], [*sites.labels]
-    numbers: dict[Frame | None, int] = {None: largest}
-    new = []
-    for line in lines.tolist():
-        frame = None if line < 0 else _frame_at(snapshot, line)
-        if (number := numbers.setdefault(frame, len(frames))) == len(frames) and frame is not None:
-            frames.append(sites.frames[largest])
-            labels.append(f"{sites.labels[largest]} → {label_of(frame)}")
-        new.append(number)
+    frames, texts = [*sites.frames], [*sites.labels]
     of_stack, called = sites.of_stack.copy(), sites.called.copy()
-    of_stack[rows], called[rows] = np.array(new)[which.reshape(-1)], -1
-    return Sites(tuple(frames), tuple(unique_labels(labels)), of_stack, called, sites.inner)
+    for number in numbers:
+        rows = np.flatnonzero(sites.of_stack == number)
+        lines, which = np.unique(sites.inner[rows], return_inverse=True)
+        places: dict[Frame | None, int] = {None: number}
+        new = []
+        for line in lines.tolist():
+            frame = None if line < 0 else _frame_at(snapshot, line)
+            if (place := places.setdefault(frame, len(frames))) == len(frames) and frame is not None:
+                frames.append(sites.frames[number])
+                texts.append(f"{sites.labels[number]} → {label_of(frame)}")
+            new.append(place)
+        of_stack[rows], called[rows] = np.array(new)[which.reshape(-1)], -1
+    return Sites(tuple(frames), tuple(unique_labels(texts)), of_stack, called, sites.inner)
 
 
 def _frame_at(snapshot: Snapshot, row: int) -> Frame:

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from forebay.records.frame_kinds import is_native_name, is_of_forebay
 from forebay.records.model import Action, Frame, Snapshot
 from forebay.records.site_labels import label_of
-from forebay.records.sites import find_sites
+from forebay.records.sites import find_sites, with_split
 from forebay.snapshot.analysis.alignment import Alignment, align
+from forebay.snapshot.analysis.largest_sites import largest_sites
 from forebay.snapshot.analysis.summary import summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 
@@ -111,7 +112,13 @@ def compare(before: Snapshot, after: Snapshot, *, depth: int = 0) -> Comparison:
     ([1, 3], '')
     """
     names = _Names()
-    sides = _Side(before, names), _Side(after, names)
+    timelines = reconstruct(before), reconstruct(after)
+    largest = frozenset[str]().union(
+        *(largest_sites(each, line, line.peak, line.moments - 1)
+          for each, line in zip((before, after), timelines, strict=True))
+    )  # fmt: skip
+    sides = (_Side(with_split(before, largest), timelines[0], names),
+             _Side(with_split(after, largest), timelines[1], names))  # fmt: skip
     pairs, moved = _match(sides)
     found: dict[str, list[_Pair]] = defaultdict(list)
     for pair in pairs:
@@ -177,9 +184,8 @@ class _Side:
     `exact` has the rows of equal stacks, `loose` the number without line numbers and folders of each row.
     """
 
-    def __init__(self, snapshot: Snapshot, names: _Names) -> None:
-        self._snapshot, self.timeline = snapshot, reconstruct(snapshot)
-        timeline = self.timeline
+    def __init__(self, snapshot: Snapshot, timeline: Timeline, names: _Names) -> None:
+        self._snapshot, self.timeline = snapshot, timeline
         self._sites = find_sites(snapshot)
         held = timeline.allocations
         used = np.unique(held.stack).tolist()

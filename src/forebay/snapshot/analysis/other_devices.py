@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forebay.records.model import Action, Snapshot
+from forebay.snapshot.analysis.largest_sites import split_largest
 from forebay.snapshot.analysis.summary import sites
 from forebay.snapshot.analysis.timeline import reconstruct
 
@@ -65,7 +66,7 @@ def _use(snapshot: Snapshot, time: int, available: int) -> OtherDevice:
     if not known:
         reserved = int(timeline.reserved.max())
     assumed = not snapshot.capacity and int(timeline.reserved.max()) <= available
-    held = sites(snapshot, moment, timeline=timeline)
+    held = sites(split_largest(snapshot, timeline, moment), moment, timeline=timeline)
     return OtherDevice(
         device=snapshot.device,
         live=live,

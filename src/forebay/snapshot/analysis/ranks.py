@@ -5,21 +5,25 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
+
+import numpy as np
 
 from forebay.errors import ForebayError
 from forebay.records.model import Snapshot
 from forebay.records.site_choice import DEFAULT_CHOICE, SiteChoice
+from forebay.records.sites import find_sites, with_split
 from forebay.snapshot import load
 from forebay.snapshot.analysis.summary import ooms, sites, summary
 from forebay.snapshot.analysis.timeline import reconstruct
 
-__all__ = ["Outlier", "Rank", "Ranks", "SiteSkew", "Unreadable", "compare_ranks", "rank_of", "read_rank"]
+__all__ = ["Outlier", "Rank", "Ranks", "ReadRank", "SiteSkew", "Unreadable", "compare_ranks", "rank_of", "read_rank"]
 
 _SITES = 200  # of a rank, with the most memory at the peak
 _OUTLIER = 0.05  # difference from the median, in relation to it, from which on a rank is an outlier
@@ -45,6 +49,27 @@ class Rank:
     lost: int  #: entries that the ring buffer dropped
     truncated: bool  #: whether the file is truncated
     sites: tuple[tuple[str, int], ...]  #: sites and their live bytes at the peak, most first; at most 200
+
+
+class ReadRank(NamedTuple):
+    """A rank whose sites are whole, and their lines: which ones are split depends on all ranks."""
+
+    rank: Rank  #: the rank
+    lines: Mapping[str, Sequence[tuple[str, int]]]  #: for sites with several lines in libraries: labels and live bytes
+
+    def heavy(self) -> str:
+        """Return the site with more than half of the peak; "" if there is none."""
+        label, nbytes = self.rank.sites[0] if self.rank.sites else ("", 0)
+        return label if nbytes > self.rank.peak / 2 else ""
+
+    def split(self, labels: frozenset[str]) -> Rank:
+        """Return the rank with some of its sites split."""
+        parts = [
+            part
+            for site in self.rank.sites
+            for part in (self.lines.get(site[0], [site]) if site[0] in labels else [site])
+        ]
+        return replace(self.rank, sites=tuple(sorted(parts, key=lambda part: -part[1])[:_SITES]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +155,23 @@ def rank_of(snapshot: Snapshot, name: str) -> Rank:
     )
 
 
-def read_rank(path: str | os.PathLike[str], choice: SiteChoice = DEFAULT_CHOICE) -> tuple[Rank, ...] | Unreadable:
+def _lines(snapshot: Snapshot) -> dict[str, list[tuple[str, int]]]:
+    """Return labels and live bytes of the lines at the peak, for each site with several."""
+    timeline = reconstruct(snapshot)
+    held, live = timeline.allocations, timeline.allocations.live_at(timeline.peak)
+    whole = find_sites(snapshot)
+    parts = find_sites(with_split(snapshot, frozenset(whole.labels)))
+    both = np.stack([whole.of_stack[held.stack[live]], parts.of_stack[held.stack[live]]], 1)
+    pairs, which = np.unique(both, axis=0, return_inverse=True)
+    nbytes = np.zeros(len(pairs), np.int64)
+    np.add.at(nbytes, which.reshape(-1), held.nbytes[live])
+    found: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for (site, part), size in zip(pairs.tolist(), nbytes.tolist(), strict=True):
+        found[whole.labels[site]].append((parts.labels[part], size))
+    return {label: lines for label, lines in found.items() if len(lines) > 1}
+
+
+def read_rank(path: str | os.PathLike[str], choice: SiteChoice = DEFAULT_CHOICE) -> tuple[ReadRank, ...] | Unreadable:
     """Read one file and return the figures of its devices that were used, or the reason why it is unreadable.
 
     Parameters
@@ -144,7 +185,8 @@ def read_rank(path: str | os.PathLike[str], choice: SiteChoice = DEFAULT_CHOICE)
     try:
         snapshots = [replace(each, site_choice=choice) for each in load(path)]
         used = [each for each in snapshots if len(each.segments) or len(each.trace)] or list(snapshots[:1])
-        return tuple(rank_of(each, name if len(used) == 1 else f"{name} {each.device}") for each in used)
+        names = [name if len(used) == 1 else f"{name} {each.device}" for each in used]
+        return tuple(ReadRank(rank_of(each, n), _lines(each)) for each, n in zip(used, names, strict=True))
     except MemoryError:
         return Unreadable(name, "not enough memory to read it")
     except (ForebayError, OSError, ValueError) as error:
@@ -176,15 +218,17 @@ def compare_ranks(
     progress : callable, optional
         Called as `progress(files_done)`.
     """
-    ranks: list[Rank] = []
+    read: list[ReadRank] = []
     unreadable: list[Unreadable] = []
     for done, result in enumerate(_read(paths, choice, executor, workers), 1):
         if isinstance(result, Unreadable):
             unreadable.append(result)
         else:
-            ranks += result
+            read += result
         if progress is not None:
             progress(done)
+    heavy = frozenset(each.heavy() for each in read)
+    ranks = [each.split(heavy) for each in read]
     ranks.sort(key=lambda rank: _natural(rank.name))
     unreadable.sort(key=lambda file: _natural(file.name))
     middle = int(median(rank.peak for rank in ranks)) if ranks else 0
@@ -194,12 +238,12 @@ def compare_ranks(
 
 def _read(
     paths: Iterable[str | os.PathLike[str]], choice: SiteChoice, executor: Executor | None, workers: int
-) -> Iterator[tuple[Rank, ...] | Unreadable]:
+) -> Iterator[tuple[ReadRank, ...] | Unreadable]:
     if executor is None:
         yield from (read_rank(path, choice) for path in paths)
         return
     remaining = iter(paths)
-    waiting: list[Future[tuple[Rank, ...] | Unreadable]] = [
+    waiting: list[Future[tuple[ReadRank, ...] | Unreadable]] = [
         executor.submit(read_rank, path, choice) for path in islice(remaining, _AT_ONCE * max(workers, 1))
     ]
     try:

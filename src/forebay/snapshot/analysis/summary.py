@@ -11,7 +11,7 @@ from forebay._base.byte_sizes import format_bytes
 from forebay._base.html_repr import Html, box, facts, note, table
 from forebay.records.model import Action, Frame, Snapshot, State
 from forebay.records.site_labels import place_of
-from forebay.records.sites import find_sites, split_largest
+from forebay.records.sites import find_sites
 from forebay.snapshot.analysis.sampling import relative_errors
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 from forebay.snapshot.formats.known_notes import sampling_mean, seconds_of
@@ -122,7 +122,7 @@ def sites(snapshot: Snapshot, at: int | None = None, *, timeline: Timeline | Non
     held = timeline.allocations
     live = held.live_at(timeline.peak if at is None else at)
     stack, nbytes = held.stack[live], held.nbytes[live]
-    site_table = split_largest(snapshot, stack, nbytes)
+    site_table = find_sites(snapshot)
     site = site_table.of_stack[stack]
     lines = _library_lines(snapshot, site, site_table.called[stack], nbytes)
     total, count, largest = _by_group(site, nbytes, len(site_table.frames))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from forebay._core import MAX_REQUEST_BYTES
 from forebay.records.model import Action, Snapshot
-from forebay.records.sites import Sites, split_largest
+from forebay.records.sites import Sites, find_sites
 from forebay.snapshot.analysis.timeline import Allocations, Timeline
 from forebay.snapshot.replay.changes import BACKWARD, ERROR, Change, Kind, backward_stacks, is_number, matching_stacks
 from forebay.snapshot.replay.engine import History
@@ -71,7 +71,7 @@ class Program:
         self.held: Allocations = timeline.allocations  #: the allocations
         self.live: NDArray[np.intp] = self.held.live_at(moment)  #: those that are live at the moment
         nbytes = self.held.nbytes[self.live]
-        self.sites: Sites = split_largest(snapshot, self.held.stack[self.live], nbytes)  #: as an explanation shows them
+        self.sites: Sites = find_sites(snapshot)  #: as an explanation shows them
         self.site: NDArray[np.int64] = self.sites.of_stack[self.held.stack]  #: site of each allocation
         live_bytes = np.bincount(self.site[self.live], nbytes, len(self.sites.frames))
         #: Sites by their live bytes at the moment, most first.

@@ -14,6 +14,7 @@ from forebay._base.untrusted import printable
 from forebay.records.model import Action, Snapshot
 from forebay.records.site_labels import with_library
 from forebay.snapshot.analysis import summary
+from forebay.snapshot.analysis.largest_sites import split_largest
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 from forebay.snapshot.report.notebook import site_table, timeline_figure
 from forebay.snapshot.report.text import format_duration
@@ -53,9 +54,10 @@ class CellReport:
         self.trace_is_complete: bool = bool(len(in_cell)) and (not snapshot.lost or not bool(in_cell[0]))
         cells = {name: cell_of(name) for name in snapshot.strings}
         strings = tuple(name if (n := cells[name]) is None else f"cell [{n}]" for name in snapshot.strings)
-        self.snapshot: Snapshot = replace(snapshot, trace=snapshot.trace[in_cell], strings=strings)
+        inside = replace(snapshot, trace=snapshot.trace[in_cell], strings=strings)
         self.measured, self.rows = measured, rows
-        self.timeline: Timeline = reconstruct(self.snapshot)
+        self.timeline: Timeline = reconstruct(inside)
+        self.snapshot: Snapshot = split_largest(inside, self.timeline)
         self.recorded: bool = len(self.snapshot.trace) > 0
         self.uses: list[summary.SiteUse] = summary.sites(self.snapshot, timeline=self.timeline) if self.recorded else []
         kept = self.timeline.allocations

@@ -12,6 +12,7 @@ import numpy as np
 from forebay._core import MAX_REQUEST_BYTES, MAX_SMALL_BYTES
 from forebay.records.model import Snapshot
 from forebay.snapshot.analysis.growth import Growth, growth
+from forebay.snapshot.analysis.largest_sites import split_largest
 from forebay.snapshot.analysis.other_devices import OtherDevice, other_devices
 from forebay.snapshot.analysis.range_use import RangeUse, range_use
 from forebay.snapshot.analysis.spans import spans
@@ -233,6 +234,9 @@ def explanation(
         raise IndexError(f"the history of {snapshot.device} has no out-of-memory event")
     else:
         moment = timeline.peak if len(snapshot.trace) else 0
+    ends = () if selection is None else (selection.begin, selection.end)
+    snapshot = split_largest(snapshot, timeline, moment, timeline.peak, *ends)
+    errors = tuple(ooms(snapshot))
     state = memory_state(snapshot, moment, timeline=timeline)
     is_host = of_host(snapshot.device)
     if is_host and asked:
@@ -242,6 +246,7 @@ def explanation(
     if selection is not None:
         cause = Cause.CHOSEN
     if inner:
+        event = next(each for each in errors if each.at == moment)  # with its site as it is now
         request = _request(snapshot, state, event, recorded.segment_size(min(event.wanted, MAX_REQUEST_BYTES)))
         cause = _cause(state, request)
     available, failed = available_memory(snapshot), None if request is None else request.entry

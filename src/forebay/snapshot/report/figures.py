@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay.records.model import Snapshot
+from forebay.snapshot.analysis.largest_sites import split_largest
 from forebay.snapshot.analysis.summary import ooms, sites, summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 
@@ -45,6 +46,7 @@ def device_figures(
     at = timeline.peak if moment is None else moment
     if not 0 <= at <= last:
         raise ValueError(f"{snapshot.device} has no moment {at:,}; choose from 0 to {last:,}")
+    snapshot = split_largest(snapshot, timeline, timeline.peak, at)
     found = summary(snapshot, timeline=timeline)
     used = sites(snapshot, at, timeline=timeline)
     names = ("peak", "peak_ever", "current", "reserved", "peak_reserved", "largest_free")

@@ -12,6 +12,7 @@ from forebay._base.html_repr import BLUE, RED, Html, box, escape_text, facts, fi
 from forebay.records.model import Snapshot
 from forebay.records.site_labels import strip_common_folder, with_library
 from forebay.snapshot.analysis import summary
+from forebay.snapshot.analysis.largest_sites import split_largest
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 from forebay.snapshot.report.page import axes, chart
 from forebay.snapshot.report.text import NO_ALLOCATIONS, format_duration
@@ -34,6 +35,7 @@ def snapshot_html(snapshot: Snapshot) -> Html:
 
 def _parts(snapshot: Snapshot) -> list[Html]:
     timeline = reconstruct(snapshot)
+    snapshot = split_largest(snapshot, timeline)
     numbers = summary.summary(snapshot, timeline=timeline)
     taken = datetime.fromtimestamp(snapshot.taken_at_ns // 10**9, UTC)
     head = [("taken", f"{taken:%Y-%m-%d %H:%M:%S} UTC")]

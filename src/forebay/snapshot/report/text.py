@@ -17,6 +17,7 @@ from forebay._base.byte_sizes import format_bytes
 from forebay._base.untrusted import printable
 from forebay.records.model import Snapshot
 from forebay.records.site_labels import fit_labels, strip_common_folder, with_library
+from forebay.snapshot.analysis.largest_sites import split_largest
 from forebay.snapshot.analysis.sampling import peak_error
 from forebay.snapshot.analysis.summary import Summary, ooms, sites, summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
@@ -48,6 +49,7 @@ _NARROW = 70  # cells; narrower terminals show the summary in one column
 def report(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE) -> RenderableType:
     """Return the whole report for `Console.print`, to a terminal of `width` cells."""
     timeline = reconstruct(snapshot)
+    snapshot = split_largest(snapshot, timeline)
     if sampling_mean(snapshot.notes):
         parts: list[RenderableType] = [_sampled_summary(snapshot, timeline)]
     else:

@@ -9,8 +9,9 @@ import numpy as np
 from forebay.records.model import Snapshot
 from forebay.records.program_stacks import ProgramStacks, program_stacks
 from forebay.records.site_labels import strip_common_folder
-from forebay.records.sites import Sites, split_largest
+from forebay.records.sites import Sites, find_sites
 from forebay.snapshot.analysis import summary as analysis_summary
+from forebay.snapshot.analysis.largest_sites import split_largest
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 from forebay.snapshot.report.text import no_allocations
 
@@ -50,8 +51,8 @@ def make_view(snapshot: Snapshot, name: str = "") -> View:
     """Analyse a snapshot."""
     timeline = reconstruct(snapshot)
     held = timeline.allocations
-    live = held.live_at(timeline.peak)
-    sites = split_largest(snapshot, held.stack[live], held.nbytes[live])
+    snapshot = split_largest(snapshot, timeline)
+    sites = find_sites(snapshot)
     site_bytes = np.zeros(len(sites.frames))
     np.add.at(site_bytes, sites.of_stack[held.stack], held.nbytes)
     largest = np.argsort(-site_bytes, kind="stable")[:_TOP]
