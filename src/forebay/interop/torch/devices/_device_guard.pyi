@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
+from forebay.runtime.pinned.pinned_allocator import PinnedBlock
+
 def set_callbacks(
     current_index: Callable[[], int],
     exchange_index: Callable[[int], int],
@@ -12,6 +14,8 @@ def set_callbacks(
     wait_event: Callable[[int, int, int], None],
     destroy_event: Callable[[int], None],
     record_memory: Callable[[int, int, int], None],
+    is_pinned: Callable[[int], bool],
+    allocate_pinned: Callable[[int], int],
 ) -> None:
     """Set the functions that the methods call, for all objects.
 
@@ -35,15 +39,31 @@ def set_callbacks(
         Delete an event by its number.
     record_memory : callable
         Record that the stream with an index and a number uses the memory at an address, which precedes them.
+    is_pinned : callable
+        Return True if the host's memory at an address is pinned.
+    allocate_pinned : callable
+        Pin memory of so many bytes, add it to `pinned_blocks`, and return its address; 0 if there is none.
     """
 
-def set_host_allocator(allocator: int) -> None:
-    """Set the allocator that hooks return for pinned memory.
+def pinned_blocks() -> dict[int, PinnedBlock]:
+    """Return the table of the pinned memory of PyTorch's storages by its address, from which a deleter removes it."""
+
+def make_pinned_allocator(host_allocator: int, slots: Mapping[str, int]) -> None:
+    """Make the allocator of pinned memory that hooks return, once in the process: `make_object` copies the host's one.
+
+    Where no memory can be pinned, it returns memory of the host's allocator.
 
     Parameters
     ----------
-    allocator : int
+    host_allocator : int
         Address of PyTorch's allocator of CPU memory.
+    slots : dict of str to int
+        Position of "allocate" and "raw_deleter".
+
+    Raises
+    ------
+    ValueError
+        If the host's allocator returns other objects than expected.
     """
 
 def make_object(template: int, slots: Mapping[str, int]) -> tuple[int, int]:
@@ -59,8 +79,8 @@ def make_object(template: int, slots: Mapping[str, int]) -> tuple[int, int]:
         Position in the table of each method to replace. Of device guards: "exchangeDevice", "getDevice", "setDevice",
         "uncheckedSetDevice", "deviceCount", "getStream", "getDefaultStream", "exchangeStream", "record", "block",
         "destroyEvent", "queryEvent", "queryStream", "synchronizeEvent", "synchronizeStream" and
-        "recordDataPtrOnStream". Of hooks: "hasCUDA", "isBuilt", "isAvailable", "init", "hasPrimaryContext" and
-        "getPinnedMemoryAllocator".
+        "recordDataPtrOnStream". Of hooks: "hasCUDA", "isBuilt", "isAvailable", "init", "hasPrimaryContext",
+        "getPinnedMemoryAllocator" and "isPinnedPtr". Of allocators: "allocate" and "raw_deleter".
 
     Returns
     -------

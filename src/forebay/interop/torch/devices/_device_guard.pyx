@@ -31,8 +31,19 @@ cdef struct Object:
     void** methods  # the table of C++, which begins after the type information
     void* table[TYPE_INFORMATION + METHODS]
 
-cdef uintptr_t _host_allocator = 0
+cdef struct DataPtr:  # c10::DataPtr, whose words after the first are in the order of the C++ library
+    void* data
+    void* words[2]
+    uint16_t device
+
+ctypedef DataPtr (*Allocate)(void* self, size_t nbytes) noexcept nogil
+
+cdef void* _host_allocator = NULL
+cdef Allocate _allocate_on_host = NULL
+cdef uintptr_t _pinned_allocator = 0
+cdef int _context = 0  # which of the words is the context; the other one is the function that frees it
 cdef tuple _callbacks = ()
+cdef dict _pinned_blocks = {}  # by the address
 
 cdef enum:  # positions in `_callbacks`
     CURRENT_INDEX
@@ -44,6 +55,8 @@ cdef enum:  # positions in `_callbacks`
     WAIT_EVENT
     DESTROY_EVENT
     RECORD_MEMORY
+    IS_PINNED
+    ALLOCATE_PINNED
 
 
 cdef uint16_t pack(int index) noexcept nogil:
@@ -157,7 +170,41 @@ cdef void record_memory(void* self, void** data, const Stream* stream) noexcept 
 
 
 cdef void* get_pinned_allocator(void* self) noexcept nogil:
-    return <void*>_host_allocator
+    return <void*>_pinned_allocator
+
+
+cdef bint is_pinned(void* self, const void* data) noexcept nogil:
+    return ask(IS_PINNED, 1, <int64_t>data) != 0
+
+
+cdef void free_pinned(void* address) noexcept nogil:
+    cdef PyObject* kind = NULL
+    cdef PyObject* value = NULL
+    cdef PyObject* traceback = NULL
+    if address is NULL or not Py_IsInitialized():
+        return
+    with gil:  # without a call of Python code: Note [Storages are deleted in one step]
+        PyErr_Fetch(&kind, &value, &traceback)
+        _pinned_blocks.pop(<uintptr_t>address, None)
+        PyErr_Restore(kind, value, traceback)
+
+
+cdef DataPtr allocate_pinned(void* self, size_t nbytes) noexcept nogil:
+    cdef DataPtr made
+    cdef void* address = NULL
+    if nbytes:
+        address = <void*>ask(ALLOCATE_PINNED, 1, <int64_t>nbytes)
+        if address is NULL:
+            # Memory that is not pinned, or the C++ exception of the host's allocator, which passes through this frame.
+            return _allocate_on_host(_host_allocator, nbytes)
+    made.data = made.words[_context] = address
+    made.words[1 - _context] = <void*>&free_pinned
+    made.device = 0xff00  # c10::DeviceType::CPU, no index
+    return made
+
+
+cdef void* no_deleter(void* self) noexcept nogil:
+    return NULL
 
 
 cdef bint answer_true(void* self) noexcept nogil:
@@ -191,23 +238,43 @@ cdef dict _METHODS = {
     "init": <uintptr_t>&do_nothing,
     "hasPrimaryContext": <uintptr_t>&answer_true_for,
     "getPinnedMemoryAllocator": <uintptr_t>&get_pinned_allocator,
+    "isPinnedPtr": <uintptr_t>&is_pinned,
+    "allocate": <uintptr_t>&allocate_pinned,
+    "raw_deleter": <uintptr_t>&no_deleter,
 }
 
 
 def set_callbacks(
     current_index, exchange_index, device_count, current_stream, exchange_stream, record_event, wait_event,
-    destroy_event, record_memory,
+    destroy_event, record_memory, is_pinned, allocate_pinned,
 ):
     global _callbacks
     _callbacks = (
         current_index, exchange_index, device_count, current_stream, exchange_stream, record_event, wait_event,
-        destroy_event, record_memory,
+        destroy_event, record_memory, is_pinned, allocate_pinned,
     )
 
 
-def set_host_allocator(uintptr_t allocator):
-    global _host_allocator
-    _host_allocator = allocator
+def pinned_blocks(): return _pinned_blocks
+
+
+def make_pinned_allocator(uintptr_t host_allocator, dict slots not None):
+    global _host_allocator, _allocate_on_host, _pinned_allocator, _context
+    cdef DataPtr probe
+    if _pinned_allocator:
+        return
+    made, _ = make_object(host_allocator, slots)
+    _host_allocator = <void*>host_allocator
+    _allocate_on_host = <Allocate>(<void***>host_allocator)[0][<int>slots["allocate"]]
+    probe = _allocate_on_host(_host_allocator, 1)  # its context is the memory
+    if probe.words[0] is probe.data:
+        _context = 0
+    elif probe.words[1] is probe.data:
+        _context = 1
+    else:
+        raise ValueError("the memory of the host's allocator has another context")
+    (<void (*)(void*) noexcept>probe.words[1 - _context])(probe.data)
+    _pinned_allocator = made
 
 
 def make_object(uintptr_t template, dict slots not None):

@@ -17,7 +17,6 @@ import torch
 
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.storage import AnyBlock
-from forebay.runtime.pinned.pinned_allocator import PinnedBlock
 
 # Exchanges the memory of two storages in PyTorch. None for a version that cannot: then the address stays.
 _Swap: TypeAlias = Callable[[torch.UntypedStorage, torch.UntypedStorage], object]
@@ -87,14 +86,3 @@ def replace_memory(
     new: torch.UntypedStorage,
     prepare: Callable[[], object],
 ) -> None: ...
-
-@final
-class PinnedOwner:
-    """The owner that PyTorch deletes with a storage over pinned memory."""
-
-    def __new__(cls, block: PinnedBlock) -> PinnedOwner: ...
-    # Note the address of the storage that will delete this owner. ValueError if it was noted before.
-    def attach(self, storage_key: int) -> None: ...
-
-# Return True if the storage at an address is over pinned memory.
-def is_pinned_storage(storage_key: int) -> bool: ...

@@ -11,7 +11,6 @@ cdef dict _by_storage = {}  # by the address of PyTorch's storage object on the 
 cdef dict _by_values = {}  # by that of the values' storage object
 cdef dict _by_address = {}  # of the block
 cdef dict _ended = {}  # by the address of the storage: memory that was in the tables when PyTorch was restored
-cdef set _pinned = set()  # addresses of PyTorch's storage objects over pinned memory
 
 
 @cython.final
@@ -112,27 +111,3 @@ def replace_memory(swap, storage, empty, new, prepare):
     prepare()
     exchange(swap, storage, empty)  # PyTorch exchanges equal sizes, or any size with none
     exchange(swap, storage, new)
-
-
-@cython.final
-@cython.no_gc  # refers to a block only, which does not refer to its owner
-@cython.auto_pickle(False)
-cdef class PinnedOwner:
-    cdef object block, storage_key
-
-    def __cinit__(self, block):
-        self.block = block
-
-    def __dealloc__(self):
-        if self.storage_key is not None:
-            _pinned.discard(self.storage_key)
-
-    def attach(self, storage_key):
-        if self.storage_key is not None:
-            raise ValueError("the memory belongs to a storage already")
-        storage_key = int(storage_key)
-        _pinned.add(storage_key)
-        self.storage_key = storage_key
-
-
-def is_pinned_storage(storage_key): return storage_key in _pinned

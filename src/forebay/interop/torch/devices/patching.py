@@ -41,7 +41,6 @@ from forebay.interop.torch.devices.generators import EmulatedGenerator, Generato
 from forebay.interop.torch.devices.graph_capture import TorchGraph
 from forebay.interop.torch.devices.host_methods import replace_host_methods
 from forebay.interop.torch.devices.legacy_types import replace_legacy_types
-from forebay.interop.torch.devices.pinned_memory import replace_pinned_memory
 from forebay.interop.torch.devices.profiling import replace_profiler
 from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.interop.torch.devices.reducer_timers import replace_reducer_timers
@@ -283,7 +282,6 @@ def _replace_names(names: NameReplacements) -> None:
     replace_host_methods(names)
     replace_communication(names)
     replace_stream_types(names)
-    replace_pinned_memory(names)
     replace_profiler(names)
     replace_legacy_types(names)
     replace_process_groups(names)

@@ -8,6 +8,7 @@ from typing import Any
 import forebay.cuda
 from forebay._base.device_spec import Device
 from forebay.cuda.lifecycle import _exchange_device
+from forebay.interop.torch.devices import pinned_memory
 from forebay.interop.torch.devices._device_guard import set_callbacks
 from forebay.interop.torch.devices._storage_owners import memory_at
 from forebay.runtime.devices import current, open_device
@@ -26,6 +27,7 @@ def connect_streams() -> None:
     set_callbacks(
         lambda: current.current_index("cuda"), _exchange_device, forebay.cuda.device_count, _current,
         _exchange, _record, _wait, _destroy, _record_memory,
+        pinned_memory.is_pinned_address, pinned_memory.allocate,
     )  # fmt: skip
 
 
@@ -36,7 +38,7 @@ def disconnect_streams() -> None:
     """
     set_callbacks(
         _nothing, _nothing, _nothing, _nothing, _nothing, _nothing, _nothing,
-        _destroy, _nothing,  # events that C++ code still has are deleted later
+        _destroy, _nothing, _nothing, _nothing,  # events that C++ code still has are deleted later
     )  # fmt: skip
 
 

@@ -4,11 +4,12 @@
 PyTorch keeps a table of device guards, one for each type of device, which change the current device and stream of C++
 code such as the autograd engine, and an object of hooks that says whether CUDA exists. Both belong to the part of
 PyTorch that needs NVIDIA's libraries. They are replaced by copies of objects that do nothing (the guard of meta
-tensors, the hooks of a build without CUDA), in whose tables a few methods are functions of `_device_guard`. The
-positions of the methods are counted in the header files that every wheel contains, bases first, as they differ between
-versions; if a name is missing there, the patch raises Unsupported before it has changed anything. The guard stays while
-tensors are alive (Note [Tensors after the end]). Rejected: a C++ extension, which needs a compiler at the user's and a
-build for each version.
+tensors, the hooks of a build without CUDA), in whose tables a few methods are functions of `_device_guard`; so is the
+allocator of pinned memory that the hooks return, a copy of the host's. The positions of the methods are counted in the
+header files that every wheel contains, bases first, as they differ between versions; if a name is missing there, the
+patch raises Unsupported before it has changed anything. The guard stays while tensors are alive (Note [Tensors after
+the end]). Rejected: a C++ extension, which needs a compiler at the user's and a build for each version; to replace
+factories by functions that pin memory, which a `TorchFunctionMode` does not know.
 Test: tests/interop/torch/devices/test_patching.py::test_backward_allocates_on_the_stream_of_the_forward_pass
 """
 
@@ -22,7 +23,7 @@ from pathlib import Path
 import torch
 
 from forebay.errors import Unsupported
-from forebay.interop.torch.devices._device_guard import make_object, set_host_allocator
+from forebay.interop.torch.devices._device_guard import make_object, make_pinned_allocator
 
 __all__ = ["CudaInterfaces", "method_slots"]
 
@@ -33,7 +34,8 @@ _CPU, _CUDA, _META = 0, 1, 14  # c10::DeviceType
 _GUARD_METHODS = ("exchangeDevice", "getDevice", "setDevice", "uncheckedSetDevice", "deviceCount", "getStream",
                   "getDefaultStream", "exchangeStream", "record", "block", "destroyEvent", "queryEvent", "queryStream",
                   "synchronizeEvent", "synchronizeStream", "recordDataPtrOnStream")  # fmt: skip
-_HOOK_METHODS = ("hasCUDA", "hasPrimaryContext", "isBuilt", "isAvailable", "init", "getPinnedMemoryAllocator")
+_HOOK_METHODS = ("hasCUDA", "hasPrimaryContext", "isBuilt", "isAvailable", "init", "getPinnedMemoryAllocator",
+                 "isPinnedPtr")  # fmt: skip
 # Guards that stay, and PyTorch's own.
 _kept: dict[int | None, int | None] = {}
 _VIRTUAL = re.compile(r"\bvirtual\s+(~)?[^;{}()]*?(\w+)\s*\(")
@@ -79,6 +81,9 @@ class CudaInterfaces:
             hooks = (headers / "ATen/detail/CUDAHooksInterface.h").read_text()
             guard_slots, hook_slots = method_slots(guard), method_slots(base, hooks)
             self._guard_slots = {name: guard_slots[name] for name in _GUARD_METHODS}
+            allocator = (headers / "c10/core/Allocator.h").read_text().partition("struct C10_API Allocator {")[2]
+            allocator_slots = method_slots(allocator.partition("\n};")[0])
+            allocator_slots = {name: allocator_slots[name] for name in ("allocate", "raw_deleter")}
             self._hook_slots = {name: hook_slots[name] for name in _HOOK_METHODS if name in hook_slots}
         except (OSError, ValueError, AttributeError, KeyError) as error:
             raise Unsupported(f"PyTorch {torch.__version__} cannot emulate CUDA devices: {error!r}") from None
@@ -87,7 +92,7 @@ class CudaInterfaces:
                 f"PyTorch {torch.__version__} cannot emulate CUDA devices: it has no guard of meta tensors"
             )
         find_allocator.restype = find_hooks.restype = ctypes.c_void_p
-        set_host_allocator(find_allocator())
+        make_pinned_allocator(find_allocator(), allocator_slots)
         self._hooks = ctypes.cast(find_hooks(), ctypes.POINTER(ctypes.c_void_p))
         self._replaced: tuple[int | None, int | None] | None = None
 
@@ -98,6 +103,7 @@ class CudaInterfaces:
         before = self._guards[_CUDA]
         self._replaced = _kept.get(before, before), self._hooks[0]
         self._guards[_CUDA], self._hooks[0] = guard, hooks
+        torch.empty(0, pin_memory=True)  # initializes CUDA in C++ code, which otherwise does not ask what is pinned
 
     def remove(self, *, keep_guard: bool = False) -> None:
         """Restore them, but not the guard if tensors of its devices are alive, which PyTorch's guard cannot serve."""

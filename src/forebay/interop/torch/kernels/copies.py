@@ -10,6 +10,7 @@ import torch
 from forebay.interop.torch.assumptions.reads import copy_assumed, is_assumed_equal, read_number
 from forebay.interop.torch.devices import host_placeholders, values
 from forebay.interop.torch.devices.emulated_memory import alias, check_host, mixed_devices
+from forebay.interop.torch.devices.pinned_memory import note_use
 from forebay.interop.torch.kernels.generic import caller_of
 from forebay.interop.torch.kernels.host_errors import host_error
 from forebay.interop.torch.kernels.known_values import keep_copied, keep_known, known_values
@@ -24,6 +25,8 @@ def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
     for each in (target, source):
         if each.device.type == "cpu":
             check_host(each)
+    if non_blocking and source.is_cuda != target.is_cuda:
+        note_use(source if target.is_cuda else target, target if target.is_cuda else source)
     if non_blocking and source.is_cuda and not target.is_cuda and source.dtype != target.dtype and source.numel():
         with Scratch(source.device) as scratch:  # converted before it is sent, where otherwise the host converts it
             scratch.take(source.numel() * target.itemsize)

@@ -12,7 +12,6 @@ import torch
 from forebay.interop.torch.devices import host_values
 from forebay.interop.torch.devices.graph_capture import capturable
 from forebay.interop.torch.devices.operator_libraries import close_library, open_library
-from forebay.interop.torch.devices.pinned_memory import is_pinned_kernel
 from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.interop.torch.kernels.copies import COPY_KERNELS
 from forebay.interop.torch.kernels.factories import FACTORY_KERNELS
@@ -65,7 +64,6 @@ class Kernels:
             for name in torch._C._dispatch_get_all_op_names():
                 if name.startswith("aten::") and not name.removeprefix("aten::").startswith(_OF_CPU):
                     self._add_aten(name)
-            self._add("aten::is_pinned", is_pinned_kernel, "CPU")
             if self._values_device() == "meta":
                 self._add_host_kernels(first_kernels())
                 host_values.before_first(lambda: self._add_host_kernels(other_kernels()))
@@ -109,8 +107,7 @@ class Kernels:
 
     def _add_host_kernels(self, kernels: Mapping[str, Callable[..., Any]]) -> None:
         for name, kernel in kernels.items():
-            if name != "aten::is_pinned":
-                self._add(name, kernel, "CPU")
+            self._add(name, kernel, "CPU")
 
     def _add_aten(self, name: str) -> None:
         for key, sparse in _sparse_kernels(name):
