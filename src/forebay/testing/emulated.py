@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -16,46 +16,41 @@ from forebay.runtime.base import lazy_init
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.lifecycle.emulation import Emulation
 
-__all__ = ["EmulatedDevices", "emulated_cuda", "pytest_addoption", "pytest_runtest_makereport"]
+__all__ = [
+    "EmulatedDevices",
+    "checks_leaks",
+    "cuda_devices",
+    "emulated_cuda",
+    "has_failed",
+    "leaks_of",
+    "note_failure",
+    "record_sites",
+]
 
 _LEAKS, _GUARD = "--forebay-leaks", "--forebay-guard"
 _failed = pytest.StashKey[bool]()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options `--forebay-leaks` and `--forebay-guard`.
-
-    Parameters
-    ----------
-    parser : pytest.Parser
-        The command-line parser of pytest.
-    """
-    group = parser.getgroup("forebay")
-    group.addoption(
-        _LEAKS,
-        action="store_true",
-        help="fail tests that leave memory of an emulated device allocated, and list the allocating lines",
-    )
-    group.addoption(
-        _GUARD,
-        action="store_true",
-        help="end the run if the host accesses emulated device memory outside queued work",
-    )
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Mark failed tests, which are exempt from the leak check: their tracebacks keep local variables alive.
+def note_failure(item: pytest.Item) -> None:
+    """Exempt a failed test from the leak check: its traceback keeps local variables alive.
 
     Parameters
     ----------
     item : pytest.Item
         The test.
     """
-    report = yield
-    if report.failed:
-        item.stash[_failed] = True
-    return report
+    item.stash[_failed] = True
+
+
+def has_failed(item: pytest.Item) -> bool:
+    """Return True for a test that has failed.
+
+    Parameters
+    ----------
+    item : pytest.Item
+        The test.
+    """
+    return item.stash.get(_failed, False)
 
 
 @pytest.fixture
@@ -79,11 +74,70 @@ def emulated_cuda(request: pytest.FixtureRequest) -> Iterator[EmulatedDevices]:
     test fails if it leaves device memory allocated; with `--forebay-guard` an access of the host to device memory
     outside queued work ends the run.
     """
+    yield from cuda_devices(request)
+
+
+def cuda_devices(request: pytest.FixtureRequest) -> Iterator[EmulatedDevices]:
+    """Emulate devices during a test: the function of the fixture `emulated_cuda`.
+
+    Parameters
+    ----------
+    request : pytest.FixtureRequest
+        The request of pytest.
+
+    Yields
+    ------
+    EmulatedDevices
+        The emulation.
+    """
     with ExitStack() as steps:
         devices = EmulatedDevices("cuda", request, steps)
         devices(**getattr(request, "param", {}))
         yield devices
         devices.end()
+
+
+def checks_leaks(request: pytest.FixtureRequest) -> bool:
+    """Return True if a test fails if it leaves memory of emulated devices allocated.
+
+    Parameters
+    ----------
+    request : pytest.FixtureRequest
+        The request of a fixture.
+    """
+    return bool(request.config.getoption(_LEAKS, default=False))
+
+
+def record_sites(kind: str) -> None:
+    """Record from now on where the live blocks of all devices of a kind were allocated.
+
+    Parameters
+    ----------
+    kind : str
+        Device kind.
+    """
+    for index in range(forebay.device_count(kind)):
+        opened = opened_for(f"{kind}:{index}")
+        forebay.memory.record_history(1, context="state", device=opened.device)
+
+
+def leaks_of(kind: str) -> list[str]:
+    """Return the devices whose memory is allocated, and the lines that hold most; nothing of unused devices.
+
+    Parameters
+    ----------
+    kind : str
+        Device kind.
+    """
+    if not lazy_init.get(kind).done:
+        return []
+    gc.collect()
+    lines = []
+    for index in range(forebay.device_count(kind)):
+        name = f"{kind}:{index}"
+        if forebay.memory.memory_allocated(name):
+            lines += [name, *largest_holders(forebay.memory.snapshot(name))]
+    return lines
 
 
 class EmulatedDevices:
@@ -105,7 +159,7 @@ class EmulatedDevices:
         self._node = request.node
         self._steps = steps
         self._emulation: Emulation | None = None
-        self._checks_leaks = self._config.getoption(_LEAKS, default=False)
+        self._checks_leaks = checks_leaks(request)
         self._reports_to_terminal = False
         steps.callback(self._stop)
 
@@ -148,27 +202,14 @@ class EmulatedDevices:
 
     def end(self) -> None:
         """Stop the emulation. With `--forebay-leaks`, fail the test if device memory is still allocated."""
-        leaks = self._leaks() if self._checks_leaks and not self._node.stash.get(_failed, False) else []
+        leaks = leaks_of(self.kind) if self._checks_leaks and not has_failed(self._node) else []
         self._stop()
         if leaks:
             pytest.fail("\n".join(["the test leaves device memory in use:", *leaks]), pytrace=False)
 
-    def _leaks(self) -> list[str]:
-        if not lazy_init.get(self.kind).done:
-            return []
-        gc.collect()
-        lines = []
-        for index in range(forebay.device_count(self.kind)):
-            name = f"{self.kind}:{index}"
-            if forebay.memory.memory_allocated(name):
-                lines += [name, *largest_holders(forebay.memory.snapshot(name))]
-        return lines
-
     def _record_history(self) -> None:
         """Record allocation sites from the first use of the kind on."""
-        for index in range(forebay.device_count(self.kind)):
-            opened = opened_for(f"{self.kind}:{index}")
-            forebay.memory.record_history(1, context="state", device=opened.device)
+        record_sites(self.kind)
 
     def _stop(self) -> None:
         if self._emulation is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,23 +18,9 @@ from forebay.backends import default_profile
 from forebay.errors import Unsupported
 from forebay.interop.torch.processes import assumed_values, unread_values
 from forebay.interop.torch.session import TorchSession
+from forebay.testing.emulated import checks_leaks, has_failed, leaks_of, record_sites
 
-__all__ = ["EmulatedTorch", "emulated_torch", "pytest_configure"]
-
-_MARKER = "emulated_torch(profile=None, memory=None, reserve=None, count=1, mode='compute', peak=None)"
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker `emulated_torch`.
-
-    Parameters
-    ----------
-    config : pytest.Config
-        The configuration of pytest.
-    """
-    config.addinivalue_line(
-        "markers", f"{_MARKER}: the device of the fixture, and the largest peak of memory with which the test passes"
-    )
+__all__ = ["EmulatedTorch", "emulated_torch", "torch_devices"]
 
 
 class EmulatedTorch:
@@ -136,6 +123,26 @@ def emulated_torch(request: pytest.FixtureRequest) -> Iterator[EmulatedTorch]:
     ------
     EmulatedTorch
         Its verdict, its peaks, and assertions about them.
+
+    Notes
+    -----
+    With `--forebay-leaks` the test fails if it leaves device memory allocated.
+    """
+    yield from torch_devices(request)
+
+
+def torch_devices(request: pytest.FixtureRequest) -> Iterator[EmulatedTorch]:
+    """Let PyTorch use an emulated GPU during a test: the function of the fixture `emulated_torch`.
+
+    Parameters
+    ----------
+    request : pytest.FixtureRequest
+        The request of pytest.
+
+    Yields
+    ------
+    EmulatedTorch
+        Its verdict, its peaks, and assertions about them.
     """
     pytest.importorskip("torch", reason="PyTorch is not installed", exc_type=ImportError)
     marker = request.node.get_closest_marker("emulated_torch")
@@ -153,11 +160,25 @@ def emulated_torch(request: pytest.FixtureRequest) -> Iterator[EmulatedTorch]:
             pytest.skip(str(error))
         try:
             found = EmulatedTorch(session, outside)
+            if checks_leaks(request):
+                record_sites("cuda")
             yield found
             if peak is not None:
                 found.assert_peak(peak)
+            if checks_leaks(request) and not has_failed(request.node):
+                _check_leaks()
         finally:
             session.stop()
+
+
+def _check_leaks() -> None:
+    """Fail the test if device memory is allocated, apart from the workspaces that PyTorch keeps for libraries."""
+    import torch
+
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001 - the only name
+    if leaks := leaks_of("cuda"):
+        pytest.fail("\n".join(["the test leaves device memory in use:", *leaks]), pytrace=False)
 
 
 def _nbytes(size: int | str | None) -> int | None:

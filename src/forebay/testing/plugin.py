@@ -1,7 +1,8 @@
-"""Pytest plugin: the fixtures `emulated_cuda` and `emulated_torch`, and those of the conformance suite.
+"""Pytest plugin for vendors: the fixtures of the conformance suite, and those of `forebay_pytest`.
 
-Load it with `pytest_plugins = ["forebay.testing.plugin"]` in the topmost conftest.py, or with
-`-p forebay.testing.plugin`. It adds the options `--forebay-leaks` and `--forebay-guard`.
+pytest loads `forebay_pytest`, with the fixtures `emulated_cuda` and `emulated_torch`, the markers and the options, by
+itself where forebay is installed. Load this one with `pytest_plugins = ["forebay.testing.plugin"]` in the topmost
+conftest.py, or with `-p forebay.testing.plugin`.
 
 A test that uses `port`, `device` or `driver` runs once for each device of each backend, for a fake device, and for an
 emulated device of each of the kinds cuda, mps and mtia that has no device. A backend without devices is skipped with
@@ -23,8 +24,8 @@ from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import open_device_indices
 from forebay.runtime.lifecycle.emulation import reset_kind
 from forebay.spi import Driver, Port
-from forebay.testing.emulated import EmulatedDevices, emulated_cuda, pytest_addoption, pytest_runtest_makereport
-from forebay.testing.emulated_torch import EmulatedTorch, emulated_torch, pytest_configure
+from forebay.testing.emulated import EmulatedDevices, emulated_cuda
+from forebay.testing.emulated_torch import EmulatedTorch, emulated_torch
 from forebay.testing.fake import FakeDriver
 
 __all__ = [
@@ -36,11 +37,11 @@ __all__ = [
     "emulated_cuda",
     "emulated_torch",
     "port",
-    "pytest_addoption",
-    "pytest_configure",
     "pytest_generate_tests",
-    "pytest_runtest_makereport",
+    "pytest_plugins",
 ]
+
+pytest_plugins = ["forebay_pytest"]  # in a source tree that is not installed
 
 
 @dataclass(frozen=True)
