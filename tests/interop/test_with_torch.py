@@ -17,6 +17,7 @@ ROOT = TESTS.parent
 NEEDS_TORCH = re.compile(r"importorskip\(\s*\"torch\"|find_spec\(\"torch\"\) is None")
 IN_ANY_BUILD = (  # what they test does not depend on the build or the version of PyTorch: processes, cards and tables
     "tests/interop/torch/fit/",
+    "tests/interop/torch/training/",
     "tests/interop/torch/attribution/test_shared_results.py",
 )
 LONG = (  # groups in the order of their processor time, which begin first: folders, and files that are alone

@@ -65,7 +65,7 @@ class ImportHook(MetaPathFinder):
         self._searching = False
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None  # noqa: ARG002 -- the interface
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:  # fmt: skip
         """Return what the other finders find, with a loader that calls the function."""
         if name != self._name or self._searching:

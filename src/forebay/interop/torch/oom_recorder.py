@@ -88,7 +88,7 @@ class OomRecorder:
         except RuntimeError:  # after an error of the device; PyTorch's tables can still be read
             return 0
 
-    def _on_oom(self, device: int, *sizes: int) -> None:  # noqa: ARG002 -- the arguments of an observer
+    def _on_oom(self, device: int, *sizes: int) -> None:
         """Write a snapshot: PyTorch's observer."""
         if "oom" in self._on:
             self.write("oom", device)

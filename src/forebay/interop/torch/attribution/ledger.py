@@ -206,7 +206,7 @@ class Ledger:
         mark_module(module, self._copies.category(module))
         self._walk_if_growing()
 
-    def _after_forward(self, module: torch.nn.Module, result: Any) -> None:  # noqa: ARG002 -- a callback's arguments
+    def _after_forward(self, module: torch.nn.Module, result: Any) -> None:
         """Mark what an outermost module returns without a graph."""
         if not _grad_enabled():
             for tensor in tensors_in(result):

@@ -137,7 +137,7 @@ class Phases:
         self._modules.append(name)
         self._note_change(name)
 
-    def _leave(self, module: torch.nn.Module, arguments: Any, result: Any) -> None:  # noqa: ARG002 -- a hook's arguments
+    def _leave(self, module: torch.nn.Module, arguments: Any, result: Any) -> None:
         if self._modules:
             self._modules.pop()
             self._note_change(self._modules[-1] if self._modules else "")

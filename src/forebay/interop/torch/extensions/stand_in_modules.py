@@ -56,7 +56,7 @@ _REQUESTS = ("_check_and_adjust_attn_implementation", "_flash_attn_2_can_dispatc
 class _Loader(Loader):
     """The loader of a stand-in."""
 
-    def create_module(self, spec: ModuleSpec) -> None:  # noqa: ARG002 -- the interface
+    def create_module(self, spec: ModuleSpec) -> None:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
@@ -85,7 +85,7 @@ class StandIns(MetaPathFinder):
         self.granted: set[str] = set()  # packages that the program has asked for
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None  # noqa: ARG002 -- the interface
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:  # fmt: skip
         """Return the specification of a stand-in for the program."""
         package = name.partition(".")[0]
