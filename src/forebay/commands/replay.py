@@ -143,9 +143,11 @@ def _table(report: _DeviceReport) -> RenderableType:
 
     from forebay._base.byte_sizes import format_bytes
     from forebay.snapshot.replay.engine import BEFORE
+    from forebay.snapshot.report.paragraph import count
 
     history = report.history
-    title = f"{report.device}: {history.events:,} allocations and frees in {history.entries:,} entries"
+    events = "1 allocation or free" if history.events == 1 else f"{history.events:,} allocations and frees"
+    title = f"{report.device}: {events} in {count(history.entries, 'entry', 'entries')}"
     table = Table(box=box.SIMPLE_HEAD, title=Text(title, "bold"), title_justify="left", pad_edge=False)
     table.add_column("\nsettings", overflow="fold")
     for heading in ("peak\nallocated", "peak\nreserved", "device\nallocs", "device\nfrees"):

@@ -11,15 +11,16 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from forebay.commands import CommandError, command_output
+from forebay.commands.site_options import add_site_options, chosen_sites
 
 if TYPE_CHECKING:
     from forebay.observe.monitor.machine import MachineFigures
+    from forebay.records.site_choice import SiteChoice
 
-_SITES = 50
+_STACKS = 5000
 _RATE_SECONDS = 0.5  # between the two readings from which --once computes rates
 _INTERVAL = 1.0
 
@@ -34,20 +35,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--once", action="store_true", help="print the figures once and exit")
     parser.add_argument("--json", action="store_true", help="print the figures once, as JSON")
+    add_site_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    choice = chosen_sites(args)
     if args.json or args.once:
         with command_output():
-            first = read(args.pid)
+            first = read(args.pid, choice)
             _check(first, args.pid)
             if args.json:
-                print(json.dumps(asdict(first), indent=2))
+                from forebay.commands.top_sites import as_json
+
+                print(json.dumps(as_json(first), indent=2))
             else:
                 from forebay.commands.top_table import print_figures
 
                 time.sleep(_RATE_SECONDS)
-                print_figures(first, read(args.pid))
+                print_figures(first, read(args.pid, choice))
         return 0
     try:
         from forebay.commands.top_view import TopView
@@ -55,20 +60,21 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"forebay top cannot start: {error} (pip install 'forebay[top]', or --once)") from error
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CommandError("forebay top needs a terminal; --once or --json prints the figures once")
-    _check(read(args.pid), args.pid)
-    TopView(lambda selected: read(args.pid, selected), args.interval).run()
+    _check(read(args.pid, choice), args.pid)
+    TopView(lambda selected: read(args.pid, choice, selected), args.interval).run()
     return 0
 
 
-def read(pids: list[int] | None, sites_of: int | None = None) -> MachineFigures:
+def read(pids: list[int] | None, choice: SiteChoice, sites_of: int | None = None) -> MachineFigures:
     """Return the figures, with the call sites of one process or of all.
 
     Raises CommandError if the directory of the sockets cannot be used.
     """
+    from forebay.commands.top_sites import with_sites
     from forebay.observe.monitor.machine import read_machine
 
     try:
-        return read_machine(pids, _SITES, sites_of)
+        return with_sites(read_machine(pids, _STACKS, sites_of), choice)
     except OSError as error:
         raise CommandError(f"cannot find running programs: {error}") from error
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.system_memory import available_memory, usable_memory
 from forebay._base.untrusted import shortened
-from forebay.records.site_labels import fit_labels
+from forebay.records.site_labels import fit_labels, strip_common_folder, with_library
 
 if TYPE_CHECKING:
     from forebay.observe.monitor.figures import DeviceFigures, ProcessFigures, Readings, SiteFigures
@@ -22,6 +22,7 @@ HEADINGS = (  # those that matter most come first, as a narrow terminal shows th
 SITE_HEADINGS = ("live", "share", "count", "call site")
 NUMBERS = ("pid", "allocated", "peak", "reserved", "capacity", "busy", "queues", "allocs/s")  # aligned right
 _PROGRAM, _NAME = 20, 40  # characters
+_LEAST = 4  # columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def title(now: MachineFigures) -> str:
 def site_cells(site: SiteFigures, allocated: int) -> tuple[str, str, str, str]:
     """Return size, share, count and label of an allocation site."""
     share = site.nbytes / allocated if allocated else 0.0
-    return format_bytes(site.nbytes), f"{share:.0%}", f"{site.count:,}", site.label
+    return format_bytes(site.nbytes), f"{share:.0%}", f"{site.count:,}", with_library(site.label, site.library)
 
 
 def width_before(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
@@ -95,7 +96,7 @@ def print_figures(before: MachineFigures, now: MachineFigures) -> None:
     if not found:
         console.print("No program that was started by forebay run is running.")
         return
-    used = [at for at in range(len(HEADINGS)) if any(row.cells[at] for row in found)]
+    used = _fitting([at for at in range(len(HEADINGS)) if any(row.cells[at] for row in found)], found, console.width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for at in used:
         right = HEADINGS[at] in NUMBERS
@@ -113,9 +114,22 @@ def print_figures(before: MachineFigures, now: MachineFigures) -> None:
         sites.add_column(SITE_HEADINGS[-1])
         cells = [site_cells(site, row.device.allocated) for site in row.device.sites[:10]]
         width = console.width - width_before(SITE_HEADINGS, [each[:-1] for each in cells])
-        for (*numbers, _), label in zip(cells, fit_labels([each[-1] for each in cells], width), strict=True):
+        folder, labels = strip_common_folder([each[-1] for each in cells])
+        for (*numbers, _), label in zip(cells, fit_labels(labels, width), strict=True):
             sites.add_row(*map(Text, (*numbers, label)))
+        if folder:
+            sites.caption, sites.caption_justify = Text(f"files are in {folder}", "dim", overflow="fold"), "left"
         console.print(sites)
+
+
+def _fitting(columns: list[int], found: list[Row], width: int) -> list[int]:
+    """Return the first columns, as many as fit, and the first four in any case."""
+    used = 0
+    for count, at in enumerate(columns):
+        used += max(len(HEADINGS[at]), *(len(row.cells[at]) for row in found)) + 3
+        if used > width and count >= _LEAST:
+            return columns[:count]
+    return columns
 
 
 def _cells(process: ProcessFigures, device: DeviceFigures, rate: str) -> tuple[str, ...]:

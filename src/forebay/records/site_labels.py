@@ -16,6 +16,7 @@ _FILE = re.compile(r"^(?P<file>.*?):\d+(?= |$)")  # the path and line of a label
 _ARROW = re.compile(r"((?:^| )[→←] )")  # to a line of a library, from an autograd node
 _ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:[/\\]")
 _MAX_FILE, _MAX_NAME = 300, 200  # characters of a label
+_LEAST = 16  # characters of a path that show more than its last name
 
 
 def label_of(frame: Frame) -> str:
@@ -143,9 +144,9 @@ def fit_labels(labels: Sequence[str], width: int) -> list[str]:
     width = max(width, 8)
     fitted = [_fitted(label, width) for label in labels]
     for at in _ambiguous(labels, fitted):
-        *_, arrow, last = ("", "", *_ARROW.split(labels[at]))
-        if arrow and fitted[at] != labels[at]:
-            fitted[at] = _fitted(arrow.lstrip() + last, width)
+        first, *rest = _ARROW.split(labels[at], maxsplit=1)
+        if rest and fitted[at] != labels[at]:
+            fitted[at] = _with_end(first, rest[0], rest[1], width)
     for at in _ambiguous(labels, fitted):
         mark = f" #{at + 1}"
         fitted[at] = _fitted(labels[at], width - len(mark)) + mark
@@ -185,6 +186,16 @@ def _shorter(first: str, arrow: str, second: str) -> Iterator[str]:
     yield f"{place}{arrow}{inner}"
     yield f"{place}{arrow}{_end(inner)}"
     yield f"{_end(place)}{arrow}{_end(inner)}"
+
+
+def _with_end(first: str, arrow: str, second: str, width: int) -> str:
+    """Return a text that shows more of the second line than of the first one."""
+    place, inner = (found.group() if (found := _FILE.match(text)) else text for text in (first, second))
+    head = f"{_end(place)}{arrow}"
+    room = width - len(head)
+    if room >= min(len(inner), _LEAST):
+        return head + (inner if len(inner) <= room else _cut(inner, room))
+    return _fitted(arrow.lstrip() + second, width)
 
 
 def _end(place: str) -> str:

@@ -10,12 +10,13 @@ import pytest
 
 import forebay
 from forebay.observe.monitor.collect import collect
+from forebay.observe.monitor.live_stacks import LiveStacks
 
 pytestmark = pytest.mark.usefixtures("clean")
 
 
-def figures_of(device: str, sites: int = 0):
-    return next(each for each in collect(sites).devices if each.device == device)
+def figures_of(device: str, stacks: int = 0):
+    return next(each for each in collect(stacks).devices if each.device == device)
 
 
 def test_figures_equal_the_statistics():
@@ -32,19 +33,20 @@ def test_figures_equal_the_statistics():
     assert collect().resident > 10 << 20
 
 
-def test_sites_are_those_of_live_blocks_with_a_stack():
+def test_stacks_are_those_of_live_blocks_with_a_stack():
     before = forebay.empty(5000, device="cpu")
     forebay.memory.record_history(1000, device="cpu")
     try:
         kept = [forebay.empty(1 << 20, dtype="uint8", device="cpu") for _ in range(3)]
         dropped = forebay.empty(1 << 20, dtype="uint8", device="cpu")
         del dropped
-        (site,) = figures_of("cpu", 5).sites
-        assert (site.nbytes, site.count) == (3 << 20, len(kept))
-        assert "test_collect.py" in site.label
-        assert figures_of("cpu").sites == ()
+        found = figures_of("cpu", 5).stacks
+        assert (sum(found.live[1::3]), sum(found.live[2::3])) == (3 << 20, len(kept))  # of one stack or several
+        assert any("test_collect.py" in text for text in found.strings)
+        assert figures_of("cpu").stacks == LiveStacks()
         others = [forebay.empty(100, device="cpu"), forebay.empty(300, device="cpu")]
-        assert [each.nbytes for each in figures_of("cpu", 2).sites] == [3 << 20, 1600]
+        (_, nbytes, blocks), found = figures_of("cpu", 1).stacks.live, figures_of("cpu", 1).stacks
+        assert (nbytes + found.other_bytes, blocks + found.other_blocks) == ((3 << 20) + 1600, 5)
     finally:
         forebay.memory.record_history(None, device="cpu")
     del before, others

@@ -8,11 +8,13 @@ from dataclasses import asdict
 import pytest
 
 from forebay.observe.monitor.figures import DeviceFigures, ProcessFigures, Readings, SiteFigures
+from forebay.observe.monitor.live_stacks import LiveStacks
 
 DEVICE = DeviceFigures(
     device="cuda:0", name="H200", emulated=True, capacity=None, allocated=1 << 60, reserved=2, peak=3, allocations=4,
     frees=5, retries=6, ooms=7, streams=8, busy_streams=1, readings=Readings(busy=0.25, temperature=31),
-    sites=(SiteFigures("a.py:1 f", 10, 2),),
+    sites=(SiteFigures("a.py:1 f", 10, 2, "numpy/a.py:1"),),
+    stacks=LiveStacks(("a", "b"), (0, 1, 7), (0, 0), (1, 10, 2), 5, 1),
 )  # fmt: skip
 PROCESS = ProcessFigures(pid=7, program="a.py ü", seconds=1.5, taken_at=2.0, resident=9, devices=(DEVICE,))
 
@@ -54,7 +56,13 @@ def changed(path: str, value: object) -> str:
         ("seconds", 10**400, "seconds"),
         ("seconds", float("inf"), "seconds must be from 0"),
         ("devices.0.readings.power", 1 << 63, "power must be from 0"),
-        ("devices.0.sites", [{"label": "", "nbytes": 0, "count": 0}] * 1001, "sites has more than 1,000 items"),
+        ("devices.0.stacks.live", [-1], r"live\[0\] must be from 0"),
+        ("devices.0.stacks.live", [0] * 500_001, "live has more than 500,000 items"),
+        (
+            "devices.0.sites",
+            [{"label": "", "nbytes": 0, "count": 0, "library": ""}] * 1001,
+            "sites has more than 1,000 items",
+        ),
     ],
 )
 def test_other_types_and_keys_are_refused(path, value, place):

@@ -28,14 +28,14 @@ def test_unusable_runtime_directory_is_replaced(monkeypatch, tmp_path, runtime):
     assert sockets.directory() == tmp_path / f"forebay-{os.geteuid()}"
 
 
-@pytest.mark.parametrize(("line", "sites"), [(b"0\n", 0), (b"007\n", 7), (b"1000\n", 1000), (b"1001\n", 1000)])
-def test_request_is_a_limited_number_of_sites(line, sites):
-    assert sockets.request_of(line) == sites
+@pytest.mark.parametrize(("line", "stacks"), [(b"0\n", 0), (b"007\n", 7), (b"10000\n", 10000), (b"10001\n", 10000)])
+def test_request_is_a_limited_number_of_stacks(line, stacks):
+    assert sockets.request_of(line) == stacks
 
 
 @pytest.mark.parametrize("line", [b"\n", b"", b"-1\n", b"1.5\n", b"\xb2\n", b"1\n\n"])
 def test_other_requests_are_refused(line):
-    with pytest.raises(ValueError, match=r"^a request is a number of sites$"):
+    with pytest.raises(ValueError, match=r"^a request is a number of stacks$"):
         sockets.request_of(line)
 
 

@@ -7,8 +7,6 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from forebay import backends
 from forebay._base.config import UNLIMITED
 from forebay._base.system_memory import resident_memory
@@ -16,16 +14,14 @@ from forebay._base.untrusted import printable, shortened
 from forebay.backends.emulated.telemetry import busy_share
 from forebay.errors import ForebayError
 from forebay.observe.monitor import sensors
-from forebay.observe.monitor.figures import DeviceFigures, ProcessFigures, Readings, SiteFigures
-from forebay.records.model import State
-from forebay.records.sites import find_sites
+from forebay.observe.monitor.figures import DeviceFigures, ProcessFigures, Readings
+from forebay.observe.monitor.live_stacks import LiveStacks, live_stacks
 from forebay.runtime.allocator.statistics import flat_stats
 from forebay.runtime.devices.open_device import open_devices
 from forebay.runtime.history.memory_snapshot import snapshot
 from forebay.spi import Telemetry
 
 if TYPE_CHECKING:
-    from forebay.records.model import Snapshot
     from forebay.runtime.devices.open_device import OpenDevice
     from forebay.spi import Queue
 
@@ -34,21 +30,21 @@ __all__ = ["collect"]
 _MAX_PROGRAM = 500  # characters
 
 
-def collect(sites: int = 0, started: float | None = None) -> ProcessFigures:
+def collect(stacks: int = 0, started: float | None = None) -> ProcessFigures:
     """Return the figures of this process and its open devices. A device that is closed during the call is left out.
 
     Parameters
     ----------
-    sites : int, default 0
-        The most allocation sites of each device. Finding them takes time in proportion to the live blocks and to the
-        stacks in the history.
+    stacks : int, default 0
+        The most call stacks of each device, those with the most live memory. Finding them takes time in proportion to
+        the live blocks and to the stacks in the history.
     started : float, optional
         When the process began to offer its figures, as `time.monotonic()`; now by default.
     """
     devices = []
     for opened in open_devices().devices:
         try:
-            devices.append(_device(opened, sites))
+            devices.append(_device(opened, stacks))
         except ForebayError:  # its emulation has ended
             continue
     return ProcessFigures(
@@ -70,7 +66,7 @@ def _program() -> str:
     return printable(shortened(text, _MAX_PROGRAM))
 
 
-def _device(opened: OpenDevice, sites: int) -> DeviceFigures:
+def _device(opened: OpenDevice, stacks: int) -> DeviceFigures:
     props, stats = opened.port.props, flat_stats(opened.allocator)
     _, total = opened.port.memory_info()
     queues = list(opened.queues.values())
@@ -89,7 +85,7 @@ def _device(opened: OpenDevice, sites: int) -> DeviceFigures:
         streams=len(queues),
         busy_streams=sum(not queue.idle() for queue in queues),
         readings=_readings(opened, queues),
-        sites=_sites(snapshot(opened.allocator, "", 0, trace=False), sites) if sites else (),
+        stacks=live_stacks(snapshot(opened.allocator, "", 0, trace=False), stacks) if stacks else LiveStacks(),
     )
 
 
@@ -100,15 +96,3 @@ def _readings(opened: OpenDevice, queues: list[Queue]) -> Readings:
         return sensors.read(driver.sensors(opened.device.index or 0))
     meters = [queue.busy() for queue in queues if hasattr(queue, "busy")]
     return Readings(busy=busy_share(meters) if meters else None)
-
-
-def _sites(state: Snapshot, most: int) -> tuple[SiteFigures, ...]:
-    """Return the sites with the most live memory. Blocks without a stack have none."""
-    blocks = state.blocks[(state.blocks["state"] == State.LIVE) & (state.blocks["stack"] != 0)]
-    found = find_sites(state)
-    site = found.of_stack[blocks["stack"]]
-    counts = np.bincount(site, minlength=len(found.frames))
-    nbytes = np.zeros(len(found.frames), np.int64)
-    np.add.at(nbytes, site, blocks["requested"].astype(np.int64))
-    largest = np.argsort(-nbytes, kind="stable")[:most]
-    return tuple(SiteFigures(found.labels[at], int(nbytes[at]), int(counts[at])) for at in largest if counts[at])

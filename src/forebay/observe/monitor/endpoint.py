@@ -157,21 +157,21 @@ class Endpoint:
         try:
             if exchange.events == select.POLLOUT:
                 return not exchange.send()
-            sites = exchange.receive()
-            if sites is None:
+            stacks = exchange.receive()
+            if stacks is None:
                 return True
             if exchange.has_ended:
                 return False
-            exchange.reply(self._figures(sites))
+            exchange.reply(self._figures(stacks))
         except Exception:  # noqa: BLE001 - this client has no reply
             return False
         return True
 
-    def _figures(self, sites: int) -> bytes:
+    def _figures(self, stacks: int) -> bytes:
         """Collect the figures. Raises what a failing device causes."""
         from forebay.observe.monitor.collect import collect  # not before: few runs are watched
 
-        return collect(sites, self._started).to_json().encode()
+        return collect(stacks, self._started).to_json().encode()
 
 
 _endpoints: WeakSet[Endpoint] = WeakSet()

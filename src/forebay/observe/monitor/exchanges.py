@@ -55,7 +55,7 @@ class Exchange:
         return select.POLLIN if self._reply is None else select.POLLOUT
 
     def receive(self) -> int | None:
-        """Read what was sent. Return the requested number of sites; None if the request is not complete.
+        """Read what was sent. Return the requested number of stacks; None if the request is not complete.
 
         Raises
         ------

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import typing
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Any, TypeVar
 
 from forebay._base.untrusted import printable, shortened
+from forebay.observe.monitor.live_stacks import LiveStacks
 
 __all__ = ["DeviceFigures", "ProcessFigures", "Readings", "SiteFigures"]
 
 _T = TypeVar("_T")
-_MAX_ITEMS, _MAX_TEXT = 1000, 1000  # of a tuple; characters
+_MAX_RECORDS, _MAX_VALUES, _MAX_TEXT = 1000, 500_000, 1000  # items of a tuple, by their kind; characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class SiteFigures:
     label: str  #: the site, such as ``train.py:42 forward``
     nbytes: int  #: bytes of its live allocations
     count: int  #: number of its live allocations
+    library: str = ""  #: the file and line of a library that it calls for most of the bytes; "" for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,10 @@ class DeviceFigures:
     streams: int  #: queues of the device
     busy_streams: int  #: queues with pending work
     readings: Readings  #: the sensors
-    sites: tuple[SiteFigures, ...] = ()  #: allocation sites with the most live memory; empty without a recorded history
+    sites: tuple[SiteFigures, ...] = ()  #: allocation sites with the most live memory; the receiver finds them
+    stacks: LiveStacks = field(
+        default_factory=LiveStacks
+    )  #: stacks with the most live memory; empty without a recorded history
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +116,10 @@ def _read(expected: type[_T], value: Any, where: str) -> _T:
         types = _types(expected)
         return expected(**{name: _read(types[name], value[name], f"{where}.{name}") for name in names})
     if typing.get_origin(expected) is tuple and isinstance(value, list):
-        if len(value) > _MAX_ITEMS:
-            raise ValueError(f"{where} has more than {_MAX_ITEMS:,} items")
         item = typing.get_args(expected)[0]
+        most = _MAX_RECORDS if is_dataclass(item) else _MAX_VALUES
+        if len(value) > most:
+            raise ValueError(f"{where} has more than {most:,} items")
         return tuple(_read(item, each, f"{where}[{at}]") for at, each in enumerate(value))  # type: ignore[return-value]  # the tuple's type
     accepted = set(typing.get_args(expected)) if isinstance(expected, UnionType) else {expected}
     if float in accepted and type(value) is int and abs(value) < 1 << 63:

@@ -24,17 +24,17 @@ class MachineFigures:
     failures: dict[int, str]  #: the reason for each process that did not reply
 
 
-def read_machine(pids: Iterable[int] | None = None, sites: int = 0, sites_of: int | None = None) -> MachineFigures:
+def read_machine(pids: Iterable[int] | None = None, stacks: int = 0, stacks_of: int | None = None) -> MachineFigures:
     """Read the figures of processes and of the machine's GPUs.
 
     Parameters
     ----------
     pids : iterable of int, optional
         Process ids; by default all processes of the user that offer figures.
-    sites : int, default 0
-        The most allocation sites of each device.
-    sites_of : int, optional
-        The process whose sites are read; all by default.
+    stacks : int, default 0
+        The most call stacks of each device.
+    stacks_of : int, optional
+        The process whose stacks are read; all by default.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def read_machine(pids: Iterable[int] | None = None, sites: int = 0, sites_of: in
 
     def read(pid: int) -> ProcessFigures | None:
         try:
-            return sockets.read_process(pid, sites if sites_of in (None, pid) else 0)
+            return sockets.read_process(pid, stacks if stacks_of in (None, pid) else 0)
         except (FileNotFoundError, ConnectionRefusedError):
             if requested:  # the others have ended since they were listed
                 failures[pid] = "it offers no figures: it was not started by forebay run, or has ended"

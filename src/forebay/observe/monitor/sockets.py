@@ -1,7 +1,7 @@
 """Unix sockets on which processes offer their figures to other processes of the same user.
 
 Each process listens on `PID.sock` in a directory that only the user can access. A request is a line with the number of
-allocation sites; the reply is the JSON of `ProcessFigures`.
+call stacks; the reply is the JSON of `ProcessFigures`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 TIMEOUT = 2.0  # seconds for a whole request
 _MAX_REPLY = 1 << 22  # bytes
-_MAX_SITES = 1000
+_MAX_STACKS = 10_000
 _MAX_PATH = 100  # bytes; Linux allows 107, macOS 103
 _Socket = socket.socket  # programs replace the name, for example to forbid connections in tests
 
@@ -106,15 +106,15 @@ def listening() -> list[int]:
     return sorted(found)
 
 
-def read_process(pid: int, sites: int = 0) -> ProcessFigures:
+def read_process(pid: int, stacks: int = 0) -> ProcessFigures:
     """Request the figures of another process.
 
     Parameters
     ----------
     pid : int
         Process id.
-    sites : int, default 0
-        The most allocation sites of each device.
+    stacks : int, default 0
+        The most call stacks of each device.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def read_process(pid: int, sites: int = 0) -> ProcessFigures:
 
     end = time.monotonic() + TIMEOUT
     with connect(socket_path(pid)) as connection:
-        connection.sendall(b"%d\n" % sites)
+        connection.sendall(b"%d\n" % stacks)
         if not (reply := _receive(connection, end, _MAX_REPLY)):
             raise ValueError("the reply is empty")
     found = ProcessFigures.from_json(reply)
@@ -151,11 +151,11 @@ def connect(path: Path) -> socket.socket:
 
 
 def request_of(line: bytes) -> int:
-    """Return the number of sites of a request. Raises ValueError."""
+    """Return the number of stacks of a request. Raises ValueError."""
     line = line.removesuffix(b"\n")
     if not line.isdigit():
-        raise ValueError("a request is a number of sites")
-    return min(int(line), _MAX_SITES)
+        raise ValueError("a request is a number of stacks")
+    return min(int(line), _MAX_STACKS)
 
 
 def peer_has_ended(connection: socket.socket) -> bool:

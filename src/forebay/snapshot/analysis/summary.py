@@ -24,6 +24,7 @@ __all__ = [
     "Summary",
     "figures_html",
     "layout",
+    "library_lines",
     "ooms",
     "sites",
     "summary",
@@ -124,7 +125,7 @@ def sites(snapshot: Snapshot, at: int | None = None, *, timeline: Timeline | Non
     stack, nbytes = held.stack[live], held.nbytes[live]
     site_table = find_sites(snapshot)
     site = site_table.of_stack[stack]
-    lines = _library_lines(snapshot, site, site_table.called[stack], nbytes)
+    lines = library_lines(snapshot, site, site_table.called[stack], nbytes)
     total, count, largest = _by_group(site, nbytes, len(site_table.frames))
     everything = max(1, int(nbytes.sum()))
     mean = sampling_mean(snapshot.notes)
@@ -138,10 +139,18 @@ def sites(snapshot: Snapshot, at: int | None = None, *, timeline: Timeline | Non
     return sorted(found, key=lambda use: (-use.live_bytes, use.label))
 
 
-def _library_lines(
+def library_lines(
     snapshot: Snapshot, site: NDArray[np.int64], called: NDArray[np.int64], nbytes: NDArray[np.integer]
 ) -> dict[int, str]:
-    """Return for each site the line of the library that it calls for most of its bytes."""
+    """Return for each site the line of the library that it calls for most of its bytes.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+    site, called, nbytes : numpy.ndarray
+        The site of each allocation, the row of `Snapshot.frames` that it calls (-1 for none), and the size.
+    """
     pairs, which = np.unique(np.stack([site, called], 1), axis=0, return_inverse=True)
     held = np.zeros(len(pairs), np.int64)
     np.add.at(held, which.reshape(-1), nbytes.astype(np.int64))

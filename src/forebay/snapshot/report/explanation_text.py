@@ -198,7 +198,7 @@ def _holders(found: Explanation) -> Paragraph:
     if rest:
         nbytes, share = sum(use.live_bytes for use in rest), sum(use.share for use in rest)
         blocks = sum(use.count for use in rest)
-        rows.append((f"{len(rest):,} other sites", format_bytes(nbytes), f"{share:.1%}", f"{blocks:,}"))
+        rows.append((count(len(rest), "other site"), format_bytes(nbytes), f"{share:.1%}", f"{blocks:,}"))
     return Paragraph("Who holds the live memory", sentences, ("site", "bytes", "of live", "blocks"), tuple(rows))
 
 
@@ -253,7 +253,7 @@ def _growth(found: Explanation) -> Paragraph:
     steps = grown.steps
     word = "step" if steps.name else "repetition"
     how = "a pattern of" if steps.exact and not steps.name else "about"
-    how += f" {steps.allocations:,} allocations"
+    how += f" {count(steps.allocations, 'allocation')}"
     sentences = [f"The history repeats {how} {steps.count:,} times."]
     if steps.name:
         name = printable(shortened(steps.name, _TEXT))

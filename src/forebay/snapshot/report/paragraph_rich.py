@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +18,8 @@ from forebay.snapshot.report.paragraph import Chart, Paragraph
 __all__ = ["number_table", "print_paragraphs"]
 
 _EIGHTHS = "_▁▂▃▄▅▆▇█"
+_LEAST = 12  # cells of a column of text
+_PARTS = re.compile(r"[^ /\\]+[ /\\]*|[ /\\]+")
 
 
 def print_paragraphs(console: Console, parts: Iterable[Paragraph], *, alarm: bool = False) -> None:
@@ -54,10 +58,34 @@ def number_table(columns: Sequence[str], rows: Iterable[Sequence[str]], text_col
     table = Table(box=box.SIMPLE_HEAD)
     for number, name in enumerate(columns):
         if number in text_columns:
-            table.add_column(name, overflow="fold", min_width=12)
+            table.add_column(name, min_width=_LEAST)
         else:
             width = max((len(text) for text in [*name.split(), *(row[number] for row in cells)]), default=0)
             table.add_column(name, justify="right", overflow="fold", min_width=width)
     for row in cells:
-        table.add_row(*map(Text, row))
+        table.add_row(*(_Folded(text) if at in text_columns else Text(text) for at, text in enumerate(row)))
     return table
+
+
+class _Folded:
+    """A text that continues on the next line after a space or the end of a folder, if possible."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        width = max(map(cell_len, self.text.split("\n")))
+        return Measurement(min(width, _LEAST), width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [line for part in self.text.split("\n") for line in _folded(part, options.max_width)]
+        yield Text("\n".join(lines), overflow="fold")
+
+
+def _folded(text: str, width: int) -> list[str]:
+    lines = [""]
+    for part in _PARTS.findall(text):
+        if cell_len(lines[-1] + part.rstrip()) > width and lines[-1]:
+            lines.append("")
+        lines[-1] += part
+    return [line.rstrip() for line in lines]

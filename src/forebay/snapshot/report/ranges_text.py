@@ -6,7 +6,7 @@ from forebay._base.byte_sizes import format_bytes
 from forebay._base.untrusted import printable, shortened
 from forebay.snapshot.analysis.spans import Kind
 from forebay.snapshot.report.explanation import Explanation
-from forebay.snapshot.report.paragraph import Paragraph, change, short_labels
+from forebay.snapshot.report.paragraph import Paragraph, change, count, short_labels
 
 __all__ = ["chosen_paragraph", "place_sentence", "ranges_paragraph"]
 
@@ -36,7 +36,7 @@ def chosen_paragraph(found: Explanation) -> Paragraph:
     labels, folder = short_labels([label for label, _ in shown])
     rows = [(label, change(nbytes)) for label, (_, nbytes) in zip(labels, shown, strict=True)]
     if rest := len(chosen.changes) - len(shown):
-        rows.append((f"{rest:,} other sites", change(sum(nbytes for _, nbytes in chosen.changes[_CHANGES:]))))
+        rows.append((count(rest, "other site"), change(sum(nbytes for _, nbytes in chosen.changes[_CHANGES:]))))
     return Paragraph("Change in that time", (text, *(folder if rows else ())), ("site", "change"), tuple(rows))
 
 

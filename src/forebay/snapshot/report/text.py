@@ -91,7 +91,7 @@ def _sampled_summary(snapshot: Snapshot, timeline: Timeline) -> RenderableType:
     """Return the figures of a sample: no device reserves memory for it."""
     peak, now = int(timeline.allocated[timeline.peak]), int(timeline.allocated[-1])
     line = Text.assemble(
-        ("peak about ", ""), (format_bytes(peak), "bold"), f" {error_text(peak_error(snapshot, timeline))}",
+        ("peak about ", ""), (format_bytes(peak), "bold"), f" {error_text(peak_error(snapshot, timeline))}".rstrip(),
         f", now about {format_bytes(now)}",
     )  # fmt: skip
     heading = Text(f"Memory of {printable(snapshot.device)}", "bold")
