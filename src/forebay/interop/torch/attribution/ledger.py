@@ -27,7 +27,7 @@ from forebay.interop.torch.attribution.marks import (
     tensors_in,
 )
 from forebay.interop.torch.attribution.model_copies import ModelCopies
-from forebay.interop.torch.attribution.module_members import named_parameters
+from forebay.interop.torch.attribution.module_members import is_traced, named_parameters, original_module
 from forebay.interop.torch.attribution.phases import Phases
 from forebay.interop.torch.attribution.records import DeviceUse, Record
 from forebay.interop.torch.attribution.results import PeakUse, peak_use
@@ -52,6 +52,7 @@ _ALLOCATIONS = 2  # of the allocator's counts: the allocations of all sizes
 _grad_enabled = torch.is_grad_enabled
 _node_number = torch.autograd._get_sequence_nr  # of the next node
 _SCANS = 4  # errors, and twice the backward passes, after which all objects are searched, which takes 0.1 s
+_STATE = {"param_groups", "state"}  # of an optimizer
 _FEWEST_LIVE = 64  # records from which on a walk over the variables can find growth
 _FIRST_PEAK = 8 << 20  # bytes from which on a peak is walked
 _STEP = 2.0  # growth of the peak, and of the number of live records, until the next walk
@@ -270,10 +271,13 @@ class Ledger:
 
     def _settle(self) -> None:
         """Mark what the hooks have not seen, as of a program that failed before its first step."""
+        modules, leaves, optimizers = _objects_of_pytorch(gc.get_objects())
+        for optimizer in optimizers:
+            if object.__getattribute__(optimizer, "__dict__").keys() >= _STATE:  # else its __init__ has failed
+                self._optimizers.set(optimizer, True)  # also if its steps are compiled, which call no hook
         for optimizer in [*self._optimizers]:
             mark_parameters(optimizer)
             mark_state(optimizer)
-        modules, leaves = _modules_and_tensors(gc.get_objects())
         roots = _outermost(modules)
         self._copies.find(roots, [*self._optimizers])
         for root in roots:
@@ -305,19 +309,24 @@ def _place(opened: OpenDevice) -> int:
     return index if visible is None else int(visible()[index])
 
 
-def _modules_and_tensors(objects: list[Any]) -> tuple[list[torch.nn.Module], list[torch.Tensor]]:
-    """Return the modules and the tensors among objects, of which there may be a million: no loop of Python sees each.
+def _objects_of_pytorch(
+    objects: list[Any],
+) -> tuple[list[torch.nn.Module], list[torch.Tensor], list[torch.optim.Optimizer]]:
+    """Return the modules, tensors and optimizers among objects, of which there may be a million.
 
-    They are told by their types, of which there are few, as `isinstance` may execute code of the program.
+    No loop of Python sees each. They are told by their types, of which there are few, as `isinstance` may execute code
+    of the program.
     """
     kinds = set(map(type, objects))
-    wanted = {each for each in kinds if issubclass(each, (torch.nn.Module, torch.Tensor))}
+    classes = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer)
+    wanted = {each for each in kinds if issubclass(each, classes)}
     found = [*compress(objects, map(wanted.__contains__, map(type, objects)))]
-    modules = [each for each in found if issubclass(type(each), torch.nn.Module)]
-    return modules, [each for each in found if issubclass(type(each), torch.Tensor)]
+    modules, tensors, optimizers = ([each for each in found if issubclass(type(each), kind)] for kind in classes)
+    return modules, tensors, optimizers
 
 
 def _outermost(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:
     """Return the modules that no other one contains."""
-    inner = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
-    return [each for each in modules if id(each) not in inner]
+    own = [each for each in modules if original_module(each) is each and not is_traced(each)]
+    inner = {id(original_module(child)) for module in own for child in vars(module).get("_modules", {}).values()}
+    return [each for each in own if id(each) not in inner]

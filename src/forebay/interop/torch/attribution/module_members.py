@@ -10,15 +10,32 @@ from collections.abc import Iterator
 
 import torch
 
-__all__ = ["named_buffers", "named_modules", "named_parameters"]
+__all__ = ["is_traced", "named_buffers", "named_modules", "named_parameters", "original_module"]
+
+
+def original_module(module: torch.nn.Module) -> torch.nn.Module:
+    """Return the module that `torch.compile` was given, if a module is its result; else the module itself."""
+    if type(module).__name__ != "OptimizedModule":  # a class of Dynamo, which need not be imported
+        return module
+    found = _names(module, "_modules").get("_orig_mod")
+    return module if found is None else original_module(found)
+
+
+def is_traced(module: torch.nn.Module) -> bool:
+    """Return True for a graph of Dynamo, which has the parameters of the program's modules as its own."""
+    if type(module).__name__ != "GraphModule":
+        return False
+    meta = object.__getattribute__(module, "__dict__").get("meta")
+    return type(meta) is dict and any(type(each) is str and each.startswith("dynamo_") for each in meta)
 
 
 def named_modules(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Yield a module and those that it contains, each once, with PyTorch's names."""
+    """Yield a module and those that it contains, each once, with PyTorch's names, and those of compiled ones."""
     seen: set[int] = set()
     pending = [("", root)]
     while pending:
         name, module = pending.pop()
+        module = original_module(module)
         if id(module) in seen:
             continue
         seen.add(id(module))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from bisect import bisect_right
 from collections.abc import Callable
-from types import FrameType
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 import torch.autograd
 import torch.autograd.graph
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from forebay.interop.torch.attribution.module_members import named_modules
-from forebay.interop.torch.attribution.variables import variables_of
+from forebay.interop.torch.attribution.module_members import is_traced, named_modules, original_module
 from forebay.interop.torch.attribution.weak_identity import WeakIdentityTable
+from forebay.interop.torch.compile.dynamo import observe_calls, unless_compiling
 from forebay.interop.torch.devices.python_names import NameReplacements
 
 __all__ = ["Phases"]
@@ -30,14 +28,8 @@ def _ignore(*_: object) -> None:
     pass
 
 
-def _keywords(frame: FrameType) -> dict[str, Any]:
-    """Return the keywords of a module's call, which PyTorch gives to no global hook: `frame` is the caller's."""
-    found = dict(variables_of(frame)).get("kwargs") if frame.f_code.co_name == "inner" else None
-    return found if type(found) is dict else {}
-
-
 class Phases:
-    """The phase and the module of a program, from PyTorch's global hooks.
+    """The phase and the module of a program, from the calls of modules, backward passes and optimizers.
 
     Attributes
     ----------
@@ -74,27 +66,23 @@ class Phases:
         self._changed_to: list[str] = []
         self._recomputed = 0  # depth at which a module was called in the backward pass
         self._recompute_start = 0
-        self._handles: list[Any] = []
-        self._replaced = NameReplacements()
+        self._undo = ExitStack()
 
     def start(self) -> None:
-        """Install the hooks."""
-        self._handles = [
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, always_call=True),
-            register_optimizer_step_pre_hook(self._begin_step),
-            register_optimizer_step_post_hook(self._end_step),
-        ]
+        """Install the hooks: Note [Hooks are not traced]."""
+        undo = self._undo
+        observe_calls(self._enter, self._leave, undo)
+        undo.callback(register_optimizer_step_pre_hook(unless_compiling(self._begin_step, undo)).remove)
+        undo.callback(register_optimizer_step_post_hook(unless_compiling(self._end_step, undo)).remove)
+        replaced = NameReplacements()
+        undo.callback(replaced.restore)
         run_backward = torch.autograd.graph._engine_run_backward  # the only entry to the engine
         for module in (torch.autograd.graph, torch.autograd):
-            self._replaced.replace(module, "_engine_run_backward", self._observed(run_backward))
+            replaced.replace(module, "_engine_run_backward", self._observed(run_backward))
 
     def stop(self) -> None:
         """Remove them."""
-        self._replaced.restore()
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        self._undo.close()
 
     @property
     def phase(self) -> str:
@@ -117,7 +105,11 @@ class Phases:
                 return self._changed_to[at] if at >= 0 else ""
         return ""
 
-    def _enter(self, module: torch.nn.Module, arguments: Any) -> None:
+    def _enter(self, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        module = original_module(module)
+        if is_traced(module):
+            self._modules.append(self.module)
+            return
         if not self._modules:
             if self._backward:
                 self._recompute_start = self.on_recompute()
@@ -129,7 +121,7 @@ class Phases:
                     self._changes.clear()
                     self._changed_to.clear()
                 self.calls += 1
-                self.on_forward(module, (*arguments, _keywords(sys._getframe(1))))
+                self.on_forward(module, (*arguments, keywords))
                 self._names = self._names_of(module)
         name = self._names.get(id(module))
         if name is None:
@@ -137,15 +129,17 @@ class Phases:
         self._modules.append(name)
         self._note_change(name)
 
-    def _leave(self, module: torch.nn.Module, arguments: Any, result: Any) -> None:
+    def _leave(self, module: torch.nn.Module, result: Any) -> None:
         if self._modules:
             self._modules.pop()
             self._note_change(self._modules[-1] if self._modules else "")
+        if is_traced(module):
+            return
         if not self._modules and self._recomputed:
             self._recomputed = 0
             self.on_return(self._recompute_start)
         elif not self._modules and not self._backward:
-            self.on_result(module, result)
+            self.on_result(original_module(module), result)
 
     def _note_change(self, name: str) -> None:
         number = _sequence_number()
@@ -175,6 +169,8 @@ class Phases:
 
     def _observed(self, run_backward: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, **keywords: Any) -> Any:
+            if torch.compiler.is_compiling():  # a pass over the tensors of a graph that is traced
+                return run_backward(*arguments, **keywords)
             if not self._backward:
                 self._modules.clear()
                 made = self.calls - self._calls_before

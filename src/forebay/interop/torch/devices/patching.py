@@ -30,7 +30,9 @@ import forebay.cuda.tunable
 from forebay._base.device_spec import Device
 from forebay.errors import WrongState
 from forebay.interop.torch.assumptions import endless_loops
-from forebay.interop.torch.devices import compilation, host_values, values
+from forebay.interop.torch.compile import dynamo
+from forebay.interop.torch.compile.inductor import replace_compilation
+from forebay.interop.torch.devices import host_values, values
 from forebay.interop.torch.devices.build_information import describe_build, replace_build_information
 from forebay.interop.torch.devices.card_questions import note_questions
 from forebay.interop.torch.devices.cudnn import replace_cudnn
@@ -121,7 +123,7 @@ class Patch:
             try:
                 undo.callback(_set_unpatched)
                 _patched = True
-                undo.callback(compilation.forget_compiled)
+                undo.callback(dynamo.forget_compiled)
                 undo.callback(_end, interfaces)
                 undo.callback(workspaces.clear)
                 undo.callback(kernels.remove)
@@ -132,6 +134,7 @@ class Patch:
                 interfaces.install()
                 kernels.register()
                 _replace_names(names)
+                replace_compilation(names, undo)
                 kernels.replace_loading(names)
                 replace_build_information(names, described)
                 replace_cudnn(names, undo)
@@ -140,7 +143,7 @@ class Patch:
                 install_stand_ins(undo)  # Note [Stand-ins of packages]
                 replace_target(undo)  # Note [Triton's driver]
                 refuse_cuda_extensions(undo)  # Note [CUDA extensions are not compiled]
-                compilation.forget_functions()
+                dynamo.forget_functions()
                 undo.callback(_ended.stop)
                 _ended.refuse_methods()
                 undo.callback(observe_ends(_ended.end_kind))
@@ -289,7 +292,6 @@ def _replace_names(names: NameReplacements) -> None:
     replace_synchronization(names)
     replace_saving(names)
     replace_sharing(names)  # Note [Sent storages]
-    compilation.replace_compilation(names)
     note_questions(names)  # last: about the functions that are left
 
 

@@ -175,7 +175,7 @@ def _heads(call: Call, *, grouped: bool) -> Iterator[str]:
     batches = [each.shape[0] for each in (call.query, call.key, call.value)]
     heads = [each.shape[-3] for each in (call.query, call.key, call.value)]
     advice = "To broadcast dense inputs, try using unsqueeze and expand_to before passing them into the kernel."
-    if len({*batches}) > 1:
+    if not batches[0] == batches[1] == batches[2]:  # no set: in a graph they may be symbols, which have no hash
         yield (
             "For dense inputs, both fused kernels require query, key and value to have the same batch_size. Got Query "
             f"batch_size: {batches[0]}, Key batch_size: {batches[1]}, Value batch_size: {batches[2]} instead. {advice}"
@@ -193,7 +193,7 @@ def _heads(call: Call, *, grouped: bool) -> Iterator[str]:
                 "FlashAttentionV2 only supports grouped query attention, where the number of heads in key/value must "
                 "divide number of heads in query."
             )
-    elif len({*heads}) > 1:
+    elif not heads[0] == heads[1] == heads[2]:
         yield (
             "For dense input, both fused kernels require query, key and value to have the same num_heads. Got Query "
             f"num_heads: {heads[0]}, Key num_heads: {heads[1]}, Value num_heads: {heads[2]} instead. {advice}"

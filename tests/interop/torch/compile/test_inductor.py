@@ -69,39 +69,3 @@ def test_graphs_of_inductor_run_uncompiled_with_a_warning(emulated):
     compiled = torch.compile(lambda x: x * 2)
     with pytest.warns(ForebayWarning, match=r"torch\.compile\(\) cannot compile for emulated devices"):
         assert compiled(torch.ones(2, device="cuda")).tolist() == [2, 2]
-
-
-def test_functions_of_pytorch_are_traced(emulated):
-    def function(x):
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            y = x @ torch.ones(4, 4, device="cuda")
-        torch.cuda.synchronize()
-        with torch.cuda.device(1):
-            z = torch.zeros(1, device="cuda")
-        return y, z
-
-    made, other = torch.compile(function, backend="eager")(torch.ones(1, 4, device="cuda"))
-    assert (made.tolist(), made.dtype, other.device) == ([[4] * 4], torch.bfloat16, torch.device("cuda:1"))
-
-
-def test_compiled_graphs_end_with_the_emulation():
-    def function(x):
-        return x + torch.zeros(2, device=x.device)
-
-    for _ in range(2):
-        with forebay.emulate("cuda"), patch():
-            assert torch.compile(function, backend="eager", fullgraph=True)(torch.ones(2, device="cuda")).is_cuda
-            assert torch.cuda.memory_allocated() == 0
-        assert torch.compile(function, backend="eager", fullgraph=True)(torch.ones(2)).tolist() == [1, 1]
-
-
-def test_kernels_are_executed_not_traced(emulated):
-    from forebay.interop.torch.devices.emulated_memory import adopt
-    from forebay.interop.torch.kernels.generic import generic_kernel
-    from forebay.runtime.streams.stream import current_stream_for
-
-    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2, device="cuda"))
-    rules = torch._dynamo.trace_rules
-    skipped = [adopt, generic_kernel, current_stream_for]
-    assert all(rules.check_file(each.__code__.co_filename).skipped for each in skipped)
-    assert not rules.check_file(__file__).skipped

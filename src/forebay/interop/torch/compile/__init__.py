@@ -1,0 +1,1 @@
+"""`torch.compile` on emulated devices: hooks that are not traced, and Inductor for emulated cards."""
