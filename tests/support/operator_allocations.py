@@ -5,6 +5,8 @@ PyTorch's CUDA build twice: over the oracle (see on_oracle.py), where no kernel 
 on an emulated device of forebay. The sizes of allocations are compared in order. NVIDIA's libraries are replaced by
 ones that do nothing (stub_libraries.py). `record` compares all operators, writes the outcomes to
 tests/data/operator_allocations.json, from which tools/operator_differences.py writes a page of the documentation.
+With `--layout transposed`, the arguments are not contiguous: transposed, or every second element; with `--layout
+channels_last`, those with four or five dimensions are in this format. `--type` compares one type.
 
 Samples are made on the CPU and copied. A sample whose allocations depend on values is not compared, as the oracle does
 not compute any, nor one that either side refuses.
@@ -12,6 +14,7 @@ not compute any, nor one that either side refuses.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ctypes
 import gc
@@ -32,6 +35,8 @@ TYPES = ("float32", "float16", "bfloat16")
 PRELOADED = ("libcudart.so.13", "libcuda.so.1")  # as the oracle's run.sh does
 RECORD = TESTS / "data" / "operator_allocations.json"
 LETTERS = {"equal": "E", "different": "D", "refused": "R", "ended": "X", "absent": "-"}
+LAYOUTS = ("transposed", "channels_last")
+LAYOUT = os.environ.get("LAYOUT_OF_OPERATORS", "")  # of the processes that measure
 REFUSED, NEEDS_VALUES = "refused", "needs values"
 
 
@@ -48,13 +53,28 @@ def convert(argument, dtype):
         made = argument.detach()
         if dtype is not None and made.dtype == torch.float32:
             made = made.to(dtype)
-        return made.cuda().requires_grad_(argument.requires_grad)
+        made = made.cuda()
+        return arranged(made).requires_grad_(argument.requires_grad)
     if isinstance(argument, (list, tuple)):
         converted = [convert(each, dtype) for each in argument]
         return type(argument)(*converted) if hasattr(argument, "_fields") else type(argument)(converted)
     if isinstance(argument, dict):
         return {key: "cuda" if key == "device" else convert(each, dtype) for key, each in argument.items()}
     return dtype if dtype is not None and argument == torch.float32 else argument
+
+
+def arranged(tensor):
+    """Return a tensor with the elements of a tensor in memory as the chosen layout demands."""
+    import torch
+
+    if tensor.layout != torch.strided or not LAYOUT:
+        return tensor
+    if LAYOUT == "channels_last":
+        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+        return tensor.contiguous(memory_format=formats.get(tensor.dim(), torch.preserve_format))
+    if tensor.dim() > 1:
+        return tensor.transpose(-1, -2).contiguous().transpose(-1, -2)
+    return torch.zeros(2 * tensor.numel(), dtype=tensor.dtype, device=tensor.device)[::2].copy_(tensor)
 
 
 def tensors(result):
@@ -248,11 +268,22 @@ def write(path, summary, version):
 
 
 def main(arguments):
-    pattern = re.compile(arguments[1] if len(arguments) > 1 and arguments[0] == "compare" else "")
-    pairs = [(name, kind) for name in measure(emulated=False, pairs=None) if pattern.search(name) for kind in TYPES]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("task", choices=("compare", "record"))
+    parser.add_argument("pattern", nargs="?", default="", type=re.compile)
+    parser.add_argument("--layout", choices=LAYOUTS)
+    parser.add_argument("--type", choices=TYPES)
+    chosen = parser.parse_intermixed_args(arguments)
+    if chosen.task == "record" and (chosen.pattern or chosen.layout or chosen.type):
+        parser.error("a record is of all operators and types, contiguous")
+    if chosen.layout:
+        os.environ["LAYOUT_OF_OPERATORS"] = chosen.layout
+    types = (chosen.type,) if chosen.type else TYPES
+    names = measure(emulated=False, pairs=None)
+    pairs = [(name, kind) for name in names if re.search(chosen.pattern, name) for kind in types]
     real, emulated = (measure(emulated=each, pairs=pairs) for each in (False, True))
     summary = summary_of(real, emulated)
-    if arguments[0] == "record":
+    if chosen.task == "record":
         write(RECORD, summary, version_of_oracle())
     for name, entry in summary.items():
         if "sizes" in entry:

@@ -40,6 +40,15 @@ REQUESTED = {
     "torch.bincount(i[0])": "8 8 8", "torch.nn.functional.nll_loss(t, i[:, 0])": "4 4 320",
     "torch.nonzero_static(b, size=10)": "160 4 8", "torch._foreach_max([t, t])": "24 4 4 8",
     "t[:, :3].cumsum(1)": "480 480", "t.equal(t + 1)": "8000 2000 1", "i.unique()": "16000 1 16000 8 1023",
+    # Arguments that are not contiguous are copied.
+    "t.t().softmax(1)": "8000 8000", "t.t().log_softmax(1)": "8000 8000",
+    "torch.nn.functional.cross_entropy(t.t(), i[0])": "8000 8000 4 4",
+    "torch.nn.functional.multi_margin_loss(t.t(), i[0])": "4 8000 200",
+    "torch.nn.functional.multilabel_margin_loss(t.t(), i.t())": "16000 8000 8000 200 4",
+    "torch.nn.functional.nll_loss(t.view(2, 4, 10, 25).mT, i.view(2, 4, 10, 25)[:, 0].mT)": "4 4 8000 4000",
+    "torch.ops.aten._softmax_backward_data(t.t(), t.t(), 1, torch.float32)": "8000 8000 8000 8000",
+    "torch.ops.aten._log_softmax_backward_data(t.t(), t.t(), 1, torch.float32)": "8000 8000 8000",
+    "torch.ops.aten.nll_loss_backward(s, t, i[:, 0], None, 1, -100, s)": "8000 320",
 }  # fmt: skip
 
 

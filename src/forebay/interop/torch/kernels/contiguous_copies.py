@@ -1,4 +1,4 @@
-"""Kernels that make an argument contiguous on emulated devices: backward passes of pooling, resizing and padding."""
+"""Kernels that make arguments contiguous on emulated devices, such as backward passes of pooling and resizing."""
 
 from __future__ import annotations
 
@@ -14,14 +14,24 @@ from forebay.interop.torch.kernels.scratch_memory import Scratch
 __all__ = ["COPYING_KERNELS", "with_copy", "with_copy_before"]
 
 
-def with_copy(operator: Any) -> Callable[..., Any]:
-    """Return the kernel of an operator that makes its first argument contiguous after the result is allocated."""
+def with_copy(operator: Any, arguments: Sequence[int] = (0,)) -> Callable[..., Any]:
+    """Return the kernel of an operator that makes arguments contiguous, in order, after the result is allocated.
+
+    Parameters
+    ----------
+    operator : OpOverload
+        The operator.
+    arguments : sequence of int, default=(0,)
+        The places of the arguments.
+    """
     compute = generic_kernel(operator, values.device)
+    names = [argument.name for argument in operator._schema.arguments]
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         result = compute(*args, **kwargs)
         with Scratch(args[0].device) as scratch:
-            scratch.contiguous(args[0])
+            for at in arguments:
+                scratch.contiguous(args[at] if at < len(args) else kwargs.get(names[at]))
         return result
 
     return kernel
@@ -60,7 +70,7 @@ COPYING_KERNELS: dict[str, Callable[..., Any]] = {
         "_upsample_bilinear2d_aa_backward", "_upsample_nearest_exact1d_backward",
         "_upsample_nearest_exact2d_backward", "_upsample_nearest_exact3d_backward", "adaptive_max_pool2d_backward",
         "adaptive_max_pool3d_backward", "avg_pool2d_backward", "avg_pool3d_backward",
-        "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "multilabel_margin_loss_backward",
+        "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward",
         "reflection_pad1d_backward",
         "reflection_pad2d_backward", "upsample_bicubic2d_backward", "upsample_bilinear2d_backward",
         "upsample_linear1d_backward", "upsample_nearest1d_backward", "upsample_nearest2d_backward",

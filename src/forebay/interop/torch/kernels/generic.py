@@ -24,6 +24,7 @@ from forebay.interop.torch.devices.emulated_memory import (
     resize_storage,
 )  # fmt: skip
 from forebay.interop.torch.devices.generators import host_generator
+from forebay.interop.torch.kernels.meta_results import meta_results
 from forebay.interop.torch.kernels.nested import nested_on_device
 from forebay.interop.torch.kernels.schemas import written_arguments
 from forebay.interop.torch.kernels.sparse import sparse_on_device
@@ -170,18 +171,6 @@ def _tensor_of(number: complex) -> torch.Tensor:
     return torch.tensor(number, dtype=dtype, device="cpu")
 
 
-# Operators without a kernel for the meta device: the argument that their result is like.
-_LIKE_ARGUMENT = {
-    "_dirichlet_grad": 0,
-    "_sample_dirichlet": 0,
-    "_standard_gamma_grad": 0,
-    "binomial": 0,
-    "fractional_max_pool3d_backward": 1,
-    "multi_margin_loss_backward": 1,
-    "multilabel_margin_loss_backward": 1,
-}
-
-
 def generic_kernel(
     operator: Operator, values_device: Callable[[], str], *, is_foreign: bool = False
 ) -> Callable[..., Any]:
@@ -216,10 +205,12 @@ def generic_kernel(
                 raise
             if not returns_written:  # it returns nothing, and changes no shape
                 return None
-            if name in _LIKE_ARGUMENT:
-                found = torch.empty_like(given[_LIKE_ARGUMENT[name]])
-            else:
-                found = None if written else sized_result(name, {**dict(zip(names, args, strict=False)), **kwargs})
+            found = meta_results(name, given)
+            if all(returns_written):  # an overload whose arguments are the results
+                for (at, key), made in zip(written.items(), tensors_of(found), strict=False):
+                    (given[at] if at < len(given) else keywords[key]).resize_(made.shape)
+            if found is None and not written:
+                found = sized_result(name, {**dict(zip(names, args, strict=False)), **kwargs})
             if found is None:
                 raise values.needs_values(f"{name}()") from None
             results = found

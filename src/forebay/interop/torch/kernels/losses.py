@@ -21,17 +21,19 @@ __all__ = ["LOSS_KERNELS"]
 _aten = torch.ops.aten
 
 
-def _softmax_backward(operator: Any) -> Callable[..., Any]:
-    """Return the kernel, which multiplies the gradient and the output first."""
-    compute = generic_kernel(operator, values.device)
+def _softmax_backward(gradient: torch.Tensor, output: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Return the gradient. The product of the gradient and the output, and the output, are made contiguous."""
+    result = _compute_softmax_backward(gradient, output, *args, **kwargs)
+    with Scratch(output.device) as scratch:
+        scratch.take(nbytes_of(output))
+        if not (gradient.is_contiguous() and output.is_contiguous()):
+            scratch.contiguous(torch.mul(_without_memory(gradient), _without_memory(output)))
+            scratch.contiguous(output)
+    return result
 
-    def kernel(gradient: torch.Tensor, output: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        result = compute(gradient, output, *args, **kwargs)
-        with Scratch(output.device) as scratch:
-            scratch.take(nbytes_of(output))
-        return result
 
-    return kernel
+def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _embedding_backward(gradient: torch.Tensor, indices: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -49,26 +51,23 @@ def _embedding_backward(gradient: torch.Tensor, indices: torch.Tensor, *args: An
     return result
 
 
-def _loss_2d(given: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the loss and the sum of the weights, which is allocated first."""
+def _loss_2d(
+    given: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return the loss and the sum of the weights, which is allocated first. Arguments are made contiguous."""
     arguments, named = [values_of(each) for each in args], {key: values_of(each) for key, each in kwargs.items()}
-    loss, weights = _compute_2d(values_of(given), *arguments, **named)
+    loss, weights = _compute_2d(values_of(given), values_of(target), *arguments, **named)
     opened = open_torch_device(given.device)
     second = adopt(weights, opened)
-    return adopt(loss, opened), second
-
-
-def _loss(given: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Return the loss of classes, for which the target and the weights are made contiguous."""
-    result = _compute_loss(given, target, *args, **kwargs)
-    weight = args[0] if args else kwargs.get("weight")
-    with Scratch(given.device) as scratch:
-        scratch.contiguous(weight)
-        scratch.contiguous(target)
-    return result
-
-
-_compute_loss = generic_kernel(_aten.nll_loss_forward.default, values.device)
+    first = adopt(loss, opened)
+    reduction = args[1] if len(args) > 1 else kwargs["reduction"]
+    with Scratch(opened) as scratch:
+        if reduction:
+            scratch.contiguous(given)
+        scratch.contiguous(args[0] if args else kwargs["weight"])
+        if reduction:
+            scratch.contiguous(target)
+    return first, second
 
 
 def _reduced_loss(operator: Any, *, result_first: bool) -> Callable[..., Any]:
@@ -192,8 +191,10 @@ def _multi_margin(
 ) -> torch.Tensor:  # fmt: skip
     """Return the loss of margins. The losses of rows are summed afterwards."""
     result: torch.Tensor = _compute_multi_margin(given, target, p, margin, weight, reduction)
-    if reduction and given.dim() == 2:
-        with Scratch(given.device) as scratch:
+    with Scratch(given.device) as scratch:
+        for each in (given, target, weight):
+            scratch.contiguous(each)
+        if reduction and given.dim() == 2:
             scratch.take(given.shape[0] * given.itemsize)
     return result
 
@@ -204,8 +205,10 @@ def _multilabel_margin(
     """Return the loss and which classes are targets, which are allocated first."""
     loss, targets = _compute_multilabel(values_of(given), values_of(target), reduction)
     opened = open_torch_device(given.device)
-    marked = adopt(targets.contiguous(), opened)
     with Scratch(opened) as scratch:
+        scratch.contiguous(target)
+        scratch.contiguous(given)
+        marked = adopt(targets.contiguous(), opened)
         if reduction and given.dim() == 2:
             scratch.take(given.shape[0] * given.itemsize)
         return adopt(loss, opened), marked
@@ -216,16 +219,19 @@ _compute_multilabel = over_values(_aten.multilabel_margin_loss_forward.default)
 _LARGE = 450  # a measure of a problem of CTC
 _ALIGNMENTS = 4  # their place after the gradient and the scores
 _FEW_INDICES = 3072
+_compute_softmax_backward = generic_kernel(_aten._softmax_backward_data.default, values.device)
 _compute_2d = over_values(_aten.nll_loss2d_forward.default)
 _compute_log_sigmoid = over_values(_aten.log_sigmoid_forward.default)
 _compute_log_sigmoid_backward = over_values(_aten.log_sigmoid_backward.default)
 _compute_embedding_backward = generic_kernel(_aten.embedding_dense_backward.default, values.device)
 
 LOSS_KERNELS: dict[str, Callable[..., Any]] = {
-    "aten::_softmax_backward_data": _softmax_backward(_aten._softmax_backward_data.default),
-    "aten::_log_softmax_backward_data": with_copy(_aten._log_softmax_backward_data.default),
-    "aten::nll_loss_backward": with_copy(_aten.nll_loss_backward.default),
-    "aten::nll_loss_forward": _loss,
+    "aten::_softmax": with_copy(_aten._softmax.default),
+    "aten::_log_softmax": with_copy(_aten._log_softmax.default),
+    "aten::_softmax_backward_data": _softmax_backward,
+    "aten::_log_softmax_backward_data": with_copy(_aten._log_softmax_backward_data.default, (0, 1)),
+    "aten::nll_loss_backward": with_copy(_aten.nll_loss_backward.default, (2, 1, 3)),
+    "aten::nll_loss_forward": with_copy(_aten.nll_loss_forward.default, (0, 1, 2)),
     "aten::nll_loss2d_forward": _loss_2d,
     "aten::embedding_dense_backward": _embedding_backward,
     "aten::log_sigmoid_forward": _log_sigmoid,
@@ -234,7 +240,9 @@ LOSS_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::_ctc_loss.Tensor": _ctc(_aten._ctc_loss.Tensor),
     "aten::_ctc_loss_backward": _ctc_backward(_aten._ctc_loss_backward.default),
     "aten::_ctc_loss_backward.Tensor": _ctc_backward(_aten._ctc_loss_backward.Tensor),
-    "aten::multilabel_margin_loss_backward": with_copy(_aten.multilabel_margin_loss_backward.default),
+    "aten::multilabel_margin_loss_backward": with_copy(_aten.multilabel_margin_loss_backward.default, (0, 1, 2)),
+    "aten::multi_margin_loss_backward": with_copy(_aten.multi_margin_loss_backward.default, (1, 0, 2, 5)),
+    "aten::nll_loss2d_backward": with_copy(_aten.nll_loss2d_backward.default, (2, 3)),
     "aten::multi_margin_loss": _multi_margin,
     "aten::multilabel_margin_loss_forward": _multilabel_margin,
     "aten::mse_loss": _reduced_loss(_aten.mse_loss.default, result_first=True),
