@@ -121,6 +121,21 @@ def test_peak_before_history_is_from_statistics() -> None:
     assert (numbers.peak, numbers.peak_ever) == (MIB, 5 * MIB)
 
 
+def test_peak_of_the_statistics_includes_pending_frees() -> None:
+    scene = Scene()
+    blocks = [scene.allocate(MIB)]
+    for _ in range(3):  # the frees complete after the next allocation
+        blocks.append(scene.allocate(MIB))
+        scene.free(blocks.pop(0))
+        completed = scene.entries.pop()
+        scene.allocate(MIB)
+        scene.entries.append(completed)
+    numbers = analysis_summary.summary(scene.snapshot(stats={"requested_bytes.all.peak": 5 * MIB}))
+    assert (numbers.peak, numbers.peak_ever) == (4 * MIB, 4 * MIB)
+    numbers = analysis_summary.summary(scene.snapshot(stats={"requested_bytes.all.peak": 6 * MIB}))
+    assert (numbers.peak, numbers.peak_ever) == (4 * MIB, 6 * MIB)
+
+
 def test_summary_without_history_uses_statistics() -> None:
     stats = {
         "requested_bytes.all.peak": 5 * MIB,

@@ -230,7 +230,8 @@ def summary(snapshot: Snapshot, *, timeline: Timeline | None = None) -> Summary:
     # Unlike the ring buffer, the statistics drop nothing; without a history they are the only source.
     allocations = max(int(counts[Action.ALLOC]), stats.get("allocation.all.allocated", 0))
     recorded = len(snapshot.trace) > 0
-    peak_ever = max(peak, stats.get("requested_bytes.all.peak", 0))
+    counted = stats.get("requested_bytes.all.peak", 0)  # with blocks whose free is pending
+    peak_ever = peak if recorded and counted <= _peak_with_pending(snapshot, timeline) else max(peak, counted)
     return Summary(
         peak=peak if recorded else peak_ever,
         peak_ever=peak_ever,
@@ -249,6 +250,14 @@ def summary(snapshot: Snapshot, *, timeline: Timeline | None = None) -> Summary:
         peak_allocated=peak if recorded and peak < peak_ever else max(peak, stats.get("allocated_bytes.all.peak", 0)),
         allocated=stats.get("allocated_bytes.all.current", int(timeline.allocated[-1])),
     )
+
+
+def _peak_with_pending(snapshot: Snapshot, timeline: Timeline) -> int:
+    """Return the maximum of the requested bytes of blocks that are live or whose free is pending."""
+    action, sizes = snapshot.trace["action"], snapshot.trace["nbytes"].astype(np.int64)
+    changes = np.where(action == Action.FREE_REQUESTED, sizes, 0) - np.where(action == Action.FREE_COMPLETED, sizes, 0)
+    pending = np.concatenate([[0], np.cumsum(changes)])
+    return int((timeline.allocated + pending - min(0, int(pending.min()))).max())
 
 
 def figures_html(numbers: Summary) -> Html:
