@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from forebay._base.device_spec import Device
 from forebay.cuda._kind import CUDA
 from forebay.runtime.base import observers
 from forebay.runtime.devices.open_device import OpenDevice
@@ -42,6 +43,7 @@ __all__ = [
     "register_callback_for_stream_synchronization",
 ]
 
+_device_of: Callable[[Event], Device | None] = vars(Event)["device"].fget  # subclasses may have PyTorch's devices
 logger = logging.getLogger(__name__)
 
 
@@ -122,7 +124,7 @@ class _GpuTraceObserver(observers.Observer):
             DeviceSynchronizationCallbacks.fire_callbacks()
 
     def event_created(self, event: Event) -> None:
-        if event.device is not None and event.device.kind == CUDA.name:
+        if _is_of_cuda(event):
             EventCreationCallbacks.fire_callbacks(id(event))
 
     def event_deleted(self, opened: OpenDevice, number: int) -> None:
@@ -138,7 +140,7 @@ class _GpuTraceObserver(observers.Observer):
             EventWaitCallbacks.fire_callbacks(id(event), stream.handle)
 
     def event_synchronized(self, event: Event) -> None:
-        if event.device is not None and event.device.kind == CUDA.name:
+        if _is_of_cuda(event):
             EventSynchronizationCallbacks.fire_callbacks(id(event))
 
     def allocated(self, storage: Storage, queue: int) -> None:  # noqa: ARG002 -- PyTorch does not report the stream
@@ -152,6 +154,11 @@ class _GpuTraceObserver(observers.Observer):
 
 def _is_cuda(opened: OpenDevice) -> bool:
     return opened.device.kind == CUDA.name
+
+
+def _is_of_cuda(event: Event) -> bool:
+    device = _device_of(event)
+    return device is not None and device.kind == CUDA.name
 
 
 _observer = _GpuTraceObserver()

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from forebay._base.untrusted import open_regular, printable
 
-__all__ = ["CUDA_VERSION", "Versions", "find_versions"]
+__all__ = ["CUDA_VERSION", "CUDNN_VERSION", "Versions", "find_versions"]
 
+CUDNN_VERSION = 91900  # as of such wheels: programs compare it with a lower bound
 CUDA_VERSION = "13.0"  # that of the wheels of PyTorch 2.11 and later on PyPI
 # Packages whose version decides how much memory a program needs. Programs of 2023 needed up to 18 % more with the
 # versions of their time: PyTorch 2.1 kept the argument of mean(), bitsandbytes 0.41 the dequantized weights.

@@ -103,9 +103,8 @@ def test_graphed_callables(emulated):
 
 WAITING = {
     "item": lambda x: x[0].item(),
-    "a copy to the CPU": lambda x: x.cpu(),
-    "a copy from the CPU": lambda x: x.copy_(torch.zeros(4)),
-    "a copy from memory that is not pinned": lambda x: x.copy_(torch.zeros(4), non_blocking=True),
+    "a copy to the CPU": lambda x: torch.empty(4).pin_memory().copy_(x),
+    "a copy from the CPU": lambda x: x.copy_(torch.zeros(4).pin_memory()),
     "nonzero": lambda x: x.nonzero(),
     "indices of the host": lambda x: x[torch.tensor([0, 1])],
     "a mask": lambda x: x[x > 0],
@@ -189,3 +188,15 @@ def test_running_statistics_change_at_the_replay(emulated):
     assert layer.running_mean.tolist() == [0] * 3
     graph.replay()
     assert layer.running_mean.tolist() == [1] * 3
+
+
+def test_copies_of_unpinned_memory_are_refused_and_the_capture_goes_on(emulated):
+    host, x = torch.ones(4), torch.zeros(4, device="cuda")
+    graph, pinned = torch.cuda.CUDAGraph(), torch.ones(4).pin_memory()
+    with torch.cuda.graph(graph):
+        for call in (lambda: x.copy_(host), lambda: x.copy_(host, non_blocking=True), x.cpu):
+            with pytest.raises(RuntimeError, match="during CUDA graph capture unless the CPU tensor is pinned"):
+                call()
+        x.copy_(pinned, non_blocking=True)
+    graph.replay()
+    assert x.tolist() == [1, 1, 1, 1]

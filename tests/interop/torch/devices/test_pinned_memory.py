@@ -12,7 +12,6 @@ import forebay  # noqa: E402 -- after PyTorch, without which the file is skipped
 from forebay.interop.torch import patch  # noqa: E402 -- as above
 
 OWN = {name: each for name, each in vars(torch).items() if isinstance(each, type(torch.zeros))}  # functions of C++
-METHODS = {name: each for name, each in vars(torch.Tensor).items() if callable(each)}
 
 
 def scripted(x):
@@ -59,7 +58,6 @@ def test_function_objects_stay_those_of_pytorch(emulated):
     assert all(name.startswith("_cufft_") or name == "to_dlpack" for name in replaced), (
         replaced
     )  # no functions of tensors
-    assert {name for name, each in METHODS.items() if getattr(torch.Tensor, name) is not each} == {"__dlpack__"}
     for device in ("cpu", "cuda"):
         x = torch.ones(2, device=device)
         with SeenFunctions() as mode:

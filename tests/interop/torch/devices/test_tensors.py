@@ -170,6 +170,8 @@ def test_pinned_memory_is_counted(emulated):
     assert torch.equal(x.cuda(non_blocking=True).cpu(), x)
     assert x.cuda().to("cpu", non_blocking=True).equal(x)
     del x, made
+    torch.cuda.synchronize()
+    torch.ones(1).pin_memory()  # completes the frees that waited for copies
     assert torch.cuda.host_memory_stats()["active_bytes.current"] == 0
 
 
@@ -266,3 +268,30 @@ def test_checkpointing_computes_the_same(emulated):
     torch.cuda.manual_seed(3)
     block(x).sum().backward()
     assert gradients == [x.grad.tolist()] * 2
+
+
+def test_types_and_representations_are_those_of_pytorch(emulated):
+    stream, event = torch.cuda.current_stream(), torch.cuda.Event()
+    assert (repr(stream), repr(event)) == (
+        "<torch.cuda.Stream device=cuda:0 cuda_stream=0x0>", "<torch.cuda.Event uninitialized>",
+    )  # fmt: skip
+    assert (torch.Stream in type(stream).__mro__, torch.Event in type(event).__mro__) == (True, True)
+    assert isinstance(torch.Stream("cuda"), torch.cuda.Stream)
+    assert torch.cuda.FloatTensor(1, device=None).device == torch.device("cuda:0")
+    assert torch.backends.cudnn.version() >= 90000
+
+
+def test_operators_without_memory_of_their_own(emulated):
+    x = torch.tensor([1.0, 2.0], device="cuda", requires_grad=True)
+    assert torch._lazy_clone(x).tolist() == [1, 2]
+    assert torch._efficientzerotensor((), device="cuda").shape == ()
+    scalar, other = (torch.tensor(each, device="cuda", requires_grad=True) for each in (1.0, 3.0))
+    loss = torch.nn.functional.l1_loss(scalar, other, reduction="none")
+    (gradient,) = torch.autograd.grad(loss, scalar, create_graph=True)
+    assert gradient.item() == -1
+    torch.autograd.grad(gradient, (scalar, other), allow_unused=True)
+    out = torch.empty(0, dtype=torch.int64, device="cuda"), torch.empty(0, dtype=torch.int64, device="cuda")
+    values, _ = torch.mode(torch.tensor([[1, 2, 2], [3, 3, 1]], device="cuda"), 1, out=out)
+    assert values.tolist() == out[0].tolist() == [2, 3]
+    z = torch.sparse_coo_tensor([[0]], torch.ones(1, dtype=torch.complex64), (3,), check_invariants=True).cuda()
+    assert torch.view_as_real(z)._values().data_ptr() == z._values().data_ptr()

@@ -86,3 +86,9 @@ def replace_memory(
     new: torch.UntypedStorage,
     prepare: Callable[[], object],
 ) -> None: ...
+
+# Call functions with the address of each block that is allocated or freed from now on; None for no function.
+def set_trace(on_allocation: Callable[[int], object] | None, on_free: Callable[[int], object] | None) -> None: ...
+
+# Return the first of the functions.
+def allocation_trace() -> Callable[[int], object] | None: ...

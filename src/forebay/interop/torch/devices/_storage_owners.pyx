@@ -10,6 +10,8 @@ from cpython.object cimport PyObject
 cdef dict _by_storage = {}  # by the address of PyTorch's storage object on the emulated device
 cdef dict _by_values = {}  # by that of the values' storage object
 cdef dict _by_address = {}  # of the block
+cdef object _on_allocation = None
+cdef object _on_free = None
 cdef dict _ended = {}  # by the address of the storage: memory that was in the tables when PyTorch was restored
 
 
@@ -54,6 +56,8 @@ cdef class MemoryOwner:
         forget(_by_address, memory.address, memory)
         if memory.freed is not None:
             memory.freed.append(memory.record)
+        if _on_free is not None and memory.address is not None:
+            _on_free(memory.address)  # of a tool, beside which an interrupt may be lost
 
     def attach(self, storage_key):
         if self.memory.storage_key is not None:
@@ -111,3 +115,11 @@ def replace_memory(swap, storage, empty, new, prepare):
     prepare()
     exchange(swap, storage, empty)  # PyTorch exchanges equal sizes, or any size with none
     exchange(swap, storage, new)
+
+
+def set_trace(on_allocation, on_free):
+    global _on_allocation, _on_free
+    _on_allocation, _on_free = on_allocation, on_free
+
+
+def allocation_trace(): return _on_allocation

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import torch
 
 from forebay.interop.torch.devices.python_names import NameReplacements
+from forebay.interop.torch.program_versions import CUDNN_VERSION
 
 __all__ = ["replace_cudnn"]
 
@@ -18,6 +19,9 @@ def replace_cudnn(names: NameReplacements, undo: ExitStack) -> None:
     its memory is that of cuDNN. `undo` receives the call that restores the setting.
     """
     names.replace(torch.backends.cudnn, "is_acceptable", _is_acceptable)
+    if not torch._C._has_cudnn:
+        names.replace(torch.backends.cudnn, "is_available", _is_available)
+        names.replace(torch.backends.cudnn, "version", _version)
     wanted = [True]
 
     def get(*_: object) -> bool:
@@ -33,6 +37,16 @@ def replace_cudnn(names: NameReplacements, undo: ExitStack) -> None:
     names.replace(torch._C, "_get_cudnn_enabled", get)
     names.replace(torch._C, "_set_cudnn_enabled", keep)
     names.replace(type(torch.backends.cudnn), "enabled", property(get, keep))
+
+
+def _is_available() -> bool:
+    """Return True: a build with CUDA has cuDNN, whose memory is that of the emulated devices."""
+    return True
+
+
+def _version() -> int:
+    """Return the version of cuDNN in PyTorch's wheels with CUDA."""
+    return CUDNN_VERSION
 
 
 def _is_acceptable(tensor: torch.Tensor) -> bool:

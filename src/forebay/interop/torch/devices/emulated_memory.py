@@ -24,6 +24,7 @@ from forebay.errors import ForebayError, OutOfMemory, Unsupported, WrongState
 from forebay.interop.torch.devices._storage_owners import (
     EmulatedMemory,
     MemoryOwner,
+    allocation_trace,
     block_addresses,
     ended_memory,
     exchange_memory,
@@ -158,6 +159,8 @@ def allocate_bytes(opened: OpenDevice, nbytes: int) -> AnyBlock | None:
         raise pytorch_error(error) from None
     if _on_block is not None:
         _on_block(opened, block, nbytes)
+    if (trace := allocation_trace()) is not None:
+        trace(block.address)
     return block
 
 

@@ -38,7 +38,8 @@ def replace_legacy_types(names: NameReplacements) -> None:
 
 
 def _legacy_type(name: str, of: torch.dtype) -> type:
-    def create(cls: type, *args: Any, device: Any = "cuda") -> torch.Tensor:
+    def create(cls: type, *args: Any, device: Any = None) -> torch.Tensor:
+        device = "cuda" if device is None else device
         if all(isinstance(each, int) for each in args):
             return torch.empty(args or (0,), dtype=of, device=device)
         (data,) = args

@@ -33,6 +33,7 @@ from forebay.interop.torch.assumptions import endless_loops
 from forebay.interop.torch.compile import dynamo
 from forebay.interop.torch.compile.inductor import replace_compilation
 from forebay.interop.torch.devices import host_values, values
+from forebay.interop.torch.devices.accelerator_functions import replace_accelerator_functions
 from forebay.interop.torch.devices.build_information import describe_build, replace_build_information
 from forebay.interop.torch.devices.card_questions import note_questions
 from forebay.interop.torch.devices.cudnn import replace_cudnn
@@ -40,6 +41,7 @@ from forebay.interop.torch.devices.device_communication import replace_communica
 from forebay.interop.torch.devices.driver_queries import replace_queries
 from forebay.interop.torch.devices.ended_tensors import EndedTensors
 from forebay.interop.torch.devices.generators import EmulatedGenerator, GeneratorFactory, to_bytes, to_tensor
+from forebay.interop.torch.devices.gpu_trace import replace_gpu_trace
 from forebay.interop.torch.devices.graph_capture import TorchGraph
 from forebay.interop.torch.devices.host_methods import replace_host_methods
 from forebay.interop.torch.devices.legacy_types import replace_legacy_types
@@ -133,11 +135,12 @@ class Patch:
                 connect_streams()
                 interfaces.install()
                 kernels.register()
-                _replace_names(names)
+                _replace_names(names, undo)
                 replace_compilation(names, undo)
                 kernels.replace_loading(names)
                 replace_build_information(names, described)
                 replace_cudnn(names, undo)
+                replace_gpu_trace(names, undo)
                 replace_reducer_timers(undo)
                 replace_bitsandbytes(undo)
                 install_stand_ins(undo)  # Note [Stand-ins of packages]
@@ -243,7 +246,7 @@ def _set_unpatched() -> None:
     _patched = False
 
 
-def _replace_names(names: NameReplacements) -> None:
+def _replace_names(names: NameReplacements, undo: ExitStack) -> None:
     torch.utils._device._device_constructors()  # it keeps the factories, which must be PyTorch's own
     for theirs, ours in (
         (torch.cuda, forebay.cuda),
@@ -280,11 +283,12 @@ def _replace_names(names: NameReplacements) -> None:
     run_backward = torch.autograd.graph._engine_run_backward
     for module in (torch.autograd.graph, torch.autograd):
         names.replace(module, "_engine_run_backward", _in_one_thread(run_backward))
+    replace_accelerator_functions(names)
     replace_queries(names)
     replace_methods(names)
     replace_host_methods(names)
     replace_communication(names)
-    replace_stream_types(names)
+    replace_stream_types(names, undo)
     replace_profiler(names)
     replace_legacy_types(names)
     replace_process_groups(names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from operator import attrgetter
 from typing import Any
 
@@ -16,14 +17,25 @@ from forebay.runtime.streams.stream import Stream
 __all__ = ["replace_stream_types"]
 
 
-def replace_stream_types(names: NameReplacements) -> None:
+def replace_stream_types(names: NameReplacements, undo: ExitStack) -> None:
     """Let streams and events of emulated devices be PyTorch's, with devices of PyTorch."""
     emulated = forebay.cuda.streams
     opened, bound = attrgetter("opened.device"), vars(Event)["device"].fget
     names.replace(emulated.Stream, "device", property(lambda self: torch.device(str(opened(self)))))
     names.replace(emulated.Event, "device", property(_device_or_none(bound)))
-    names.replace(torch, "Stream", _type_of_any("Stream", torch.Stream, Stream, emulated.Stream))
-    names.replace(torch, "Event", _type_of_any("Event", torch.Event, Event, emulated.Event))
+    for name, theirs, ours, of_cuda in (
+        ("Stream", torch.Stream, Stream, emulated.Stream), ("Event", torch.Event, Event, emulated.Event),
+    ):  # fmt: skip
+        common = _type_of_any(name, theirs, ours, of_cuda)
+        names.replace(torch, name, common)
+        undo.callback(setattr, of_cuda, "__bases__", of_cuda.__bases__)
+        of_cuda.__bases__ = (*of_cuda.__bases__, common)
+        for each in (ours, of_cuda):
+            names.replace(each, "__repr__", _with_name_of_pytorch(vars(each)["__repr__"]))
+
+
+def _with_name_of_pytorch(describe: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda self: describe(self).replace("forebay.", "torch.", 1)
 
 
 def _device_or_none(bound: Any) -> Callable[[Event], torch.device | None]:
@@ -44,10 +56,10 @@ def _type_of_any(name: str, theirs: type, ours: type, emulated: type) -> type:
         def __subclasscheck__(cls, subclass: type) -> bool:
             return issubclass(subclass, (theirs, ours))
 
-    def create(cls: type, device: Any = None, *args: Any, **keywords: Any) -> Any:
-        spec = torch.device("cuda" if device is None else device)
-        if spec.type != "cuda":
-            return theirs(spec, *args, **keywords)
-        return emulated(spec, *args, **keywords) if name == "Stream" else emulated(*args, **keywords)
+        def __call__(cls, device: Any = None, *args: Any, **keywords: Any) -> Any:
+            spec = torch.device("cuda" if device is None else device)
+            if spec.type != "cuda":
+                return theirs(spec, *args, **keywords)
+            return emulated(spec, *args, **keywords) if name == "Stream" else emulated(*args, **keywords)
 
-    return Meta(name, (), {"__new__": create, "__doc__": theirs.__doc__, "__module__": "torch"})
+    return Meta(name, (), {"__doc__": theirs.__doc__, "__module__": "torch"})

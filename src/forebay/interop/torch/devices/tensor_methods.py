@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import torch
+import torch.overrides
 import torch.utils.dlpack
 
 from forebay.interop.torch.devices import host_values
@@ -46,6 +47,9 @@ def replace_methods(names: NameReplacements) -> None:
 
 
 def _record_stream(self: torch.Tensor, stream: Any) -> None:
+    if torch.overrides.has_torch_function_unary(self):
+        torch.overrides.handle_torch_function(torch.Tensor.record_stream, (self,), self, stream)
+        return
     if not self.is_cuda:  # PyTorch's error, which the replaced method would have raised
         kind = self.device.type.upper()
         raise NotImplementedError(f"Could not run 'aten::record_stream' with arguments from the '{kind}' backend.")

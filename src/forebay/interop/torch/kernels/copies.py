@@ -99,10 +99,16 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(known.equal(known_other))
 
 
+def _lazy_clone(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy, which is made at once: PyTorch's storages that copy when they are written need its allocator."""
+    return tensor.clone()
+
+
 COPY_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::copy_": _copy,
     "aten::fill_.Scalar": _fill_scalar,
     "aten::zero_": _zero,
     "aten::_local_scalar_dense": _local_scalar,
+    "aten::_lazy_clone": _lazy_clone,
     "aten::equal": _equal,
 }

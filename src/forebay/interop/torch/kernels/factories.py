@@ -59,7 +59,7 @@ def _zero_tensor(
 ) -> torch.Tensor:  # fmt: skip
     """Return zeros that occupy no memory of the device, as the gradients that autograd leaves undefined."""
     _refuse(layout, pin_memory)
-    return without_block(torch.zeros(1, dtype=dtype, device=values.device()).expand(*size), open_torch_device(device))
+    return without_block(torch.zeros((), dtype=dtype, device=values.device()).expand(size), open_torch_device(device))
 
 
 def _set_empty(target: torch.Tensor) -> torch.Tensor:

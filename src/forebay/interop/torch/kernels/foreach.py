@@ -11,9 +11,10 @@ from forebay.interop.torch.devices import values
 from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.scratch_memory import Scratch
 
-__all__ = ["FOREACH_KERNELS"]
+__all__ = ["FOREACH_KERNELS", "on_one_device"]
 
 _aten = torch.ops.aten
+_AS_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _CHUNK = 65536  # elements
 _compute_max = generic_kernel(_aten._foreach_max.default, values.device)
 _compute_norm = generic_kernel(_aten._foreach_norm.Scalar, values.device)
@@ -54,6 +55,20 @@ def _with_scalars(packet: Any) -> Callable[..., Any]:
         return compute(first, one, other, scalars.tolist())
 
     return kernel
+
+
+def on_one_device(operator: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a kernel that calls another one for tensors of one device, and PyTorch's loop over them for several."""
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        lists = [each for each in (*args, *keywords.values()) if isinstance(each, (list, tuple)) and each]
+        device = next(each[0].device for each in lists if isinstance(each[0], torch.Tensor))
+        for each in lists:
+            if any(isinstance(one, torch.Tensor) and one.device != device for one in each):
+                return operator.redispatch(_AS_CPU, *args, **keywords)
+        return kernel(*args, **keywords)
+
+    return run
 
 
 FOREACH_KERNELS: dict[str, Callable[..., Any]] = {

@@ -15,6 +15,7 @@ from forebay.interop.torch.devices.operator_libraries import close_library, open
 from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.interop.torch.kernels.copies import COPY_KERNELS
 from forebay.interop.torch.kernels.factories import FACTORY_KERNELS
+from forebay.interop.torch.kernels.foreach import on_one_device
 from forebay.interop.torch.kernels.foreign_operators import foreign_kernel, native_cuda_kernels
 from forebay.interop.torch.kernels.generic import generic_kernel, view_kernel, with_tensors
 from forebay.interop.torch.kernels.host_kernels import first_kernels, other_kernels
@@ -31,7 +32,7 @@ _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 # Composite operators that call kernels by the type of the device, and those with a kernel of CUDA's own.
 _COMPOSITE = (
     "_amp_", "_chunk_cat", "_foreach_", "_fused_", "_grouped_mm", "_index_put_impl_", "convolution",
-    "convolution_backward", "copy_", "ldexp", "split_with_sizes_copy",
+    "convolution_backward", "copy_", "ldexp", "mode", "split_with_sizes_copy",
 )  # fmt: skip
 # Operators that only the CPU has: programs get PyTorch's error, as on a GPU.
 _OF_CPU = (
@@ -121,6 +122,8 @@ class Kernels:
         elif operator is not None:
             kernel = with_tensors(operator, _recorded(name, operator, kernel))
         if operator is not None and kernel is not None:
+            if name.startswith("aten::_foreach_"):
+                kernel = on_one_device(operator, kernel)
             self._add(name, kernel)
 
     def _add(self, name: str, kernel: Callable[..., Any], key: str = "CUDA") -> None:

@@ -28,7 +28,7 @@ SPARSE_KEYS = {"SparseCPU": "SparseCUDA", "SparseCsrCPU": "SparseCsrCUDA"}
 _STRUCTURE = {
     "_coalesced_", "_dimI", "_dimV", "_indices", "_nnz", "_sparse_coo_tensor_with_dims_and_tensors", "_values",
     "ccol_indices", "col_indices", "crow_indices", "dense_dim", "indices", "is_coalesced", "row_indices", "sparse_dim",
-    "values",
+    "values", "view_as_complex", "view_as_real",
 }  # fmt: skip
 _COPIES = {"copy_", "copy_sparse_to_sparse_"}  # between devices
 _BY_ROWS = (torch.sparse_csr, torch.sparse_bsr)

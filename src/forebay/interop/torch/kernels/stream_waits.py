@@ -11,11 +11,16 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.devices.emulated_memory import open_torch_device
+from forebay.runtime.base import capture_state
 from forebay.runtime.streams.stream import current_stream_for
 
 __all__ = ["waits_for_stream"]
 
 _WAITING = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_UNPINNED = (
+    "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. Please use "
+    "tensor.pin_memory() or allocate the tensor with pin_memory=True."
+)
 _MASKS = (torch.bool, torch.uint8)
 
 
@@ -38,15 +43,17 @@ def _always(*_: Any, **__: Any) -> bool:
 
 
 def _copies_pageable(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> bool:
+    """Return True unless the copy runs on. Raises PyTorch's error in a capture if the host's memory is not pinned."""
     if target.is_cuda == source.is_cuda:
         return False
     host = source if target.is_cuda else target
     if host.device.type != "cpu":
         return False
-    if not non_blocking:
-        return True
-    stream = current_stream_for(open_torch_device(target.device if target.is_cuda else source.device))
-    return stream.is_capturing() and not host.is_pinned()
+    if capture_state.active:
+        stream = current_stream_for(open_torch_device(target.device if target.is_cuda else source.device))
+        if stream.is_capturing() and not host.is_pinned():
+            raise RuntimeError(_UNPINNED)
+    return not non_blocking
 
 
 def _reads_indices(given: torch.Tensor, indices: Sequence[torch.Tensor | None], *_: Any, **__: Any) -> bool:
