@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.json_schemas import check
 
 from forebay._base.assumption_choices import AssumptionChoices
 from forebay._base.verdicts import Verdict
@@ -86,6 +87,7 @@ def test_status_is_that_of_the_worst_card(tasks, script, capsys, cards, status):
 def test_json_has_the_verdict_and_the_mode_is_passed(tasks, script, capsys):
     assert main(["fit", "--cards", "rtx_4090", "--compute", "--jobs", "1", "--json", script]) == 1
     (found,) = json.loads(capsys.readouterr().out)
+    check("fit", [found])
     assert (found["verdict"], found["fits"], found["needed"]) == ("does not fit", False, 30 * GIB)
     assert tasks[0].mode == "compute"
 

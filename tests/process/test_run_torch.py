@@ -8,7 +8,7 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from support.summary_schema import check
+from support.json_schemas import check
 
 from forebay import snapshot
 from forebay.interop.torch import on_import
@@ -41,7 +41,7 @@ def test_unchanged_program_uses_the_emulated_device_and_its_peak_is_attributed(r
     assert (observed.status, observed.out) == (0, "NVIDIA GeForce RTX 4090 (emulated) True\nTrue\n"), observed.err
     assert "PyTorch: the program fits on cuda:0 (NVIDIA GeForce RTX 4090)" in observed.err
     summary = json.loads((observed.output / "summary.json").read_text())
-    check(summary)
+    check("summary", summary)
     assert (summary["verdict"], summary["verdict_text"], summary["verdict_reasons"]) == ("fits", "fits", [])
     (found,) = summary["torch"]
     assert (found["verdict"], found["ooms"], found["is_exact"]) == ("fits", 0, True)

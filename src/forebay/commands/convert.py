@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--table", choices=("history", "blocks", "segments"), default="history",
         help="the table of a Parquet file (default: history)",
     )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print what was written, as JSON")
     add_site_options(parser)
 
 
@@ -70,11 +72,20 @@ def run(args: argparse.Namespace) -> int:
             check_output(file, [args.snapshot], "OUTPUT", overwrite=args.overwrite)
         _convert(snapshots, chosen, args)
         parts = [snapshots] if len(files) == 1 else [[each] for each in snapshots]
-        for file, part in zip(files, parts, strict=True):
+        written = [*zip(files, parts, strict=True)]
+        if args.json:
+            print(json.dumps([_as_json(file, chosen, part) for file, part in written], indent=2))
+            return 0
+        for file, part in written:
             entries = sum(len(each.trace) for each in part)
             devices = ", ".join(printable(each.device) for each in part)
             print(f"wrote {file} ({chosen}): {entries:,} entries of {devices}")
     return 0
+
+
+def _as_json(file: Path, chosen: str, part: Sequence[Snapshot]) -> dict[str, Any]:
+    devices = [{"device": each.device, "entries": len(each.trace)} for each in part]
+    return {"file": str(file), "format": chosen, "devices": devices}
 
 
 def _format_of(path: Path) -> str:

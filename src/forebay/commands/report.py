@@ -9,6 +9,7 @@ them; of each file, those that ran out of memory come first. Devices without mem
 from __future__ import annotations
 
 import argparse
+import json
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_overwrite(parser)
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    parser.add_argument("--json", action="store_true", help="print the figures of the devices on the page, as JSON")
     add_site_options(parser)
 
 
@@ -41,13 +43,23 @@ def run(args: argparse.Namespace) -> int:
     found = [(path, snapshot) for path in args.snapshots for snapshot in used_devices(load_snapshots(path, choice))]
     _write(found, args.page)
     with command_output():
-        print(args.page)
+        print(_json(found, args.page) if args.json else args.page)
     if args.open:
         import webbrowser
 
         if not webbrowser.open(args.page.absolute().as_uri()):
             raise CommandError("no browser could be started; open the page manually")
     return 0
+
+
+def _json(found: list[tuple[Path, Snapshot]], page: Path) -> str:
+    from forebay.snapshot.report.figures import device_figures
+
+    devices = [
+        {"file": str(path), "name": name, "figures": device_figures(snapshot)}
+        for (path, snapshot), name in zip(found, _names(found), strict=True)
+    ]
+    return json.dumps({"page": str(page), "devices": devices}, indent=2)
 
 
 def _names(found: list[tuple[Path, Snapshot]]) -> list[str]:

@@ -1,0 +1,487 @@
+"""Write the JSON schemas of the output of `forebay COMMAND --json` to docs/reference, from the types in the code.
+
+The schema of a dataclass has its fields, with their comments or the texts of its section Parameters. What a command
+adds to a dataclass, or builds by hand, is described below. The schema of `forebay run` is written by hand.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any
+
+from forebay._base.outside_memory import OutsideMemory
+from forebay._base.verdicts import Assumption
+from forebay.interop.torch.fit.results import FitResult
+from forebay.observe.monitor.figures import DeviceFigures
+from forebay.observe.monitor.machine import MachineFigures
+from forebay.snapshot.analysis.comparison import Comparison
+from forebay.snapshot.analysis.growth import Growth, SiteGrowth
+from forebay.snapshot.analysis.other_devices import OtherDevice
+from forebay.snapshot.analysis.ranks import Ranks
+from forebay.snapshot.replay.engine import Outcome
+from forebay.snapshot.replay.lower_bounds import Bounds, Packing
+from forebay.snapshot.replay.program_advice import WhatIf
+from forebay.snapshot.replay.remedies import Remedies
+from forebay.snapshot.replay.verify import Check
+from forebay.snapshot.report.explanation import Chosen, Explanation
+from forebay.snapshot.report.selection import Selection
+from forebay.spi.properties import DeviceProps
+
+FOLDER = Path(__file__).parents[1] / "docs/reference"
+_ADDED = "Further keys may be added."
+
+Schema = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A dataclass or named tuple that is an object in JSON, with other fields than those of the class."""
+
+    of: type
+    drop: tuple[str, ...] = ()
+    replace: Mapping[str, Any] = field(default_factory=dict)  # or add: a type, or a type and a text
+    name: str = ""  # of the definition, if not that of the class
+
+
+@dataclass(frozen=True)
+class Object:
+    """An object that no class describes: types, or types and texts, by key."""
+
+    name: str
+    keys: Mapping[str, Any]
+    optional: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Several:
+    """An array of such values."""
+
+    of: Any
+
+
+@dataclass(frozen=True)
+class Optional:
+    """A value or null."""
+
+    of: Any
+
+
+class Builder:
+    """The definitions of one schema."""
+
+    def __init__(self) -> None:
+        self.definitions: dict[str, Schema] = {}
+
+    def schema(self, kind: Any) -> Schema:
+        """Return the schema of a type, or of one of the descriptions above."""
+        match kind:
+            case Several():
+                return {"type": "array", "items": self.schema(kind.of)}
+            case Optional():
+                return {"anyOf": [self.schema(kind.of), {"type": "null"}]}
+            case Object():
+                return self._defined(kind.name, "", dict(kind.keys), kind.optional)
+            case Record():
+                return self._record(kind)
+            case dict():
+                return kind
+            case UnionType():
+                return {"anyOf": [self.schema(each) for each in typing.get_args(kind)]}
+        if kind in _PLAIN:
+            return dict(_PLAIN[kind])
+        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+        if origin is typing.Literal:
+            return {"enum": [*arguments]}
+        if origin in (dict, Mapping):
+            return {"type": "object", "additionalProperties": self.schema(arguments[1])}
+        if origin in (list, Sequence) or (origin is tuple and arguments[-1] is ...):
+            return {"type": "array", "items": self.schema(arguments[0])}
+        if origin is tuple:
+            return self._places([self.schema(each) for each in arguments])
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return {"enum": [each.value for each in kind]}
+        if is_dataclass(kind):
+            return self._record(Record(typing.cast("type", kind)))
+        if isinstance(kind, type) and issubclass(kind, tuple):
+            hints, texts = typing.get_type_hints(kind), _texts(kind)
+            return self._places([self.schema(hint) | _described(texts.get(name)) for name, hint in hints.items()])
+        raise TypeError(f"no schema for {kind!r}")
+
+    @staticmethod
+    def _places(items: list[Schema]) -> Schema:
+        return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+
+    def _record(self, kind: Record) -> Schema:
+        names = [each.name for each in fields(kind.of)] if is_dataclass(kind.of) else [*kind.of.__annotations__]
+        hints, texts = typing.get_type_hints(kind.of), _texts(kind.of)
+        keys: dict[str, Any] = {
+            name: (hints[name], texts[name]) if name in texts else hints[name]
+            for name in names
+            if name not in kind.drop
+        }
+        for name, other in kind.replace.items():
+            keys[name] = other if isinstance(other, tuple) or name not in texts else (other, texts[name])
+        return self._defined(kind.name or kind.of.__name__, inspect.getdoc(kind.of) or "", keys, ())
+
+    def _defined(self, name: str, doc: str, keys: Mapping[str, Any], optional: tuple[str, ...]) -> Schema:
+        if name not in self.definitions:
+            self.definitions[name] = {}  # of a type that contains itself
+            properties = {}
+            for key, value in keys.items():
+                kind, text = value if isinstance(value, tuple) else (value, None)
+                properties[key] = self.schema(kind) | _described(text)
+            made: Schema = {"type": "object", "properties": properties}
+            made["required"] = [key for key in keys if key not in optional]
+            self.definitions[name] = _described(doc.partition("\n")[0]) | made
+        elif {*self.definitions[name].get("properties", keys)} != {*keys}:
+            raise TypeError(f"two definitions of {name}")
+        return {"$ref": f"#/$defs/{name}"}
+
+
+_PLAIN: dict[Any, Schema] = {
+    int: {"type": "integer"}, float: {"type": "number"}, str: {"type": "string"}, bool: {"type": "boolean"},
+    NoneType: {"type": "null"}, object: {}, Any: {},
+}  # fmt: skip
+
+
+def _described(text: str | None) -> Schema:
+    return {"description": text} if text else {}
+
+
+def _texts(kind: type) -> dict[str, str]:
+    """Return the texts of the fields: the comment above or beside each, or those of the section Parameters."""
+    found, above = {}, [""]
+    for line in inspect.getsource(kind).splitlines():
+        if comment := re.match(r"    #:? (.*)", line):
+            above.append(comment[1])
+        elif named := re.match(r"    (\w+)\s*:[^#]*(?:#:? (.*))?$", line):
+            if text := " ".join([*above, named[2] or ""]).strip():
+                found[named[1]] = text
+            above = [""]
+        else:
+            above = [""]
+    section = re.search(r"Parameters\n-+\n((?:.*\n?)*?)(?:\n\w.*\n-+\n|\Z)", inspect.getdoc(kind) or "")
+    for names, text in re.findall(r"^([\w, ]+) : .*\n((?: .*\n?)+)", section[1] if section else "", re.MULTILINE):
+        for name in names.split(", "):
+            found.setdefault(name, " ".join(text.split()))
+    return {name: text.replace("`", "") for name, text in found.items()}
+
+
+_BYTES = {"type": "integer", "minimum": 0}
+_COUNT = _BYTES
+_TEXT = str
+_DEVICE = Object(
+    "DeviceFigures",
+    {
+        "device": (str, "the device"),
+        "entries": (_COUNT, "length of the history"),
+        "lost_entries": (_COUNT, "entries that the ring buffer dropped"),
+        "peak_bytes": (_BYTES, "most bytes of live blocks, as the program requested them, during the history"),
+        "peak_ever_bytes": (_BYTES, "the same since the statistics were reset"),
+        "current_bytes": (_BYTES, "bytes of live blocks at the end"),
+        "reserved_bytes": (_BYTES, "bytes in segments at the end"),
+        "peak_reserved_bytes": (_BYTES, "most bytes in segments"),
+        "largest_free_bytes": (_BYTES, "the largest free block"),
+        "allocations": (_COUNT, "allocations, from the statistics or else the history"),
+        "frees": (_COUNT, "frees, from the statistics or else the history"),
+        "span_ns": (_COUNT, "nanoseconds that the history spans"),
+        "fragmentation": (float, "1 less the largest free block in relation to all free bytes in segments"),
+        "peak_moment": (_COUNT, "number of entries after which the peak was reached"),
+        "out_of_memory": (
+            Several(
+                Object(
+                    "OutOfMemory",
+                    {
+                        "moment": (_COUNT, "number of entries after which memory had run out"),
+                        "time_ns": (int, "Unix time in nanoseconds"),
+                        "requested_bytes": _BYTES,
+                        "site": (str, "the allocation site"),
+                    },
+                )
+            ),
+            "out-of-memory events, oldest first",
+        ),
+        "moment": (_COUNT, "number of entries after which the sites are listed"),
+        "sites": (
+            Several(
+                Object(
+                    "Site",
+                    {
+                        "site": (str, "the allocation site"),
+                        "library": (str, "the line of a library that it calls, or empty"),
+                        "live_bytes": _BYTES,
+                        "blocks": (_COUNT, "number of live blocks"),
+                        "largest_bytes": (_BYTES, "the largest live block"),
+                        "share": (float, "fraction of all live bytes"),
+                    },
+                )
+            ),
+            "live memory by site, most first",
+        ),
+        "other_sites": (_COUNT, "further sites that are not listed"),
+        "timeline": (
+            Several(
+                Object(
+                    "Point",
+                    {"moment": _COUNT, "time_ns": int, "allocated_bytes": _BYTES, "reserved_bytes": _BYTES},
+                )
+            ),
+            "of equal parts of the history, the moment with the most allocated bytes",
+        ),
+    },
+)
+_OUTCOME = Record(Outcome, replace={"ran_out": (int | None, "the entry that ended the replay; null if none did")})
+_GROWTH = Record(
+    Growth,
+    drop=("steps",),
+    replace={
+        "repetitions": (_COUNT, "number of the steps"),
+        "allocations": (_COUNT, "allocations of a step"),
+        "exact": (bool, "whether all steps allocate alike"),
+        "moments": (Several(int), "beginnings of the steps, and the end of the last one"),
+        "steady": (bool, "whether memory grows in most of the steps"),
+        "sites": Several(Record(SiteGrowth, replace={"leaks": (bool, "whether none of its allocations was freed")})),
+    },
+)
+_WHAT_IF = Several(Record(WhatIf, replace={"text": (str, "the changes as --what-if reads them")}))
+_EXPLANATION = Record(
+    Explanation,
+    replace={
+        "others": Several(Record(OtherDevice, replace={"unused": (int | None, "bytes without live blocks")})),
+        "growth": Optional(_GROWTH),
+        "chosen": Optional(Record(Chosen, replace={"selection": Record(Selection)})),
+        "remedies": Optional(
+            Record(
+                Remedies,
+                replace={
+                    "exact": (bool, "whether the replay with the recorded settings reproduces the recording"),
+                    "proved": (bool, "whether it runs out of memory as recorded"),
+                },
+            )
+        ),
+        "what_if": Optional(
+            Object(
+                "Advice",
+                {
+                    "memory": (int | None, "bytes that the replays could reserve; null if unlimited"),
+                    "baseline": (Outcome, "the outcome of the unchanged program"),
+                    "replays": (_COUNT, "replays of the search for suggestions"),
+                    "cut": (bool, "whether the search ended at its limit"),
+                    "asked": (_WHAT_IF, "what was asked for"),
+                    "suggested": (_WHAT_IF, "changes with which memory suffices, the smallest first"),
+                    "movable": (_WHAT_IF, "sites that another device has room for, the smallest first"),
+                },
+            )
+        ),
+    },
+)
+_TRIAL = Object(
+    "Trial",
+    {
+        "settings": (str, "the allocator settings"),
+        "environment": (str, "the variable that selects them"),
+        "peak_reserved": (_BYTES, "most bytes in segments, of all histories"),
+        "device_calls": (_COUNT, "calls that allocated or freed device memory"),
+        "failures": (_COUNT, "requests that ran out of memory"),
+        "outcomes": (Several(Outcome), "the outcome of each history"),
+    },
+)
+_TUNING = Object(
+    "Tuning",
+    {
+        "events": (_COUNT, "allocations and frees of one trial"),
+        "memory": (Several(int | None), "bytes that each history could reserve; null if unlimited"),
+        "least": (_BYTES, "bytes that every setting must reserve"),
+        "packing": (
+            Record(Packing, replace={"whole": (bool, "whether it holds all blocks")}, name="LargestPacking"),
+            "the largest arrangement of blocks",
+        ),
+        "missing": (int, "bytes by which the memory is too small for all settings; 0 if it may suffice"),
+        "bounds": (Several(Bounds), "bounds of each history"),
+        "error": (_BYTES, "difference of the recorded and the replayed peak of reserved memory"),
+        "recorded": (_TRIAL, "the recorded settings"),
+        "trials": (Several(_TRIAL), "other settings, the best first"),
+        "best": (_TRIAL, "the best of all"),
+    },
+)
+_REPLAY = Object(
+    "Replay",
+    {
+        "device": str,
+        "entries": (_COUNT, "length of the history"),
+        "events": (_COUNT, "allocations and frees"),
+        "lost": (_COUNT, "entries that the ring buffer dropped"),
+        "settings": (str | None, "settings of the recording; null if the file does not contain them"),
+        "memory": (int | None, "memory of the device; null if unlimited or unknown"),
+        "peak_allocated": (_BYTES, "recorded maximum of the bytes in live blocks"),
+        "peak_reserved": (_BYTES, "recorded maximum of the bytes in segments"),
+        "device_allocs": (_COUNT, "recorded calls that allocated device memory"),
+        "device_frees": (_COUNT, "recorded calls that freed device memory"),
+        "check": (Optional(Check), "result of --check"),
+        "replays": (Several(_OUTCOME), "with the recorded settings, and each of --settings"),
+    },
+)
+_FILE = {
+    "file": (str, "the snapshot file"),
+    "name": (str, "the device as the page names it"),
+}
+_REPORT = Object(
+    "Report",
+    {
+        "page": (str, "the page that was written"),
+        "devices": Several(Object("ReportedDevice", {**_FILE, "figures": _DEVICE})),
+    },
+)
+_CONVERTED = Several(
+    Object(
+        "Converted",
+        {
+            "file": (str, "the file that was written"),
+            "format": str,
+            "devices": Several(
+                Object("ConvertedDevice", {"device": str, "entries": (_COUNT, "length of its history")})
+            ),
+        },
+    )
+)
+_INFO_DEVICE = Record(
+    DeviceProps,
+    replace={
+        "free_bytes": _BYTES,
+        "capability": (str | None, "compute capability of CUDA"),
+        "profile": (str | None, "name of the profile of an emulated card"),
+        "guarded": (bool, "whether wrong accesses of an emulated device are found"),
+        "error": (str | None, "why the device could not be opened"),
+        "details": dict[str, object],
+    },
+)
+_INFO = Object(
+    "Information",
+    {
+        "versions": dict[str, str],
+        "devices": (
+            Several(
+                {
+                    "anyOf": [
+                        {"$ref": "#/$defs/DeviceProps"},
+                        {
+                            "type": "object",
+                            "properties": {"kind": {"type": "string"}, "index": _COUNT, "error": {"type": "string"}},
+                            "required": ["kind", "index", "error"],
+                        },
+                    ]
+                }
+            ),
+            "a device that could not be opened has the error only",
+        ),
+        "missing": (dict[str, str], "the reason for each missing kind of device"),
+    },
+)
+_ABILITIES = Object(
+    "Abilities",
+    {
+        "kinds": Several(
+            Object(
+                "Kind",
+                {
+                    "kind": str, "name": str, "emulated": bool, "abilities": list[str],
+                    "verified_on": (list[str], "hardware"), "error": str | None,
+                },
+            )
+        ),
+        "abilities": Several(Object("Ability", {"name": str, "of": (str, "the protocol"), "meaning": str})),
+    },
+)  # fmt: skip
+_DOCTOR = Object(
+    "Doctor",
+    {
+        "passed": (bool, "whether no check failed"),
+        "failed": (_COUNT, "number of the checks that failed"),
+        "checks": Several(
+            Object(
+                "Check",
+                {
+                    "check": (str, "its name"), "passed": (bool | None, "null if it was not run"), "message": str,
+                    "remedy": (str | None, "what to do if it failed"),
+                },
+            )
+        ),
+    },
+)  # fmt: skip
+_OUTSIDE = Record(OutsideMemory)
+_FIT = Record(
+    FitResult,
+    replace={
+        "assumptions": Several(Record(Assumption)),
+        "choices": {"type": ["object", "null"]},
+        "outside": _OUTSIDE,
+        "in_use": (_OUTSIDE, "bytes of the card in use at the peak"),
+        "workspaces": _OUTSIDE,
+        "fits": (bool, "whether the program fits"),
+        "versions": (
+            Object("Versions", {"torch": str, "cuda": (str, "of the emulated devices"), "warnings": list[str]}),
+            "for which the result is valid",
+        ),
+        "parameters": dict[str, object],
+    },
+)
+_TOP = Record(
+    MachineFigures,
+    replace={"failures": (dict[str, str], "the reason for each process that did not reply")},
+)
+#: The root of each schema, by name of the file.
+SCHEMAS: dict[str, tuple[str, Any]] = {
+    "convert": ("forebay convert --json", _CONVERTED),
+    "diff": ("forebay diff --json", Several(Comparison)),
+    "doctor": ("forebay doctor --json", _DOCTOR),
+    "explain": ("forebay explain --json: the devices", Several(_EXPLANATION)),
+    "fit": ("forebay fit --json: the cards", Several(_FIT)),
+    "info": ("forebay info --json", _INFO),
+    "info-abilities": ("forebay info --abilities --json", _ABILITIES),
+    "ranks": ("forebay ranks --json", Record(Ranks, replace={"skew": (float, "highest peak divided by their mean")})),
+    "replay": ("forebay replay --json: the devices", Several(_REPLAY)),
+    "report": ("forebay report --json", _REPORT),
+    "top": ("forebay top --json", _TOP),
+    "tune": ("forebay tune --json", _TUNING),
+    "view": ("forebay view --json: the devices", Several(_DEVICE)),
+}
+_ALSO = {"info": [_INFO_DEVICE]}  # what a schema refers to by name
+
+
+def schema_of(name: str) -> Schema:
+    """Return the schema of the output of a command."""
+    title, root = SCHEMAS[name]
+    builder = Builder()
+    for kind in _ALSO.get(name, []):
+        builder.schema(kind)
+    made = builder.schema(root)
+    if name == "top":
+        del builder.definitions[DeviceFigures.__name__]["properties"]["stacks"]
+        builder.definitions[DeviceFigures.__name__]["required"].remove("stacks")
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    return {**head, "description": f"Sizes are in bytes. {_ADDED}", **made, "$defs": builder.definitions}
+
+
+def text_of(name: str) -> str:
+    """Return the file of a schema."""
+    return json.dumps(schema_of(name), indent=1, ensure_ascii=False) + "\n"
+
+
+def main() -> None:
+    """Write all files."""
+    for name in SCHEMAS:
+        FOLDER.joinpath(f"{name}.schema.json").write_text(text_of(name), "utf-8")
+        print(f"docs/reference/{name}.schema.json", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
