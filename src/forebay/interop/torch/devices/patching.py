@@ -65,6 +65,7 @@ from forebay.interop.torch.kernels.special import COMPOSITES, special_kernels
 from forebay.interop.torch.kernels.synchronized_normalization import replace_synchronization
 from forebay.interop.torch.processes import assumed_values
 from forebay.interop.torch.program_versions import CUDA_VERSION
+from forebay.interop.torch.triton.kernels import replace_kernels
 from forebay.interop.torch.triton.target import replace_target
 from forebay.runtime.lifecycle.emulation import observe_ends
 from forebay.runtime.random.generator import default_generator
@@ -145,6 +146,7 @@ class Patch:
                 replace_bitsandbytes(undo)
                 install_stand_ins(undo)  # Note [Stand-ins of packages]
                 replace_target(undo)  # Note [Triton's driver]
+                replace_kernels(undo)  # Note [Launches of kernels]
                 refuse_cuda_extensions(undo)  # Note [CUDA extensions are not compiled]
                 dynamo.forget_functions()
                 undo.callback(_ended.stop)

@@ -23,12 +23,14 @@ import torch
 
 from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.interop.torch.import_hook import ImportHook
+from forebay.interop.torch.triton.resources import resources
 
 __all__ = ["Launch", "Target", "install_target", "is_measuring", "observed", "replace_target"]
 
 _BACKEND = "nvidia"
 _WARP = 32
 _MOST_THREADS = 1024  # of a block, on all cards
+_WORD = 4  # bytes of a register
 
 
 class Launch(NamedTuple):
@@ -124,9 +126,11 @@ class _Utilities:
         """Return the module, the function, its registers, its spills and its most threads.
 
         There is no module, which Triton would unload by its present driver: after the end of the emulation, too.
-        Registers and spills are 0, as no machine code is examined.
+        Registers and spills are those of the machine code, as programs decide by them how many programs run at once.
         """
-        return None, 1, 0, 0, _MOST_THREADS
+        found = resources(kernel)
+        registers, spilled = (0, 0) if found is None else found
+        return None, 1, registers, spilled // _WORD, _MOST_THREADS
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         """Return the properties of the card by Triton's names."""
