@@ -202,7 +202,7 @@ class Pool {
   void compact_stacks(StackTable* stacks);
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
   void record_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t pool_number = 0);
-  void record_snapshot_event();
+  void record_snapshot_event(uint32_t pool_number = 0, uint64_t nbytes = 0);  // 0: all pools
   void record_annotation(const Block* block, uint32_t stack);
 
   // Visits each segment and its blocks by address, under the pool's lock.

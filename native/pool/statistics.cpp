@@ -124,11 +124,10 @@ void Pool::record_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t s
   if (ring_) record_event(Action::Oom, free, nbytes, queue, stack, pool_number);
 }
 
-void Pool::record_snapshot_event() {
+void Pool::record_snapshot_event(uint32_t pool_number, uint64_t nbytes) {
   PoolLock lock(mutex_);
-  if (ring_)
-    record_event(Action::Snapshot, 0, static_cast<uint64_t>(statistics_.read(kActiveBytes, kAllSizes).current), 0, 0,
-                 0);
+  if (!pool_number) nbytes = static_cast<uint64_t>(statistics_.read(kActiveBytes, kAllSizes).current);
+  if (ring_) record_event(Action::Snapshot, 0, nbytes, 0, 0, pool_number);
 }
 
 void Pool::record_annotation(const Block* block, uint32_t stack) {

@@ -137,8 +137,9 @@ def _cuda_isHistoryEnabled() -> bool:
 
 def _cuda_memorySnapshot(mempool_id: tuple[Any, ...] | None) -> dict[str, Any]:
     found = memory._snapshot()
-    if mempool_id is not None:
-        found["segments"] = memory.memory_snapshot(mempool_id)
+    if mempool_id is not None and any(mempool_id):
+        pool = (mempool_id[0], mempool_id[1])
+        found["segments"] = [row for row in found["segments"] if row["segment_pool_id"] == pool]
     return found
 
 

@@ -175,7 +175,7 @@ cdef extern from "pool/pool.hpp" namespace "forebay" nogil:
         void compact_stacks(StackTable* stacks) except +
         cbool recording()
         void record_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t pool_number) except +
-        void record_snapshot_event() except +
+        void record_snapshot_event(uint32_t pool_number, uint64_t nbytes) except +
         void record_annotation(const Record* block, uint32_t stack) except +
         vector[Entry] history(uint64_t* lost) except +
         const char* check_invariants()

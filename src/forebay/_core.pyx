@@ -266,10 +266,10 @@ cdef class Pool:
     def record_oom(self, uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t pool_number=0):
         self.native.record_oom(nbytes, queue, free, self.current_stack(), pool_number)
 
-    def record_snapshot_event(self):
+    def record_snapshot_event(self, uint32_t pool_number=0, uint64_t nbytes=0):
         if self.annotating:
             self.native.set_note(self._annotation_id())
-        self.native.record_snapshot_event()
+        self.native.record_snapshot_event(pool_number, nbytes)
 
     def record_annotation(self, Block block not None):
         self.native.record_annotation(block.live_record(), self.current_stack())

@@ -4,6 +4,7 @@ ForebayError (a RuntimeError, as PyTorch's are)
 ├── DeviceError          a driver call failed                   .code .call .device
 │   └── OutOfMemory      the device is full (also MemoryError)  .wanted .free .reserved .capacity
 ├── Unsupported          the backend lacks an ability           .ability
+│   └── NoArithmetic     a name of PyTorch that computes (also AttributeError, TypeError)
 ├── WrongState           the call is valid, but not now
 └── Forked               this process was forked after the device was opened
 
@@ -22,6 +23,7 @@ __all__ = [
     "ForebayError",
     "ForebayWarning",
     "Forked",
+    "NoArithmetic",
     "OutOfMemory",
     "Unsupported",
     "WrongState",
@@ -121,6 +123,26 @@ class Unsupported(ForebayError):
     def __init__(self, message: str, *, ability: str = "") -> None:
         super().__init__(message)
         self.ability = ability
+
+
+class NoArithmetic(Unsupported, AttributeError, TypeError):
+    """A name of PyTorch that computes with elements, which forebay does not.
+
+    Also an AttributeError, so that `hasattr` returns False, and a TypeError, as Python raises for missing operators.
+
+    Parameters
+    ----------
+    name : str
+        The name, such as "torch.matmul".
+    """
+
+    def __init__(self, name: str) -> None:
+        Unsupported.__init__(
+            self,
+            f"{name} is not supported: forebay has no arithmetic, no gradients and no neural networks. Compute with "
+            "NumPy, CuPy or PyTorch over the same memory.",
+            ability="arithmetic",
+        )
 
 
 class WrongState(ForebayError):

@@ -6,7 +6,9 @@ import re
 import threading
 from collections.abc import Callable, Collection
 from functools import cache
-from typing import Any, Final, NoReturn, Self, TypeAlias
+from typing import Any, Final, NoReturn, Self, SupportsInt, TypeAlias
+
+import numpy as np
 
 __all__ = [
     "CPU",
@@ -26,6 +28,7 @@ _TORCH_KINDS = (
     "cpu, cuda, ipu, xpu, mkldnn, opengl, opencl, ideep, hip, ve, fpga, maia, xla, lazy, vulkan, mps, meta, hpu, mtia, "
     "privateuseone"
 )
+_INTEGERS = (int, np.integer)
 _KNOWN = frozenset(_TORCH_KINDS.split(", "))
 NO_ACCELERATOR = "Cannot access accelerator device when none is available."
 
@@ -89,10 +92,8 @@ class Device:
         if spec.__class__ is str:
             kind, found = _parsed(spec)
             if index is not None:
-                if index.__class__ is bool or not isinstance(index, int):
-                    raise TypeError(
-                        f"device(): argument 'index' (position 2) must be int, not {index.__class__.__name__}"
-                    )
+                if index.__class__ is bool or not isinstance(index, _INTEGERS):
+                    raise TypeError(f"device(): argument 'index' (position 2) must be int, not {_type_name(index)}")
                 if found is not None:
                     raise RuntimeError(
                         f"type (string) must not include an index because index was passed explicitly: {spec}"
@@ -102,7 +103,7 @@ class Device:
             if index is not None:
                 _reject_type(spec)
             kind, found = spec.kind, spec.index
-        elif isinstance(spec, int) and spec.__class__ is not bool and index is None:
+        elif isinstance(spec, _INTEGERS) and spec.__class__ is not bool and index is None:
             found = _checked(spec)
             accelerator = hooks.accelerator()
             if accelerator is None:
@@ -232,10 +233,11 @@ def _parsed(text: str) -> tuple[str, int | None]:
     return kind, None if index is None else int(index)
 
 
-def _checked(index: int) -> int:
-    if index < 0:
+def _checked(index: SupportsInt) -> int:
+    number = int(index)
+    if number < 0:
         raise RuntimeError("Device index must not be negative")
-    return index
+    return number
 
 
 def _reject_type(spec: object) -> NoReturn:
@@ -251,7 +253,10 @@ def _reject(spec: object) -> NoReturn:
 
 
 def _type_name(value: object) -> str:
-    return "forebay.device" if isinstance(value, Device) else value.__class__.__name__
+    kind = value.__class__
+    if isinstance(value, Device):
+        return "forebay.device"
+    return f"numpy.{kind.__name__}" if kind.__module__ == "numpy" and kind is not np.ndarray else kind.__name__
 
 
 def _type_with_elements(value: object) -> str:

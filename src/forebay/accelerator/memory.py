@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from functools import cache
 from typing import Any
 
@@ -24,6 +25,8 @@ __all__ = [
     "reset_accumulated_memory_stats",
     "reset_peak_memory_stats",
 ]
+
+_ONLY_OF_CUDA = ("num_oom_rejections", "reserved_bytes_by_private_pools")  # statistics
 
 
 def _statistics() -> MemoryStatistics:
@@ -111,8 +114,7 @@ def memory_stats(device_index: DeviceLike | None = None, /) -> dict[str, Any]:
         Statistics, as of `forebay.cuda.memory_stats` without `num_oom_rejections`; empty before initialisation.
     """
     stats = _statistics().memory_stats(_index(device_index))
-    stats.pop("num_oom_rejections", None)
-    return stats
+    return OrderedDict((key, value) for key, value in stats.items() if not key.startswith(_ONLY_OF_CUDA))
 
 
 def reset_peak_memory_stats(device_index: DeviceLike | None = None, /) -> None:

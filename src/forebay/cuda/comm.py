@@ -20,8 +20,8 @@ from forebay._base.layouts import preserve_format
 from forebay.cuda import nccl
 from forebay.cuda._kind import CUDA
 from forebay.errors import ForebayError
+from forebay.runtime.memory.strided_copy import slowest_first
 from forebay.runtime.memory.transfer import copy_tensor
-from forebay.runtime.random.launch_geometry import slowest_first
 from forebay.runtime.streams.stream import Stream, current_stream_for
 from forebay.runtime.tensors import collectives
 from forebay.runtime.tensors.collectives import Op

@@ -37,9 +37,10 @@ def is_capturing(kind: DeviceKind) -> bool:
 
 
 def free_cached_memory(opened: OpenDevice) -> None:
-    """Wait for the device and release its cached memory."""
+    """Wait for the device and release the cached memory of all devices of its kind."""
     opened.synchronize()
-    opened.allocator.empty()
+    for each in open_device.open_devices(opened.device.kind).devices:
+        each.allocator.empty()
     if isinstance(opened.port, PinnedHost):
         opened.pinned.empty()
 
@@ -47,7 +48,7 @@ def free_cached_memory(opened: OpenDevice) -> None:
 class CaptureContext(ABC):
     """Context manager that captures the work queued inside into a graph.
 
-    Entry waits for the device and releases its cached memory.
+    Entry waits for the device and releases the cached memory of all devices.
 
     Parameters
     ----------

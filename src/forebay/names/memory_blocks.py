@@ -13,6 +13,7 @@ from forebay.errors import ForebayError, Unsupported
 from forebay.names.kind import DeviceKind
 from forebay.names.memory_statistics import find_open_device
 from forebay.runtime.allocator import pluggable_allocator
+from forebay.runtime.base.pool_ids import PoolId
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.history.torch_schema import snapshot_pool
@@ -22,7 +23,14 @@ from forebay.runtime.settings import process_settings
 from forebay.runtime.streams.stream import Stream, current_stream_for
 from forebay.spi import Managed
 
-__all__ = ["AllocatorHandle", "CachingAllocatorFunctions", "KindMemPool", "ManagedMemory", "PluggableAllocator"]
+__all__ = [
+    "AllocatorHandle",
+    "CachingAllocatorFunctions",
+    "KindMemPool",
+    "ManagedMemory",
+    "PluggableAllocator",
+    "recorded_segments",
+]
 
 _ADDRESSES = 1 << 64
 
@@ -127,10 +135,13 @@ class KindMemPool(mem_pool.MemPool):
         for name, flag in flags.items():
             if flag is not None and not hasattr(flag, "__bool__"):
                 raise TypeError(f"MemPool(): argument {name!r} must be bool, not {type(flag).__name__}")
-        super().__init__(use_on_oom=bool(use_on_oom), no_split=bool(no_split), source=allocator)
+        home = self.kind.device_at(self.kind.current_index())
+        super().__init__(use_on_oom=bool(use_on_oom), no_split=bool(no_split), source=allocator, home=home)
+        if (opened := open_device.get_open_device(home)) is not None:
+            self.register(opened)
 
     def use_count(self) -> int:  # type: ignore[override]  # PyTorch's has no device
-        """Return the reference count of the pool on the current device.
+        """Return the reference count of the pool on the device that was current when it was created.
 
         Does not open a device.
 
@@ -139,7 +150,7 @@ class KindMemPool(mem_pool.MemPool):
         int
             1 for the object itself, and 1 for each active `use_mem_pool` and graph.
         """
-        opened = self.kind.get_open_device()
+        opened = None if self.home is None else open_device.get_open_device(self.home)
         return 1 if opened is None else self.users(opened)
 
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:  # type: ignore[override]  # PyTorch's, of segments
@@ -157,11 +168,20 @@ class KindMemPool(mem_pool.MemPool):
         """
         if not isinstance(include_traces, bool):
             raise ForebayError("include_traces must be a boolean")
-        return [
-            row
-            for opened in open_device.open_devices(self.kind.name).devices
-            for row in snapshot_pool(opened.allocator, self.id)
-        ]
+        return recorded_segments(self.kind, self.id)
+
+
+def recorded_segments(kind: DeviceKind, pool: PoolId | None = None) -> list[dict[str, Any]]:
+    """Return the segments of one pool, or of all, on all devices; each history then gets a "snapshot" entry."""
+    rows = list[dict[str, Any]]()
+    for opened in open_device.open_devices(kind.name).devices:
+        allocator = opened.allocator
+        found = snapshot_pool(allocator, pool)
+        private = None if pool is None else allocator.private.get(pool)
+        in_use = sum(row["active_size"] for row in found)
+        allocator.record_snapshot_event(0 if private is None else private.pool_number, in_use)
+        rows += found
+    return rows
 
 
 def _size_argument(size: Any) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from forebay._base.device_spec import DeviceLike
 from forebay.errors import ForebayError
 from forebay.names.kind import DeviceKind
+from forebay.names.memory_blocks import recorded_segments
 from forebay.names.memory_statistics import require_native_allocator
 from forebay.names.pybind_arguments import BOOL, INT64, SIZE, STR, STR_OR_NONE, STRINGS, Signature
 from forebay.runtime.allocator import pluggable_allocator
@@ -281,8 +282,7 @@ class MemoryHistory:
         process_settings.current(common_first=True)  # PyTorch's snapshot has them, so it raises if they are invalid
         if not self._kind.initialised:
             return []
-        opened = open_device.open_devices(self._kind.name).devices
-        return [row for each in opened for row in torch_schema.snapshot_pool(each.allocator, pool)]
+        return recorded_segments(self._kind, pool)
 
     def dump(self, filename: str = "dump_snapshot.pickle", augment_with_fx_traces: bool = False) -> None:
         """Write the snapshot to a pickle file for `forebay replay` and PyTorch's viewers.

@@ -15,7 +15,7 @@ import pytest
 from support.model import random as model_random
 
 import forebay
-from forebay.runtime.random.launch_geometry import slowest_first
+from forebay.runtime.memory.strided_copy import slowest_first
 from forebay.runtime.tensors import random_permutation
 from forebay.runtime.tensors.random_permutation import key_bits, permutation
 

@@ -103,7 +103,7 @@ def make_tensor():
 
 
 @pytest.mark.parametrize(
-    "index", [5, -3, (0, 3), (0, 0, 0, 0), (..., ...), slice(0.5), slice(None, None, 0), (0, "a"), True]
+    "index", [5, -3, (0, 3), (0, 0, 0, 0), (..., ..., 0), slice(0.5), slice(None, None, 0), (0, "a"), True]
 )  # fmt: skip
 def test_invalid_indices_are_rejected(index):
     made = make_tensor()
@@ -157,11 +157,11 @@ def test_view_with_another_dtype(dtype):
 
 def test_view_with_mismatching_dtype_raises():
     made = make_tensor()
-    with pytest.raises(ValueError, match="divi"):
+    with pytest.raises(RuntimeError, match=r"self.size\(-1\) must be divisible by 4 to view Float as ComplexDouble"):
         made[:, :, :3].view(np.complex128)
-    with pytest.raises(ValueError, match=r"has no view of forebay\.complex64"):
+    with pytest.raises(RuntimeError, match=r"self.stride\(0\) must be divisible by 2 to view Float as ComplexFloat"):
         made.view(-1)[:9].view(3, 3)[:, :2].view(np.complex64)
-    with pytest.raises(ValueError, match="last axis"):
+    with pytest.raises(RuntimeError, match=r"self.stride\(-1\) must be 1 to view Float as Byte .*, but got 12"):
         made.transpose(0, 2).view(np.uint8)
 
 
@@ -172,7 +172,7 @@ def test_dimension_arguments_of_view_methods():
     assert made.expand(5, -1, -1, -1).shape == made.expand((5, 2, 3, 4)).shape == (5, 2, 3, 4)
     assert made[:1].expand(9, -1, 4).stride(0) == 0
     assert made.unsqueeze(0).squeeze(0).shape == made.unsqueeze(-1).squeeze(1).squeeze().shape == (2, 3, 4)
-    with pytest.raises(ValueError, match="axes"):
+    with pytest.raises(RuntimeError, match=r"input.dim\(\) = 3 is not equal to len\(dims\) = 2"):
         made.permute(0, 1)
     with pytest.raises(RuntimeError, match=r"the number of sizes provided \(2\) must be greater or equal"):
         made.expand(3, 4)
@@ -180,7 +180,7 @@ def test_dimension_arguments_of_view_methods():
         RuntimeError, match=r"^The expanded size of the tensor \(5\) must match the existing size \(2\)"
     ):
         made.expand(5, 3, 4)
-    with pytest.raises((ValueError, IndexError)):
+    with pytest.raises(IndexError, match=r"Dimension out of range \(expected to be in range of \[-3, 2\], but got 3"):
         made.transpose(0, 3)
     with pytest.raises(IndexError):
         made.squeeze(3)

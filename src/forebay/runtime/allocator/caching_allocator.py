@@ -342,6 +342,14 @@ class Allocator(RecordedPool):
         if found.users == 0:
             self._release_unused(found.pool_number)
 
+    def empty_pool(self, pool: PoolId) -> None:
+        """Release the cached memory of a pool that has no users left. Repeatable; nothing if there is no such pool."""
+        found = self.private.get(pool)
+        if found is not None and found.users == 0:
+            self._release_unused(found.pool_number)
+        elif found is not None:
+            self.num_sync_all_streams += 1
+
     def _release_unused(self, pool_number: int) -> None:
         stack = self.caller_stack(frees=True)
         self.num_sync_all_streams += 1

@@ -284,9 +284,10 @@ def set_stream_on(stream: Stream) -> None:
 
 def push_stream(stream: Stream) -> None:
     """Make the stream and its device current until `pop_stream`. A stream can be pushed more than once."""
-    state = local.state
+    state, opened = local.state, stream.opened
     saved = state.save()
-    set_stream_on(stream)
+    if (state.streams.get(opened) or opened.default_stream) != stream:  # else PyTorch does not even change the device
+        set_stream_on(stream)
     state.stream_stack.append((stream, saved))
 
 

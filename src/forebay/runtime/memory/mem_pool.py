@@ -38,7 +38,7 @@ class _Uses(Disposable):
     """
 
     def __init__(self, pool: PoolId) -> None:
-        self.devices: dict[Device, tuple[OpenDevice, PoolUser]] = {}
+        self.devices: dict[Device, tuple[OpenDevice, PoolUser | None]] = {}
         self._pool = pool
 
     def opened(self, device: Device) -> OpenDevice | None:
@@ -50,7 +50,10 @@ class _Uses(Disposable):
         while devices := getattr(self, "devices", None):
             device, (opened, user) = next(iter(devices.items()))
             try:
-                opened.allocator.release_pool_of(user, self._pool)
+                if user is None:
+                    opened.allocator.empty_pool(self._pool)
+                else:
+                    opened.allocator.release_pool_of(user, self._pool)
             except ForebayError as error:
                 warn_unraisable(f"{opened.device}: memory pool {self._pool} could not be released: {error}")
             devices.pop(device, None)  # at the end: an interrupted release is repeated
@@ -70,6 +73,8 @@ class MemPool:
         Do not split the pool's segments into smaller blocks.
     source : Source, optional
         Object that supplies the pool's segments; the device by default.
+    home : Device, optional
+        The only device where the options apply and the pool has a user of its own, as in PyTorch; by default all.
 
     Examples
     --------
@@ -82,11 +87,17 @@ class MemPool:
     """
 
     def __init__(
-        self, *, use_on_oom: bool = False, no_split: bool = False, source: MemoryResource | None = None
+        self,
+        *,
+        use_on_oom: bool = False,
+        no_split: bool = False,
+        source: MemoryResource | None = None,
+        home: Device | None = None,
     ) -> None:
         self._id = new_id()
         self._use_on_oom, self._no_split = use_on_oom, no_split
         self.source = source
+        self.home = home
         self._uses = _Uses(self._id)
         self._lock = threading.Lock()
 
@@ -151,9 +162,11 @@ class MemPool:
             if self._uses.opened(opened.device) is opened:
                 return
             # First use on this device, or on the device of another emulation.
-            user = opened.allocator.private.add_user(
-                self.id, use_on_oom=self._use_on_oom, no_split=self._no_split, source=self.source
-            )
+            user = None
+            if self.home in (None, opened.device):
+                user = opened.allocator.private.add_user(
+                    self.id, use_on_oom=self._use_on_oom, no_split=self._no_split, source=self.source
+                )
             self._uses.devices[opened.device] = opened, user
 
     def __repr__(self) -> str:

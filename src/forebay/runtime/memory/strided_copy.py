@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ __all__ = [
     "Elements",
     "Run",
     "address_of",
+    "broadcast_error",
     "byte_ranges",
     "contiguous_runs",
     "elements_of",
@@ -29,6 +30,7 @@ __all__ = [
     "may_overlap",
     "overlap",
     "plain_run",
+    "slowest_first",
     "strided_copy",
 ]
 
@@ -90,6 +92,20 @@ def is_c_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: 
             return 0 in shape
         step *= length
     return True
+
+
+def broadcast_error(target: Sequence[int], source: Sequence[int]) -> RuntimeError:
+    """Return the error of a copy whose source cannot be broadcast to its target."""
+    rank = max(len(target), len(source))
+    one, two = ([1] * (rank - len(shape)) + [*shape] for shape in (target, source))
+    for dim in range(rank - 1, -1, -1):
+        if one[dim] != two[dim] and 1 not in (one[dim], two[dim]):
+            return RuntimeError(
+                f"The size of tensor a ({one[dim]}) must match the size of tensor b ({two[dim]}) at non-singleton "
+                f"dimension {dim}"
+            )
+    common = [b if a == 1 else a for a, b in zip(one, two, strict=True)]
+    return RuntimeError(f"output with shape {[*target]} doesn't match the broadcast shape {common}")
 
 
 def plain_run(target: Tensor, source: Tensor) -> Run | None:
@@ -167,3 +183,38 @@ def byte_ranges(elements: Elements) -> list[tuple[int, int]]:
 def address_of(array: NDArray[Any]) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
+
+
+def slowest_first(shape: Sequence[int], *operands: Sequence[int]) -> list[int]:
+    """Return the dimensions by descending stride, as PyTorch orders them for results of elementwise functions.
+
+    Each operand is a tensor's strides; the first that orders two dimensions decides. An expanded dimension (stride 0)
+    is not ordered relative to others and keeps its place.
+    """
+    order = list(range(len(shape)))
+    for new in reversed(order[:-1]):  # insert into the dimensions after it, which are sorted
+        at = new
+        for other in range(new + 1, len(shape)):
+            one, two = order[at], order[other]
+            ahead = _compare(one, two, shape, operands)
+            if ahead > 0:
+                break
+            if ahead < 0:
+                order[at], order[other], at = two, one, other
+    return order
+
+
+def _compare(one: int, two: int, shape: Sequence[int], operands: Sequence[Sequence[int]]) -> int:
+    """Return 1 if dimension `one` is slower than `two`, -1 if it is faster, and 0 if no operand orders them."""
+    for strides in operands:
+        step, next_step = abs(strides[one]), abs(strides[two])
+        if 0 in (step, next_step):
+            continue
+        if (step, shape[one]) < (next_step, shape[two]):
+            return -1
+        if step > next_step:
+            return 1
+    return 0
+
+
+_Axes = list[tuple[int, int]]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay import backends
 from forebay.errors import Unsupported, user_frame
 from forebay.runtime.base import capture_state, observers
 from forebay.runtime.base.queue_capabilities import can_copy_strided, can_launch, is_lazily_backed
@@ -22,18 +23,21 @@ from forebay.runtime.memory.strided_copy import (
     Elements,
     Run,
     address_of,
+    broadcast_error,
     byte_ranges,
     contiguous_runs,
     elements_of,
+    is_c_contiguous,
     may_overlap,
     overlap,
     plain_run,
+    slowest_first,
     strided_copy,
 )
 from forebay.runtime.pinned import registered_memory
 from forebay.runtime.streams import sync_debug
 from forebay.runtime.streams.stream import Stream, current_stream_for
-from forebay.spi import Queue, StridedCopy
+from forebay.spi import Peers, PinnedHost, Queue, StridedCopy
 
 if TYPE_CHECKING:
     from forebay.runtime.base.capture_state import Capture
@@ -48,8 +52,15 @@ _complex_cast_reported = False
 def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
     """Queue a copy as `plan_copy` decides.
 
-    Reports a blocking copy between device kinds to `sync_debug`: another runtime would synchronise.
+    Reports a blocking copy between device kinds to `sync_debug`: another runtime would synchronise. Raises RuntimeError
+    if the source cannot be broadcast to the target.
     """
+    given = source
+    if source.shape != target.shape:
+        try:
+            source = source.expand(*target.shape)
+        except RuntimeError:
+            raise broadcast_error(target.shape, source.shape) from None
     streams = to, from_ = current_stream_for(target.raw_storage.opened), current_stream_for(source.raw_storage.opened)
     capture = None
     if to.opened.device.kind == from_.opened.device.kind:
@@ -59,6 +70,13 @@ def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
             return
         captured: Side | None = None if capture is None else "target" if to.capture is capture else "source"
         plan = _plan_between_kinds(target, source, captured, non_blocking=non_blocking)
+    if capture is None and to.opened is not from_.opened and target.numel():
+        order = _shared_order(target, source)
+        if order is not None:
+            target, source = target.in_order(order), source.in_order(order)
+        elif not _is_direct(target, source):
+            _copy_by_temporaries(target, source, given, non_blocking=non_blocking)
+            return
     if plan.synchronizes and sync_debug.mode and target.numel():
         for each in streams:
             sync_debug.check_wait(each.opened)
@@ -71,6 +89,63 @@ def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
         _capture_copy(plan, capture, stream, target, source, non_blocking=non_blocking)
     else:
         copy_array(target, read(source), non_blocking=False)
+
+
+# Note [Temporaries of copies]
+# A copy between two devices is one command if the elements have the same type and the same order in memory, without
+# gaps. PyTorch makes others by way of contiguous temporaries: those on a device count in its statistics and can make it
+# run out of memory, so they are made here as there. Types are converted on the device that has the queue for it: on the
+# host unless the copy is `non_blocking`. Two devices that can access each other's memory need no temporary, and neither
+# does memory that the host can access on both sides.
+# Test: tests/names/test_scenes.py::test_forebay_does_as_recorded
+
+
+def _is_direct(target: Tensor, source: Tensor) -> bool:
+    """Return True if elements can be copied from one device to the other one by one."""
+    (to, visible), (from_, source_visible) = (
+        (each.raw_storage.opened, each.raw_storage.host_visible) for each in (target, source)
+    )
+    if visible and source_visible:
+        return True
+    if to.device.kind != from_.device.kind:
+        return False
+    driver = backends.driver(to.device.kind)
+    return isinstance(driver, Peers) and driver.can_access(to.device.index or 0, from_.device.index or 0)
+
+
+def _shared_order(target: Tensor, source: Tensor) -> list[int] | None:
+    """Return the dimensions in the order in which both are contiguous, of one type; None if there is no such order."""
+    dtype = target.numpy_dtype
+    if dtype != source.numpy_dtype:
+        return None
+    order = slowest_first(target.shape, target.byte_strides, source.byte_strides)
+    shape = tuple(target.shape[dim] for dim in order)
+    alike = all(
+        is_c_contiguous(shape, tuple(each.byte_strides[dim] for dim in order), dtype.itemsize)
+        for each in (target, source)
+    )
+    return order if alike else None
+
+
+def _copy_by_temporaries(target: Tensor, source: Tensor, given: Tensor, *, non_blocking: bool) -> None:
+    """Copy by way of contiguous temporaries: Note [Temporaries of copies]. `given` is the source before it expands."""
+    contiguous = target.is_contiguous()
+    device = source.raw_storage.opened if target.raw_storage.host_visible else target.raw_storage.opened
+    converts = target.numpy_dtype != source.numpy_dtype
+    on_device = non_blocking and (
+        not converts
+        or any(element_queues(device.default_queue, target.numpy_dtype, source.numpy_dtype, (given.raw_storage,)))
+    )
+    if on_device != source.raw_storage.host_visible:  # the source's device converts
+        to = target if contiguous else target.packed_like(target.numpy_dtype)
+        from_ = given.to(dtype=target.numpy_dtype).expand(*target.shape).contiguous()
+    else:
+        to = target if contiguous and not converts else target.packed_like(source.numpy_dtype)
+        from_ = source.contiguous()
+    copy_tensor(to, from_, non_blocking=non_blocking)
+    del from_  # freed before the other one, as there
+    if to is not target:
+        copy_tensor(target, to, non_blocking=non_blocking)
 
 
 def _plan_between_kinds(target: Tensor, source: Tensor, captured: Side | None, *, non_blocking: bool) -> CopyPlan:
@@ -340,10 +415,19 @@ def zero(target: Tensor) -> None:
 
 def read_item(source: Tensor) -> Any:
     """Wait for the current stream and return the only element. Breaks the stream's capture, if any."""
-    if capture_state.active and not source.raw_storage.host_visible:
-        stream = current_stream_for(source.raw_storage.opened)
-        capture_state.forbid_on(stream.queue, stream.opened.device.kind, "item")
-    return read(source).item()
+    if source.raw_storage.host_visible:
+        return read(source).item()
+    opened = source.raw_storage.opened
+    if capture_state.active:
+        stream = current_stream_for(opened)
+        capture_state.forbid_on(stream.queue, opened.device.kind, "item")
+    if not isinstance(opened.port, PinnedHost):
+        return read(source).item()
+    block = opened.pinned.allocate(source.itemsize)  # as PyTorch, which copies to it
+    try:
+        return read(source).item()
+    finally:
+        block.free()
 
 
 def read(source: Tensor) -> NDArray[Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from forebay import profiles
 
-__all__ = ["REFERENCE", "Geometry", "Launch", "geometry_of", "in_memory_order", "launches", "slowest_first"]
+__all__ = ["REFERENCE", "Geometry", "Launch", "geometry_of", "in_memory_order", "launches"]
 
 _BLOCK_SIZE = 256  # threads
 _INT32_MAX = (1 << 31) - 1  # limits the elements of a launch, and the bytes from the first to the last
@@ -134,39 +134,7 @@ def in_memory_order(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
     return sorted(order, key=lambda dim: abs(strides[dim]))
 
 
-def slowest_first(shape: Sequence[int], *operands: Sequence[int]) -> list[int]:
-    """Return the dimensions by descending stride, as PyTorch orders them for results of elementwise functions.
-
-    Each operand is a tensor's strides; the first that orders two dimensions decides. An expanded dimension (stride 0)
-    is not ordered relative to others and keeps its place.
-    """
-    order = list(range(len(shape)))
-    for new in reversed(order[:-1]):  # insert into the dimensions after it, which are sorted
-        at = new
-        for other in range(new + 1, len(shape)):
-            one, two = order[at], order[other]
-            ahead = _compare(one, two, shape, operands)
-            if ahead > 0:
-                break
-            if ahead < 0:
-                order[at], order[other], at = two, one, other
-    return order
-
-
-def _compare(one: int, two: int, shape: Sequence[int], operands: Sequence[Sequence[int]]) -> int:
-    """Return 1 if dimension `one` is slower than `two`, -1 if it is faster, and 0 if no operand orders them."""
-    for strides in operands:
-        step, next_step = abs(strides[one]), abs(strides[two])
-        if 0 in (step, next_step):
-            continue
-        if (step, shape[one]) < (next_step, shape[two]):
-            return -1
-        if step > next_step:
-            return 1
-    return 0
-
-
-_Axes = list[tuple[int, int]]
+_Axes = list[tuple[int, int]]  # length and stride
 
 
 def _merge_axes(axes: _Axes) -> _Axes:

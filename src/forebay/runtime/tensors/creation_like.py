@@ -6,7 +6,7 @@ from forebay._base.dtypes import DTypeLike
 from forebay._base.layouts import layout, memory_format, preserve_format
 from forebay.runtime.memory.transfer import fill, zero
 from forebay.runtime.tensors.creation import empty_for
-from forebay.runtime.tensors.memory_formats import inverse, order_of_copy
+from forebay.runtime.tensors.memory_formats import strides_of_copy
 from forebay.runtime.tensors.options import DeviceLike, check_options
 from forebay.runtime.tensors.tensor import Tensor
 
@@ -203,8 +203,6 @@ def new_like(
     if device is None:
         place = like.device
         like.raw_storage.opened.check()  # its emulation may have ended: opening it again would raise another error
-    order = order_of_copy(like, memory_format)
-    if order is None:
-        return empty_for(function, (like.shape,), None, None, kind, place, pin_memory)
-    shape = tuple(like.shape[dim] for dim in order)
-    return empty_for(function, (shape,), None, None, kind, place, pin_memory).in_order(inverse(order))
+    made = empty_for(function, (like.shape,), None, None, kind, place, pin_memory)
+    made.byte_strides = strides_of_copy(like, memory_format, made.itemsize)
+    return made

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from forebay._base.layouts import channels_last, channels_last_3d, contiguous_format, memory_format, preserve_format
 from forebay.errors import ForebayError
-from forebay.runtime.random.launch_geometry import slowest_first
+from forebay.runtime.memory.strided_copy import is_c_contiguous, slowest_first
 
 if TYPE_CHECKING:
     from forebay.runtime.tensors.tensor import Tensor
@@ -16,9 +16,11 @@ __all__ = [
     "check_format",
     "inverse",
     "is_contiguous_in",
+    "is_dense",
     "order_in",
     "order_of_copy",
     "packed_strides",
+    "strides_of_copy",
     "suggested_format",
 ]
 
@@ -62,6 +64,28 @@ def packed_strides(shape: Sequence[int], itemsize: int, order: Sequence[int] | N
         strides[dim] = step
         step *= max(shape[dim], 1)
     return tuple(strides)
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
+    """Return True if the elements are adjacent in memory in some order of the dimensions."""
+    if is_c_contiguous(tuple(shape), tuple(strides), itemsize):
+        return True
+    step = itemsize
+    for stride, length in sorted((stride, length) for stride, length in zip(strides, shape, strict=True) if length > 1):
+        if stride != step:
+            return False
+        step *= length
+    return True
+
+
+def strides_of_copy(tensor: Tensor, format_: memory_format, itemsize: int) -> tuple[int, ...]:
+    """Return the strides in bytes of a copy of the tensor in this format; the tensor's own if it has no gaps."""
+    shape, strides = tensor.shape, tensor.byte_strides
+    if format_ is not preserve_format:
+        return packed_strides(shape, itemsize, order_in(format_, len(shape)))
+    if is_dense(shape, strides, tensor.itemsize):
+        return tuple(stride // tensor.itemsize * itemsize for stride in strides) if tensor.itemsize else strides
+    return packed_strides(shape, itemsize, slowest_first(shape, strides))
 
 
 def inverse(order: Sequence[int]) -> list[int]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, SupportsIndex, overload
+from copy import deepcopy
+from typing import Any, Final, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,7 @@ from forebay._base.device_spec import NO_ACCELERATOR, Device, default_device
 from forebay._base.dtypes import DType, DTypeLike, as_dtype
 from forebay._base.dtypes import of as dtype_of
 from forebay._base.layouts import Size, contiguous_format, layout, memory_format, preserve_format, size_of, strided
-from forebay._core import MAX_REQUEST_BYTES, Exporter
+from forebay._core import MAX_REQUEST_BYTES
 from forebay.errors import ForebayError, Unsupported
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import pinned_allocator
@@ -33,11 +33,10 @@ from forebay.runtime.tensors.dlpack_export import cuda_array_interface, dlpack_c
 from forebay.runtime.tensors.legacy_types import as_type, converter, data_for_new, type_name
 from forebay.runtime.tensors.memory_formats import (
     check_format,
-    inverse,
     is_contiguous_in,
     order_in,
-    order_of_copy,
     packed_strides,
+    strides_of_copy,
     suggested_format,
 )
 from forebay.runtime.tensors.options import shape_of
@@ -45,12 +44,14 @@ from forebay.runtime.tensors.pinned import pinned_array
 from forebay.runtime.tensors.storage_view import set_storage
 from forebay.runtime.tensors.typed_storage import TypedStorage, warn_that_storages_are_deprecated
 from forebay.runtime.tensors.untyped_storage import UntypedStorage
+from forebay.runtime.tensors.view_methods import Views, argument
+from forebay.runtime.tensors.views import dimension
 from forebay.spi import PinnedHost
 
 __all__ = ["Tensor", "borrowed_tensor", "new_tensor"]
 
 
-class Tensor(Exporter):
+class Tensor(Views):
     """A typed, shaped view of device memory.
 
     Factories such as `forebay.empty` and `forebay.tensor` create tensors. There is no arithmetic: NumPy, CuPy and other
@@ -219,7 +220,7 @@ class Tensor(Exporter):
         dim : int, optional
             The dimension; all by default.
         """
-        return self.shape if dim is None else self.shape[self._dim("size", dim)]
+        return self.shape if dim is None else self.shape[dimension("size", "dim", dim, self.ndim, scalars=False)]
 
     @overload
     def stride(self, dim: None = None) -> tuple[int, ...]: ...
@@ -234,20 +235,7 @@ class Tensor(Exporter):
             The dimension; all by default.
         """
         steps = tuple(step // max(self.itemsize, 1) for step in self.byte_strides)
-        return steps if dim is None else steps[self._dim("stride", dim)]
-
-    def _dim(self, function: str, dim: int) -> int:
-        """Return the dimension. Raises TypeError or IndexError, with PyTorch's texts, unless there is one."""
-        if dim.__class__ is bool or not isinstance(dim, int):
-            raise TypeError(f"{function}(): argument 'dim' (position 1) must be int, not {type(dim).__name__}")
-        limit = len(self.shape)
-        if not self.shape:
-            raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
-        if not -limit <= dim < limit:
-            raise IndexError(
-                f"Dimension out of range (expected to be in range of [{-limit}, {limit - 1}], but got {dim})"
-            )
-        return dim
+        return steps if dim is None else steps[dimension("stride", "dim", dim, self.ndim, scalars=False)]
 
     def storage_offset(self) -> int:
         """Return the number of elements between the start of the memory and the first element."""
@@ -363,7 +351,7 @@ class Tensor(Exporter):
         memory_format : memory_format, optional
             The order of the dimensions in memory.
         """
-        template = _argument("resize_as_", "the_template", the_template)
+        template = argument("resize_as_", "the_template", the_template)
         if memory_format is preserve_format:
             memory_format = suggested_format(template)
         return self.resize_(template.shape, memory_format=memory_format)
@@ -417,6 +405,9 @@ class Tensor(Exporter):
         if self.numel() != 1:
             raise ValueError("only one element tensors can be converted to Python scalars")
         return self.item()
+
+    def __format__(self, format_spec: str) -> str:
+        return format(self.item(), format_spec) if not self.shape else object.__format__(self, format_spec)
 
     def __repr__(self) -> str:
         from forebay.runtime.tensors.tensor_repr import tensor_text
@@ -526,8 +517,6 @@ class Tensor(Exporter):
             raise RuntimeError("only Tensors of floating point dtype can require gradients")
         raise Unsupported("requires_grad=True needs automatic differentiation", ability="autograd")
 
-    # Views. NumPy computes addresses and strides; no element is read.
-
     def raw_array(self) -> NDArray[Any]:
         """Return this memory as a NumPy array.
 
@@ -541,38 +530,7 @@ class Tensor(Exporter):
             self.raw_storage,
         )
 
-    def _view(self, array: NDArray[Any], offset: int = 0) -> Tensor:
-        """Return a tensor over a view of `raw_array`; `offset` is that of an empty view from this one, in bytes."""
-        storage = self.raw_storage
-        start = array.__array_interface__["data"][0] - storage.address if array.size else self.byte_offset + offset
-        made = Tensor(storage, array.dtype, array.shape, array.strides, start)
-        if self.versions is not None:
-            made.versions = self.versions
-        return made
-
-    def __getitem__(self, index: Any) -> Tensor:
-        """Return a view for ints, slices, None and Ellipsis; IndexError for others, which would need a gather."""
-        parts = index if isinstance(index, tuple) else (index,)
-        for part in parts:
-            if not (part is None or part is Ellipsis or isinstance(part, (slice, SupportsIndex))) or isinstance(
-                part, (bool, np.bool_, np.ndarray, Tensor)
-            ):
-                raise IndexError(f"a tensor is indexed by ints, slices, None and ..., not {type(part).__name__}")
-        whole = any(part is Ellipsis for part in parts)
-        array = self.raw_array()[parts if whole else (*parts, ...)]
-        return self._view(array, 0 if array.size else self._offset_of(parts))
-
-    def _offset_of(self, parts: tuple[Any, ...]) -> int:
-        """Return the offset in bytes of a view by valid indices; NumPy does not keep that of an empty view."""
-        indices = [part for part in parts if part is not None]
-        if Ellipsis in indices:
-            at = indices.index(Ellipsis)
-            indices[at : at + 1] = [slice(None)] * (self.ndim - len(indices) + 1)
-        offset = 0
-        for part, length, step in zip(indices, self.shape, self.byte_strides, strict=False):
-            start = part.indices(length)[0] if isinstance(part, slice) else operator.index(part) % length
-            offset += start * step
-        return offset
+    # Copies and fills.
 
     def __setitem__(self, index: Any, value: Tensor | ArrayLike) -> None:
         """Copy the value to a view, broadcast and converted."""
@@ -581,190 +539,6 @@ class Tensor(Exporter):
             part.fill_(value)
         else:
             part.copy_(value)
-
-    def view(self, *shape: Any) -> Tensor:
-        """Return the same memory with another shape or another dtype.
-
-        Parameters
-        ----------
-        *shape : int or sequence of int or dtype
-            The shape, in which one -1 is inferred, or the dtype.
-
-        Raises
-        ------
-        RuntimeError
-            If only a copy could have that shape, or no tensor of this size.
-        ValueError
-            If only a copy could have that dtype.
-        """
-        if len(shape) == 1 and (
-            isinstance(shape[0], (type, str)) or not isinstance(shape[0], (SupportsIndex, Sequence))
-        ):
-            found = self._view(self.raw_array().view(as_dtype(shape[0])))
-            if any(step % found.itemsize for step in found.byte_strides):
-                raise ValueError(f"a tensor of strides {self.byte_strides} bytes has no view of {found.dtype}")
-            return found
-        wanted = self._checked_shape(_one_or_many(shape))
-        try:
-            return self._view(self.raw_array().reshape(wanted, copy=False))
-        except ValueError:
-            raise RuntimeError(
-                "view size is not compatible with input tensor's size and stride (at least one dimension spans across "
-                "two contiguous subspaces). Use .reshape(...) instead."
-            ) from None
-
-    def _checked_shape(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the shape. Raises RuntimeError, with PyTorch's texts, if no tensor of this size has it."""
-        lengths, size = list(shape), self.numel()
-        for position, length in enumerate(lengths):
-            if length < -1:
-                raise RuntimeError(f"invalid shape dimension {length} at index {position} of shape {lengths}")
-        known = math.prod(length for length in lengths if length != -1)
-        if lengths.count(-1) > 1:
-            raise RuntimeError("only one dimension can be inferred")
-        if -1 in lengths and not known and not size:
-            raise RuntimeError(
-                f"cannot reshape tensor of 0 elements into shape {lengths} because the unspecified dimension size -1 "
-                "can be any value and is ambiguous"
-            )
-        if not known or size % known if -1 in lengths else size != known:
-            raise RuntimeError(f"shape '{lengths}' is invalid for input of size {size}")
-        return shape
-
-    def reshape(self, *shape: Any) -> Tensor:
-        """Return a view of another shape if there is one, else a copy.
-
-        Parameters
-        ----------
-        *shape : int or sequence of int
-            The shape, in which one -1 is inferred.
-        """
-        wanted = _one_or_many(shape)
-        if self.is_contiguous():
-            return self.view(wanted)
-        self._checked_shape(wanted)
-        try:
-            return self.view(wanted)
-        except RuntimeError:
-            return self.contiguous().view(wanted)
-
-    def flatten(self) -> Tensor:
-        """Return a tensor of one dimension; a view if possible."""
-        return self.reshape(-1)
-
-    def permute(self, *dims: Any) -> Tensor:
-        """Return a view with its dimensions in another order.
-
-        Parameters
-        ----------
-        *dims : int or sequence of int
-            The dimensions in their new order.
-        """
-        array, order = self.raw_array(), _one_or_many(dims)
-        view = array.transpose(order) if order or self.shape else array
-        return self._view(view) if array.size else self.in_order([dim % self.ndim for dim in order])
-
-    def in_order(self, dims: Sequence[int]) -> Tensor:
-        """Return `permute(dims)`, of valid dimensions. Used by the runtime.
-
-        Parameters
-        ----------
-        dims : sequence of int
-            The dimensions in their new order, from 0.
-        """
-        strides = tuple(self.byte_strides[dim] for dim in dims)
-        shape = tuple(self.shape[dim] for dim in dims)
-        made = Tensor(self.raw_storage, self.numpy_dtype, shape, strides, self.byte_offset)
-        if self.versions is not None:
-            made.versions = self.versions
-        return made
-
-    def transpose(self, dim0: int, dim1: int) -> Tensor:
-        """Return a view with two dimensions swapped.
-
-        Parameters
-        ----------
-        dim0, dim1 : int
-            The dimensions.
-        """
-        return self._view(self.raw_array().swapaxes(dim0, dim1))
-
-    def squeeze(self, dim: int | None = None) -> Tensor:
-        """Return a view without dimensions of length 1.
-
-        Parameters
-        ----------
-        dim : int, optional
-            The only dimension to remove, if its length is 1; all by default.
-        """
-        array = self.raw_array()
-        return self._view(array if dim is not None and self.shape[dim] != 1 else array.squeeze(dim))
-
-    def unsqueeze(self, dim: int) -> Tensor:
-        """Return a view with one more dimension, of length 1.
-
-        Parameters
-        ----------
-        dim : int
-            The position of the new dimension.
-        """
-        return self._view(np.expand_dims(self.raw_array(), dim))
-
-    def expand(self, *shape: Any) -> Tensor:
-        """Return a view that repeats dimensions of length 1; repeated elements share memory.
-
-        Parameters
-        ----------
-        *shape : int or sequence of int
-            The shape; -1 keeps the length of a dimension.
-        """
-        wanted = _one_or_many(shape)
-        if len(wanted) < self.ndim:
-            raise RuntimeError(
-                f"expand(Tensor{{{list(self.shape)}}}, size={list(wanted)}): the number of sizes provided "
-                f"({len(wanted)}) must be greater or equal to the number of dimensions in the tensor ({self.ndim})"
-            )
-        kept = (1,) * (len(wanted) - self.ndim) + tuple(self.shape)
-        lengths = tuple(now if length == -1 else length for length, now in zip(wanted, kept, strict=True))
-        for position, (length, now) in reversed(list(enumerate(zip(lengths, kept, strict=True)))):
-            if now not in (1, length):
-                raise RuntimeError(
-                    f"The expanded size of the tensor ({length}) must match the existing size ({now}) at non-singleton "
-                    f"dimension {position}.  Target sizes: {list(wanted)}.  Tensor sizes: {list(self.shape)}"
-                )
-        return self._view(np.broadcast_to(self.raw_array(), lengths))
-
-    def view_as(self, other: Tensor) -> Tensor:
-        """Return the same memory with the shape of another tensor.
-
-        Parameters
-        ----------
-        other : Tensor
-            The tensor that has the shape.
-        """
-        return self.view(_argument("view_as", "other", other).shape)
-
-    def reshape_as(self, other: Tensor) -> Tensor:
-        """Return a view with the shape of another tensor if there is one, else a copy.
-
-        Parameters
-        ----------
-        other : Tensor
-            The tensor that has the shape.
-        """
-        return self.reshape(_argument("reshape_as", "other", other).shape)
-
-    def expand_as(self, other: Tensor) -> Tensor:
-        """Return a view with the shape of another tensor, which repeats dimensions of length 1 and shares memory.
-
-        Parameters
-        ----------
-        other : Tensor
-            The tensor that has the shape.
-        """
-        return self.expand(_argument("expand_as", "other", other).shape)
-
-    # Copies and fills.
 
     def copy_(self, src: Tensor | ArrayLike, non_blocking: bool = False) -> Tensor:
         """Copy elements into this tensor, broadcast and converted as NumPy does.
@@ -944,10 +718,9 @@ class Tensor(Exporter):
         if memory_format is not preserve_format:
             check_format("clone", memory_format)
         self.raw_storage.opened.check()  # its emulation may have ended: opening it again would raise another error
-        order = order_of_copy(self, memory_format)
-        if order is None:
-            return _copied_to(new_tensor(self.shape, self.numpy_dtype, self.device), self)
-        return self.in_order(order).clone(memory_format=contiguous_format).in_order(inverse(order))
+        made = new_tensor(self.shape, self.numpy_dtype, self.device)
+        made.byte_strides = strides_of_copy(self, memory_format, self.itemsize)
+        return _copied_to(made, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle a copy of the elements; `forebay.interop.multiprocessing` shares the memory instead."""
@@ -959,8 +732,10 @@ class Tensor(Exporter):
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        made = self.clone()
-        made.count_change()
+        storage = deepcopy(self.untyped_storage(), memo)
+        made = new_tensor((), self.numpy_dtype, self.device)  # as PyTorch, which needs a block for it
+        made.set_(storage, self.storage_offset(), self.shape, self.stride())
+        memo[id(self)] = made
         return made
 
     def contiguous(self, *, memory_format: memory_format = contiguous_format) -> Tensor:
@@ -1017,8 +792,8 @@ class Tensor(Exporter):
         """
         if isinstance(target, Tensor):
             device, dtype = target.device, target.numpy_dtype
-        elif isinstance(target, (Device, int)) or (isinstance(target, str) and _names_device(target)):
-            device = target
+        elif isinstance(target, (Device, int, np.integer)) or (isinstance(target, str) and _names_device(target)):
+            device = int(target) if isinstance(target, np.integer) else target
         elif target is not None:
             dtype = target
         place = self.device if device is None else current.resolve(device)
@@ -1028,13 +803,12 @@ class Tensor(Exporter):
         same = place == self.device and kind == self.numpy_dtype
         if same and not copy and (memory_format is preserve_format or memory_format is suggested_format(self)):
             return self
-        order = order_of_copy(self, memory_format)
-        if order is not None:
-            return self.in_order(order).copied(place, kind, non_blocking).in_order(inverse(order))
-        return self.copied(place, kind, non_blocking)
+        return self.copied(place, kind, non_blocking, memory_format)
 
-    def copied(self, place: Device, kind: np.dtype[Any], non_blocking: bool) -> Tensor:
-        """Return a contiguous copy on another device, of another dtype, or both. Used by the runtime.
+    def copied(
+        self, place: Device, kind: np.dtype[Any], non_blocking: bool, memory_format: memory_format = preserve_format
+    ) -> Tensor:
+        """Return a copy on another device, of another dtype, or both. Used by the runtime.
 
         Parameters
         ----------
@@ -1044,18 +818,29 @@ class Tensor(Exporter):
             The element type.
         non_blocking : bool
             As for `copy_`.
+        memory_format : memory_format, optional
+            As for `to`.
         """
-        moved = self
-        self.raw_storage.opened.check()  # as in `clone`
-        if (
-            place != self.device and kind != self.numpy_dtype and self.raw_storage.host_visible
-        ):  # convert where it can be done
-            moved = moved.copied(moved.device, kind, non_blocking=False)
-        if place != self.device:
-            moved = _copied_to(_new_on(place, moved, kind, pinned=non_blocking), moved, non_blocking=non_blocking)
-        if moved is self or moved.numpy_dtype != kind:
-            return _copied_to(new_tensor(self.shape, kind, place), moved)
-        return moved
+        opened = self.raw_storage.opened
+        opened.check()  # as in `clone`
+        strides = strides_of_copy(self, memory_format, kind.itemsize)
+        pinned = non_blocking and place.kind == "cpu" and place != self.device and isinstance(opened.port, PinnedHost)
+        if pinned and self.numel():
+            made = borrowed_tensor(pinned_array(self.shape, kind, opened.pinned), place)
+        else:
+            made = new_tensor(self.shape, kind, place)
+        made.byte_strides = strides
+        return _copied_to(made, self, non_blocking=non_blocking)
+
+    def packed_like(self, kind: np.dtype[Any]) -> Tensor:
+        """Return an uninitialised contiguous tensor of this shape on this device. Used by the runtime.
+
+        Parameters
+        ----------
+        kind : numpy.dtype
+            The element type.
+        """
+        return new_tensor(self.shape, kind, self.device)
 
     def cpu(self, *, memory_format: memory_format = preserve_format) -> Tensor:
         """Return this tensor on the CPU; itself if it is there.
@@ -1191,7 +976,7 @@ class Tensor(Exporter):
 
     def tolist(self) -> Any:
         """Return the elements as nested lists, after waiting for the current stream."""
-        return transfer.read(self).tolist() if self.shape else self.item()
+        return transfer.read(self).tolist()
 
     def equal(self, other: Tensor) -> bool:
         """Return True if another tensor of this device has the same shape and elements; a NaN is not equal to itself.
@@ -1396,17 +1181,6 @@ _BYTE = np.dtype("u1")
 _REGISTERED = 2  # dtypes of other packages, such as ml_dtypes
 
 
-def _new_on(place: Device, source: Tensor, kind: np.dtype[Any], *, pinned: bool) -> Tensor:
-    """Return a tensor for a copy from another device; of dtype `kind` if the copy, to pinned memory, converts."""
-    opened, dtype = source.raw_storage.opened, source.numpy_dtype
-    if not (pinned and place.kind == "cpu" and source.numel() and isinstance(opened.port, PinnedHost)):
-        return new_tensor(source.shape, dtype, place)
-    strided, by_numpy = transfer.element_queues(opened.default_queue, kind, dtype, [source.raw_storage])
-    if strided is not None or by_numpy is not None:
-        dtype = kind
-    return borrowed_tensor(pinned_array(source.shape, dtype, opened.pinned), place)
-
-
 def new_tensor(shape: Sequence[int], dtype: np.dtype[Any], device: Device | str | int | None) -> Tensor:
     """Return an uninitialised contiguous tensor, allocated on the current stream of its device.
 
@@ -1453,18 +1227,6 @@ def _copied_to(made: Tensor, source: Tensor, *, non_blocking: bool = False) -> T
 
 def _from_elements(array: NDArray[Any], device: Device) -> Tensor:
     return new_tensor(array.shape, array.dtype, device).copy_(array)
-
-
-def _argument(function: str, name: str, given: Tensor) -> Tensor:
-    """Return a tensor that is an argument. Raises TypeError for another object."""
-    if not isinstance(given, Tensor):
-        raise TypeError(f"{function}(): argument '{name}' (position 1) must be Tensor, not {type(given).__name__}")
-    return given
-
-
-def _one_or_many(parts: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the shape that `view(2, 3)` or `view((2, 3))` spells."""
-    return tuple(parts[0]) if len(parts) == 1 and isinstance(parts[0], Sequence) else parts
 
 
 def _names_device(text: str) -> bool:

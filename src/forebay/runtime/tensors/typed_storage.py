@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Self
 
 from forebay._base.device_spec import Device, DeviceLike
@@ -231,6 +232,9 @@ class TypedStorage(StorageConversions):
     def clone(self) -> Self:
         """Return a copy on the same device."""
         return self.from_tensor(self.elements.clone())
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
+        return self.from_tensor(deepcopy(self.elements, memo))
 
     # Copies on other devices
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import numpy as np
 
@@ -204,6 +204,13 @@ class UntypedStorage(StorageConversions, StorageBase):
     def clone(self) -> UntypedStorage:
         """Return a copy on the same device."""
         return self.elements.clone().untyped_storage()
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> UntypedStorage:
+        copies = memo.setdefault("forebay", {})
+        if self._cdata not in copies:
+            copies[self._cdata] = self.clone()
+        found: UntypedStorage = copies[self._cdata]
+        return found
 
     def cpu(self) -> UntypedStorage:
         """Return this storage if it is on the CPU, else a copy there."""
