@@ -53,6 +53,16 @@ BUILD_INPUTS = ("pyproject.toml", "setup.py", "native/**/*.?pp", "src/**/*.pyx",
 STUBTEST = ["-m", "mypy.stubtest", "--mypy-config-file", "pyproject.toml", "--ignore-unused-allowlist"]
 STUBTEST += ["--allowlist", "tests/house/stubtest-allowlist.txt"]
 SPHINX = ["sphinx-build", "-W", "--keep-going", "--quiet", "docs", "docs/_build/html"]
+SCHEMAS = {  # files for services, by the name of their schema
+    "github-actions": ["action.yml"],
+    "github-workflows": [
+        ".github/workflows/ci.yml",
+        ".github/workflows/release.yml",
+        "examples/ci/github-workflow.yml",
+    ],
+    "gitlab-ci": ["examples/ci/gitlab-ci.yml"],
+    "citation-file-format": ["CITATION.cff"],
+}
 REPORT = "forebay-report"
 PROCESSES = (os.cpu_count() or 1) + 1  # of pytest: tests wait for child processes, timers and disks, too
 IN_PARALLEL = [f"--numprocesses={PROCESSES}", "--dist=worksteal"]
@@ -103,7 +113,7 @@ def check(arguments: list[str]) -> int:
         "report page": ["python", "tools/report_page.py"],
         "clang-format": ["clang-format", "--dry-run", "-Werror", *native],
         "documentation": SPHINX,
-    }
+    } | {name: ["check-jsonschema", "--builtin-schema", f"vendor.{name}", *files] for name, files in SCHEMAS.items()}
     failed = [name for name, command in commands.items() if run(command)]
     others = {"public types": untyped_names, "commit messages": commit_problems}
     for name, problems_of in others.items():

@@ -34,7 +34,9 @@ from typing import TYPE_CHECKING
 from forebay._base.verdicts import exit_status
 from forebay.commands import CommandError, command_output, count_argument, reserve_argument, size_argument
 from forebay.commands.assumption_options import add_assumption_options, chosen_assumptions
+from forebay.commands.base_commit import check_commit, results_of_commit
 from forebay.commands.dask_executor import dask_executor
+from forebay.commands.fit_formats import FORMATS, About
 from forebay.commands.fit_output import print_fit
 from forebay.commands.fit_progress import fit_progress
 from forebay.commands.program_environment import need_torch
@@ -80,12 +82,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scheduler", metavar="ADDRESS", help="run on the workers of a Dask scheduler, such as tcp://host:8786"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print JSON")
+    output.add_argument(
+        "--format", choices=(*FORMATS,), metavar="FORMAT",
+        help="markdown: a table for a comment; slurm, k8s: the smallest request that fits (the status is then 0 if it "
+        "fits on any of the cards)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--base", metavar="COMMIT", help="run the program of this commit, too, and print in Markdown what has changed"
+    )
     add_program_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     with command_output():
+        if args.base is not None and (args.json or args.format not in (None, "markdown")):
+            raise CommandError("--base prints a comparison in Markdown: leave out --json and --format")
+        if args.base is not None:
+            check_commit(args.base)
         mode = args.mode or "shapes"
         chosen = chosen_assumptions(args, mode)
         if args.program and args.scheduler is None:  # else its workers need PyTorch
@@ -94,7 +109,13 @@ def run(args: argparse.Namespace) -> int:
                 return elsewhere
         found = _answer(args, mode, chosen)
         versions = _versions(args)
-        if args.json:
+        name = "markdown" if args.base is not None and args.format is None else args.format
+        if name is not None:
+            base = [] if args.base is None else results_of_commit(args.base, args.arguments[1:])
+            print(FORMATS[name](found, About(versions, args.count, base)))
+            if name != "markdown" and any(each.fits for each in found):
+                return 0
+        elif args.json:
             valid_for = {"versions": asdict(versions)}
             print(json.dumps([{**each, **valid_for} for each in found.as_json()], indent=2))
         else:
