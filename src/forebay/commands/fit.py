@@ -24,10 +24,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,7 @@ from forebay.commands.dask_executor import dask_executor
 from forebay.commands.fit_formats import FORMATS, About
 from forebay.commands.fit_output import print_fit
 from forebay.commands.fit_progress import fit_progress
+from forebay.commands.fit_solve import CARDS, Case, answer_questions, arguments_with, parse_prices, parse_question
 from forebay.commands.program_environment import need_torch
 from forebay.commands.programs import (
     add_mode_arguments,
@@ -53,8 +55,6 @@ if TYPE_CHECKING:
     from forebay.interop.torch.fit import FitTable
     from forebay.interop.torch.program_versions import Versions
 
-_CARDS = "rtx_4090,a100,h100,h200"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
@@ -64,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "       forebay fit [OPTIONS] COMMAND [ARGS ...]"
     )
     parser.add_argument(
-        "--cards", type=_cards, default=_cards(_CARDS), metavar="NAME,...",
-        help=f"profiles of the cards, see forebay's page on profiles (default: {_CARDS})",
+        "--cards", type=_cards, metavar="NAME,...",
+        help=f"profiles of the cards, see forebay's page on profiles (default: {','.join(CARDS)})",
     )  # fmt: skip
     parser.add_argument("--count", type=count_argument, default=1, metavar="N", help="number of devices (default: 1)")
     parser.add_argument(
@@ -76,6 +76,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="memory of each device outside the allocator, such as 512MiB (default: as recorded on such cards)",
     )  # fmt: skip
     parser.add_argument("--settings", default="", metavar="TEXT", help="allocator settings, as in PYTORCH_ALLOC_CONF")
+    parser.add_argument(
+        "--solve", type=parse_question, action="append", default=[], metavar="QUESTION",
+        help="NAME=LEAST..MOST: the largest value of the program's argument --NAME, or of {NAME} in its arguments, with"
+        " which it fits each card; NAME=VALUE,VALUE: for each of these; card: the smallest card on which it fits, of"
+        " all or of --cards",
+    )  # fmt: skip
+    parser.add_argument(
+        "--prices", type=parse_prices, default={}, metavar="CARD=PRICE,...", help="with --solve card: the cheapest one"
+    )
     add_mode_arguments(parser)
     add_assumption_options(parser)
     parser.add_argument("--jobs", type=count_argument, metavar="N", help="runs at a time (default: one per processor)")
@@ -107,7 +116,11 @@ def run(args: argparse.Namespace) -> int:
             elsewhere = need_torch(args.arguments)
             if elsewhere is not None:
                 return elsewhere
-        found = _answer(args, mode, chosen)
+        runs = partial(_answer, args, mode, chosen)
+        sentence = mode_sentence(mode, is_default=args.mode is None)
+        if args.solve:
+            return answer_questions(args.solve, args.cards, runs, args.prices, sentence, as_json=args.json)
+        found = runs([Case(card) for card in args.cards or CARDS])
         versions = _versions(args)
         name = "markdown" if args.base is not None and args.format is None else args.format
         if name is not None:
@@ -119,31 +132,34 @@ def run(args: argparse.Namespace) -> int:
             valid_for = {"versions": asdict(versions)}
             print(json.dumps([{**each, **valid_for} for each in found.as_json()], indent=2))
         else:
-            print_fit(found, mode_sentence(mode, is_default=args.mode is None), versions)
+            print_fit(found, sentence, versions)
     return exit_status(each.verdict for each in found)
 
 
-def _answer(args: argparse.Namespace, mode: str, chosen: AssumptionChoices) -> FitTable:
+def _answer(args: argparse.Namespace, mode: str, chosen: AssumptionChoices, cases: Sequence[Case]) -> FitTable:
+    """Run the program on cards, each with values of its arguments."""
     from forebay.interop.torch.fit import FitTable
     from forebay.interop.torch.fit.questions import run_tasks
     from forebay.interop.torch.fit.tasks import FitTask
 
-    program, folder = python_arguments(*argv_of(args, "fit")), str(Path.cwd())
+    (form, (program, *arguments)), folder = argv_of(args, "fit"), str(Path.cwd())
     tasks = [
         FitTask(
-            each,
+            card,
             mode,
             args.count,
             args.memory,
             args.settings,
             args.reserve,
             timeout=args.max_seconds,
-            script=program,
+            parameters=values,
+            script=python_arguments(form, [program, *arguments_with(arguments, values)]),
             folder=folder,
             assumptions=chosen,
             check_assumptions=args.check_assumptions,
+            explain=explain,
         )
-        for each in args.cards
+        for card, values, explain in cases
     ]
     try:
         with _executor(args) as executor, fit_progress() as progress:

@@ -75,6 +75,7 @@ class FitTask:
     folder: str = ""  # the working directory
     assumptions: AssumptionChoices = field(default_factory=AssumptionChoices)
     check_assumptions: bool = False  # run again with the opposite ones
+    explain: bool = True  # where memory runs out, find what the whole program needs, and settings with which it fits
 
     @property
     def outside(self) -> OutsideMemory:
@@ -129,7 +130,9 @@ def run_shared(
     cards = _by_card(use, others)
     base, whole, seconds = task, use, time.monotonic() - started
     if judgement.verdict is Verdict.DOES_NOT_FIT and found.ooms and task.mode != "compute":
-        if need is not None:
+        if not task.explain:
+            cards = {}
+        elif need is not None:
             found = _with_settings(replace(found, needed=need.allocated), need.settings)
         else:
             base, capacity = replace(task, memory=_UNLIMITED), found.capacity - task.outside.low
