@@ -8,8 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))  # for the extensions of this folder
 
 project = "forebay"
-author = "the forebay authors"
-project_copyright = "the forebay authors"
+author = project_copyright = "forebay contributors"
 version = release = distribution_version("forebay")
 
 # No intersphinx: it would download inventories, and a build must not need the network.

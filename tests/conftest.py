@@ -46,6 +46,7 @@ SLOW = (
     "house/test_gpu_truth.py",  # child processes
     "house/test_mac_task.py",  # child processes
     "house/test_docstrings.py",  # all docstrings through numpydoc
+    "house/test_one_line.py",  # child processes
     "house/test_stubs.py",  # runs of stubtest
     "interop/test_cupy.py",  # child processes
     "interop/test_numba.py",  # child processes

@@ -273,7 +273,7 @@ def __getattr__(name: str) -> _Any:
     if name in _MODULES:
         return import_module(f"forebay.{name}")
     if name in _EXTENSION:
-        return getattr(import_module("forebay.interop.ipython"), name)
+        return getattr(import_module("forebay.interop.torch.fit_magic"), name)
     if name in dtypes.NAMES:
         return dtypes.named(name)
     if name.endswith("Storage"):

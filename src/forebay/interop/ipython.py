@@ -128,8 +128,12 @@ class _MemoryMagic:
 
     def _cell_of(self, file: str) -> int | None:
         """Return the number of the cell whose code has this file name."""
-        named = self._shell.compile.format_code_name(file)
-        found = named and re.fullmatch(r"In\[(\d+)\]", named[1])
+        format_name = getattr(self._shell.compile, "format_code_name", None)
+        if format_name is None:  # before IPython 8
+            found = re.fullmatch(r"<ipython-input-(\d+)-.*>", file)
+        else:
+            named = format_name(file)
+            found = named and re.fullmatch(r"In\[(\d+)\]", named[1])
         return int(found[1]) if found else None
 
 
