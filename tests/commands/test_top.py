@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import types
 from dataclasses import replace
@@ -59,11 +60,22 @@ def test_rate_after_a_restart_or_at_the_same_time_is_not_negative():
 
 def test_gpus_of_the_machine_and_processes_without_devices_have_rows():
     gpu = MachineGpu(3, "GPU-12", Readings(memory_used=1 << 30, memory_total=1 << 31), {5: None, 6: 1})
-    idle, real = map(cells_of, top_table.rows(machine(process(7), gpus=(gpu,)), None))
+    idle, real, *_ = map(cells_of, top_table.rows(machine(process(7), gpus=(gpu,)), None))
     assert (idle["pid"], idle["device"]) == ("7", "")
     assert (real["program"], real["device"], real["allocated"], real["name"]) == (
         "2 processes", "gpu 3", "1.00 GiB", "GPU-12",
     )  # fmt: skip
+
+
+def test_processes_of_all_users_on_a_gpu_have_rows_once():
+    own, gone = os.getpid(), 1 << 30
+    gpu = MachineGpu(3, "GPU-12", Readings(), {gone: None, own: 3 << 30, 7: 1})
+    _, _, first, second = map(cells_of, top_table.rows(machine(process(7), gpus=(gpu,)), None))
+    assert (first["pid"], first["device"], first["allocated"]) == (str(own), "gpu 3", "3.00 GiB")
+    assert first["program"].startswith("python")
+    assert first["name"].startswith("of ")
+    assert (second["pid"], second["program"], second["allocated"]) == (str(gone), "?", "")
+    assert second["name"] == "of another container"
 
 
 def test_long_text_is_shortened():

@@ -31,17 +31,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--port", type=_port, default=PORT, metavar="PORT", help=f"port; 0: any free one (default: {PORT})"
     )
     parser.add_argument("--once", action="store_true", help="print the metrics and exit")
+    parser.add_argument(
+        "--dcgm", action="store_true",
+        help="add the sensors of the machine's GPUs under the names of NVIDIA's DCGM exporter, for its dashboards",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     try:
         from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 
+        from forebay.observe.monitor.dcgm import DcgmCollector
         from forebay.observe.monitor.prometheus import DeviceCollector
     except ImportError as error:
         raise CommandError(f"forebay exporter cannot start: {error} (pip install 'forebay[exporter]')") from error
     registry = CollectorRegistry()
     registry.register(DeviceCollector(_read if args.once else _read_or_report))
+    if args.dcgm:
+        registry.register(DcgmCollector())
     with command_output():
         if args.once:
             print(generate_latest(registry).decode(), end="")

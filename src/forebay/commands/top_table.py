@@ -1,4 +1,4 @@
-"""The rows of `forebay top`: one for each device of each process, and one for each GPU of the machine."""
+"""The rows of `forebay top`: one for each device of each process, and for each GPU of the machine and its processes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from forebay.records.site_labels import fit_labels, strip_common_folder, with_li
 if TYPE_CHECKING:
     from forebay.observe.monitor.figures import DeviceFigures, ProcessFigures, Readings, SiteFigures
     from forebay.observe.monitor.machine import MachineFigures
+    from forebay.observe.monitor.sensors import MachineGpu
 
 HEADINGS = (  # those that matter most come first, as a narrow terminal shows the first ones
     "pid", "program", "device", "allocated", "reserved", "capacity", "busy", "allocs/s", "peak", "queues", "sensors",
@@ -56,6 +57,23 @@ def rows(now: MachineFigures, before: MachineFigures | None) -> list[Row]:
             _percent(gpu.readings.busy), "", "", "", _sensors(gpu.readings), shortened(gpu.uuid, _NAME),
         )  # fmt: skip
         found.append(Row((0, f"gpu:{gpu.index}:{gpu.uuid}"), cells))
+        found += _others(gpu, {process.pid for process in now.processes})
+    return found
+
+
+def _others(gpu: MachineGpu, own: set[int]) -> list[Row]:
+    """Return the rows of processes of all users on a GPU, largest first, without those that have rows."""
+    from forebay.observe.monitor.other_processes import other_process
+
+    found = []
+    for pid, nbytes in sorted(gpu.processes.items(), key=lambda each: -(each[1] or 0)):
+        if pid not in own:
+            process = other_process(pid)
+            user = f"of {process.user}" if process.user else "of another container"
+            texts = {"pid": str(pid), "program": shortened(process.program or "?", _PROGRAM)}
+            texts |= {"device": f"gpu {gpu.index}", "allocated": _size(nbytes), "name": user}
+            key = (pid, f"gpu:{gpu.index}:{gpu.uuid}")
+            found.append(Row(key, tuple(texts.get(heading, "") for heading in HEADINGS)))
     return found
 
 
