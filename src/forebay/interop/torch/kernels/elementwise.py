@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_device
 from forebay.interop.torch.kernels.contiguous_copies import with_copy
 from forebay.interop.torch.kernels.generic import generic_kernel
-from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of
+from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of, values_of
+from forebay.interop.torch.kernels.wide_types import over_values
 
 __all__ = ["ELEMENTWISE_KERNELS"]
 
@@ -73,7 +75,19 @@ def _columns(given: torch.Tensor, *args: Any) -> torch.Tensor:
         shape = _aten.im2col.default(torch.empty(given.shape, dtype=given.dtype, device="meta"), *args)
         if nbytes_of(shape) <= first:  # it is large enough
             scratch.close()
+        scratch.contiguous(given)
         result: torch.Tensor = _compute_columns(given, *args)
+    return result
+
+
+def _image(columns: torch.Tensor, *args: Any) -> torch.Tensor:
+    """Return the sums of columns as an image. The memory of the result has at least the size of the columns."""
+    found = over_values(_aten.col2im.default)(values_of(columns), *args)
+    if found.untyped_storage().nbytes() < nbytes_of(columns):
+        found = found.new_empty(columns.numel())[: found.numel()].view(found.shape).copy_(found)
+    result = adopt(found, open_torch_device(columns.device))
+    with Scratch(columns.device) as scratch:
+        scratch.contiguous(columns)
     return result
 
 
@@ -140,6 +154,7 @@ ELEMENTWISE_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::renorm": _renorm(_aten.renorm.default),
     "aten::renorm_": _renorm(_aten.renorm_.default),
     "aten::im2col": _columns,
+    "aten::col2im": _image,
     "aten::abs": _real_of_complex(_aten.abs.default),
     "aten::angle": _real_of_complex(_aten.angle.default),
     "aten::ldexp.Tensor": _ldexp,

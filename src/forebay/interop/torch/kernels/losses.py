@@ -39,6 +39,7 @@ def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
 def _embedding_backward(gradient: torch.Tensor, indices: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """Return the gradient of the weights. More than 3072 indices are sorted; what the sums take is not counted."""
     with Scratch(gradient.device) as scratch:
+        scratch.contiguous(indices)
         scratch.contiguous(gradient)
         result = _compute_embedding_backward(gradient, indices, *args, **kwargs)
         if indices.numel() > _FEW_INDICES:
@@ -230,7 +231,7 @@ LOSS_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::_log_softmax": with_copy(_aten._log_softmax.default),
     "aten::_softmax_backward_data": _softmax_backward,
     "aten::_log_softmax_backward_data": with_copy(_aten._log_softmax_backward_data.default, (0, 1)),
-    "aten::nll_loss_backward": with_copy(_aten.nll_loss_backward.default, (2, 1, 3)),
+    "aten::nll_loss_backward": with_copy(_aten.nll_loss_backward.default, (2, 1, 3, 0)),
     "aten::nll_loss_forward": with_copy(_aten.nll_loss_forward.default, (0, 1, 2)),
     "aten::nll_loss2d_forward": _loss_2d,
     "aten::embedding_dense_backward": _embedding_backward,

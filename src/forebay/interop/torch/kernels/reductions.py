@@ -79,11 +79,13 @@ def _dims_at(at: int) -> _Dims:
     return dims
 
 
-def _reduction(operator: Any, dims: _Dims, partial: _Bytes, *, converts: bool = False) -> Callable[..., Any]:
+def _reduction(
+    operator: Any, dims: _Dims, partial: _Bytes, *, converts: bool = False, copies: bool = False
+) -> Callable[..., Any]:  # fmt: skip
     """Return the kernel of a reduction.
 
     `converts` is True if an input of another type than the result is converted before, except halves that the GPU adds
-    in single precision.
+    in single precision; `copies` if an input that is not contiguous is copied, where all elements are reduced.
     """
     compute = generic_kernel(operator, values.device)
 
@@ -94,6 +96,9 @@ def _reduction(operator: Any, dims: _Dims, partial: _Bytes, *, converts: bool = 
             return result
         with Scratch(given.device) as scratch:
             source = given
+            if copies and not args and not kwargs:
+                scratch.contiguous(given)
+                source = torch.empty(given.shape, dtype=given.dtype, device="meta")
             if (
                 converts
                 and first.dtype != given.dtype
@@ -166,13 +171,13 @@ REDUCTION_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::norm.Scalar": _reduction(_aten.norm.Scalar, _all_dims, _sum_bytes),
     "aten::amax": _reduction(_aten.amax.default, _dims_at(1), _own_bytes),
     "aten::amin": _reduction(_aten.amin.default, _dims_at(1), _own_bytes),
-    "aten::max": _reduction(_aten.max.default, _all_dims, _own_bytes),
-    "aten::min": _reduction(_aten.min.default, _all_dims, _own_bytes),
+    "aten::max": _reduction(_aten.max.default, _all_dims, _own_bytes, copies=True),
+    "aten::min": _reduction(_aten.min.default, _all_dims, _own_bytes, copies=True),
     "aten::max.dim": _reduction(_aten.max.dim, _dims_at(1), _indexed_bytes),
     "aten::min.dim": _reduction(_aten.min.dim, _dims_at(1), _indexed_bytes),
     "aten::argmax": _reduction(_aten.argmax.default, _dims_at(1), _indexed_bytes),
     "aten::argmin": _reduction(_aten.argmin.default, _dims_at(1), _indexed_bytes),
-    "aten::aminmax": _reduction(_aten.aminmax.default, _dims_at(1), _pair_bytes),
+    "aten::aminmax": _reduction(_aten.aminmax.default, _dims_at(1), _pair_bytes, copies=True),
     "aten::any": _question(_aten.any.default, _all_dims),
     "aten::any.dim": _question(_aten.any.dim, _dims_at(1)),
     "aten::any.dims": _question(_aten.any.dims, _dims_at(1)),

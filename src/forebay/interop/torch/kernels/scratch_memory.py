@@ -69,9 +69,11 @@ class Scratch:
         """Free a buffer early."""
         self._blocks[number] = None
 
-    def contiguous(self, tensor: torch.Tensor | None) -> None:
-        """Allocate the contiguous copy of a tensor that is not contiguous."""
-        if tensor is not None and not tensor.is_contiguous():
+    def contiguous(
+        self, tensor: torch.Tensor | None, layout: torch.memory_format = torch.contiguous_format
+    ) -> None:  # fmt: skip
+        """Allocate the contiguous copy of a tensor that is not contiguous in a layout."""
+        if tensor is not None and not tensor.is_contiguous(memory_format=layout):
             self.take(nbytes_of(tensor))
 
 
