@@ -7,10 +7,10 @@ import re
 import stat
 from typing import BinaryIO
 
-__all__ = ["open_regular", "printable", "shortened"]
+__all__ = ["UNPRINTABLE", "open_regular", "printable", "shortened"]
 
 # Control characters, bidirectional marks, separators that end a line, surrogates, and characters that XML forbids.
-_UNPRINTABLE = re.compile(
+UNPRINTABLE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufff9-\ufffb\ufffe\uffff]"
 )
 
@@ -25,7 +25,7 @@ def printable(text: str) -> str:
     >>> printable(chr(27) + "[31mred")
     '\\x1b[31mred'
     """
-    return _UNPRINTABLE.sub(_escape, text)
+    return UNPRINTABLE.sub(_escape, text)
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-__all__ = ["node_of", "nodes_of_operator", "operator_of"]
+__all__ = ["EXPRESSIONS", "NOT_NODES", "node_of", "nodes_of_operator", "operator_of"]
 
 _MAX_NAME = 1 << 12  # characters
 _NODE = re.compile(r"(?:^|[ :])autograd::(?:generated::)?(?:CppNode<)?(?:\w+::)*(\w+)>?::apply\b")
-_NOT_NODES = frozenset(("PyNode", "Engine", "Node"))  # of a function in Python, whose frames are in the stack
+NOT_NODES = frozenset(("PyNode", "Engine", "Node"))  # of a function in Python, whose frames are in the stack
 _OPERATOR = re.compile(r"(?:^|[ :])at::_ops::(\w+)::(?:call|redispatch)\b")
+EXPRESSIONS = {"node": _NODE, "operator": _OPERATOR}  #: by their names in the viewer page
 
 
 @lru_cache(maxsize=1 << 14)
@@ -23,7 +24,7 @@ def node_of(name: str) -> str:
     'SoftmaxBackward0'
     """
     found = _NODE.search(name[:_MAX_NAME])
-    return found[1] if found and found[1] not in _NOT_NODES else ""
+    return found[1] if found and found[1] not in NOT_NODES else ""
 
 
 @lru_cache(maxsize=1 << 14)

@@ -9,7 +9,17 @@ import re
 from enum import IntEnum
 from functools import lru_cache
 
-__all__ = ["FrameKind", "is_native_name", "is_of_forebay", "is_own", "kind_of_file", "kind_of_frame", "short_path"]
+__all__ = [
+    "EXPRESSIONS",
+    "FILE_KINDS",
+    "FrameKind",
+    "is_native_name",
+    "is_of_forebay",
+    "is_own",
+    "kind_of_file",
+    "kind_of_frame",
+    "short_path",
+]
 
 _MAX_PATH = 1 << 12  # characters; a longer text is no path, and files of others may hold any
 
@@ -26,10 +36,11 @@ class FrameKind(IntEnum):
 
 # Note [Kinds of frames]
 #
-# A path is compared with slashes in place of backslashes. The first rule that matches decides; a file that none matches
-# is the user's own. So an unknown place counts as the user's: a library there is named too often, the program never too
-# rarely. Rejected: asking the machine (sysconfig, the file system), which gives another answer for the same file on
-# another machine, and a list of the places of user code, which every notebook service extends.
+# A path is compared with slashes in place of backslashes. The first row of FILE_KINDS that is found in it decides; a
+# file without one is the user's own. So an unknown place counts as the user's: a library there is named too often, the
+# program never too rarely. The rule is a table because a page without Python reads it, too. Rejected: asking the
+# machine (sysconfig, the file system), which gives another answer for the same file on another machine, and a list of
+# the places of user code, which every notebook service extends.
 #
 # Test: tests/records/test_frame_kinds.py::test_kind_of_file_of_any_machine
 _NATIVE = re.compile(
@@ -73,6 +84,29 @@ _NATIVE_NAME = re.compile(
 )
 
 
+def _rule(pattern: str, kind: FrameKind) -> tuple[re.Pattern[str], FrameKind]:
+    return re.compile(pattern), kind
+
+
+#: Expressions that are searched in a path, in this order, and the kind of the files that have them.
+FILE_KINDS = (
+    _rule(r"^<string>$", FrameKind.TEXT),
+    (_TYPED, FrameKind.OWN),
+    _rule(r"^<", FrameKind.NEVER),  # other code that is in no file
+    (_NATIVE, FrameKind.NEVER),
+    (_FOREBAY, FrameKind.NEVER),
+    (_GENERATED, FrameKind.NEVER),
+    (_ALLOCATES, FrameKind.STANDARD),
+    _rule(rf"(?:{_PACKAGES.pattern}).*_launcher\.py$", FrameKind.NEVER),
+    (_PACKAGES, FrameKind.LIBRARY),
+    _rule(rf"^(?:{_STANDARD.pattern})(?:{_LAUNCHER.pattern})", FrameKind.NEVER),
+    _rule(rf"^(?:{_STANDARD.pattern})", FrameKind.STANDARD),
+    (_IN_BIN, FrameKind.NEVER),
+    _rule(rf"^(?:{_BARE_LAUNCHER.pattern})$", FrameKind.NEVER),
+    _rule(rf"^(?:{_BARE_LIBRARY.pattern})$", FrameKind.STANDARD),
+)
+
+
 @lru_cache(maxsize=1 << 14)
 def kind_of_file(file: str) -> FrameKind:
     r"""Return the kind of the frames of a file.
@@ -90,30 +124,7 @@ def kind_of_file(file: str) -> FrameKind:
     if len(file) > _MAX_PATH:
         return FrameKind.NEVER
     path = file.replace("\\", "/")
-    if path.startswith("<"):
-        return _kind_of_name(path)
-    if _NATIVE.search(path) or _FOREBAY.search(path) or _GENERATED.search(path):
-        return FrameKind.NEVER
-    if _ALLOCATES.search(path):
-        return FrameKind.STANDARD
-    if _PACKAGES.search(path):
-        return FrameKind.NEVER if path.endswith("_launcher.py") else FrameKind.LIBRARY
-    if inside := _STANDARD.match(path):
-        return FrameKind.NEVER if _LAUNCHER.match(path, inside.end()) else FrameKind.STANDARD
-    return FrameKind.NEVER if _IN_BIN.search(path) else _kind_of_bare(path)
-
-
-def _kind_of_name(file: str) -> FrameKind:
-    """Return the kind of code that is in no file."""
-    if file == "<string>":
-        return FrameKind.TEXT
-    return FrameKind.OWN if _TYPED.match(file) else FrameKind.NEVER
-
-
-def _kind_of_bare(path: str) -> FrameKind:
-    if _BARE_LAUNCHER.fullmatch(path):
-        return FrameKind.NEVER
-    return FrameKind.STANDARD if _BARE_LIBRARY.fullmatch(path) else FrameKind.OWN
+    return next((kind for pattern, kind in FILE_KINDS if pattern.search(path)), FrameKind.OWN)
 
 
 def kind_of_frame(file: str, name: str) -> FrameKind:
@@ -175,3 +186,9 @@ def short_path(file: str) -> str:
 _CELL = re.compile(r"^<ipython-input-(\d+)-[\w-]+>$|/ipython-input-(\d{1,6})-\d+\.py$")
 # The number of the file is a hash of the text of the cell; that of the cell is known in the process of the notebook.
 _UNNUMBERED_CELL = re.compile(r"/(?:ipykernel_\d+/|ipython-input-)(\d+)\.py$")
+
+#: The other expressions of the rule, by their names in the viewer page.
+EXPRESSIONS = {
+    "native_name": _NATIVE_NAME, "forebay": _FOREBAY, "cell": _CELL, "unnumbered_cell": _UNNUMBERED_CELL,
+    "after_packages": _AFTER_PACKAGES, "standard": _STANDARD,
+}  # fmt: skip

@@ -9,12 +9,14 @@ from forebay._base.untrusted import printable, shortened
 from forebay.records.frame_kinds import is_native_name, short_path
 from forebay.records.model import Frame
 
-__all__ = ["fit_labels", "label_of", "place_of", "strip_common_folder", "unique_labels", "with_library"]
+__all__ = ["EXPRESSIONS", "fit_labels", "label_of", "place_of", "strip_common_folder", "unique_labels", "with_library"]
 
 _FOLDER_END = re.compile(r"(?<=[/\\])(?!(?<=\\)(?:x[0-9a-f]{2}|u[0-9a-f]{4}))")  # not in an escape of `printable`
 _FILE = re.compile(r"^(?P<file>.*?):\d+(?= |$)")  # the path and line of a label
 _ARROW = re.compile(r"((?:^| )[→←] )")  # to a line of a library, from an autograd node
 _ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:[/\\]")
+#: By their names in the viewer page.
+EXPRESSIONS = {"folder_end": _FOLDER_END, "label_file": _FILE, "absolute": _ABSOLUTE}
 _MAX_FILE, _MAX_NAME = 300, 200  # characters of a label
 _LEAST = 16  # characters of a path that show more than its last name
 

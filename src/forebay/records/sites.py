@@ -16,7 +16,17 @@ from forebay.records.frame_kinds import FrameKind, is_native_name, kind_of_file,
 from forebay.records.model import Frame, Snapshot
 from forebay.records.site_labels import label_of, place_of, unique_labels
 
-__all__ = ["Sites", "find_sites", "heavy_sites", "with_split"]
+__all__ = [
+    "BEFORE_RECORDING",
+    "EXPRESSIONS",
+    "NO_CODE",
+    "NO_STACK",
+    "THIN",
+    "Sites",
+    "find_sites",
+    "heavy_sites",
+    "with_split",
+]
 
 # The way from PyTorch's operators to its allocator, which all stacks without a Python frame have in common.
 _ALLOCATOR_NAME = re.compile(
@@ -32,9 +42,11 @@ _PLUMBING = re.compile(  # functions of libraries that only call another
     r"(?:.*\.)?(?:_call_impl|_wrapped_call_impl|__call__|wrapper|wrapped|inner|decorate_context|_fn|new_func|_use_grad"
     r"|__torch_function__|maybe_fallback|profile_hook_step)$"
 )
-_THIN = ("numpy/", "cupy/", "numba/")  # packages whose functions say nothing that the line of the caller does not
-_BEFORE_RECORDING, _NO_STACK = Frame("(before recording)", "", 0), Frame("(no stack)", "", 0)
-_NO_CODE, _OTHER = Frame("(native code)", "", 0), Frame("(other)", "", 0)
+#: Expressions that must be found at the beginning of a function's name, by their names in the viewer page.
+EXPRESSIONS = {"allocator_name": _ALLOCATOR_NAME, "runtime_name": _RUNTIME_NAME, "plumbing": _PLUMBING}
+THIN = ("numpy/", "cupy/", "numba/")  # packages whose functions say nothing that the line of the caller does not
+BEFORE_RECORDING, NO_STACK = Frame("(before recording)", "", 0), Frame("(no stack)", "", 0)
+NO_CODE, _OTHER = Frame("(native code)", "", 0), Frame("(other)", "", 0)
 _MOST_LINES = 3  # that may have made a node and are named
 _FIRST = 2  # site that is a line
 _MAX_TEXT = 1 << 12  # characters in which a chosen expression is searched
@@ -155,7 +167,7 @@ class _Finder:
     def sites(self) -> Sites:
         if len(self._stacks) < 2:
             none = np.full(max(1, len(self._stacks)) + 1, -1)
-            return Sites((_BEFORE_RECORDING, _NO_STACK), _labels_of([_BEFORE_RECORDING, _NO_STACK]),
+            return Sites((BEFORE_RECORDING, NO_STACK), _labels_of([BEFORE_RECORDING, NO_STACK]),
                          np.array([1, 0]), none, none)  # fmt: skip
         kinds = self._kinds()
         if self._choice.categories:
@@ -223,7 +235,7 @@ class _Finder:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return frames of libraries inside of the site: the one that it calls, and the innermost one."""
         is_plumbing = self._flags(_PLUMBING.match, "name")
-        is_thin = self._flags(lambda file: short_path(file).startswith(_THIN), "file")
+        is_thin = self._flags(lambda file: short_path(file).startswith(THIN), "file")
         is_library = (kinds >= FrameKind.STANDARD) & ~is_plumbing & ~is_thin
         line = self._innermost(is_library)
         line[line <= site] = 0
@@ -256,7 +268,7 @@ class _Finder:
             of_stack[(of_stack == 0) & member] = number
         of_stack[of_stack == 0] = 2
         of_stack[0] = 1
-        frames = [_BEFORE_RECORDING, _NO_STACK, _OTHER, *(Frame(name, "", 0) for name, _ in self._choice.categories)]
+        frames = [BEFORE_RECORDING, NO_STACK, _OTHER, *(Frame(name, "", 0) for name, _ in self._choice.categories)]
         none = np.full(len(of_stack) + 1, -1)
         return Sites(tuple(frames), _labels_of(frames), np.append(of_stack, 0), none, none)
 
@@ -267,8 +279,8 @@ class _Finder:
         """Return the sites of stacks that are equal in all columns of frames; the last column is the autograd node."""
         keys, which = np.unique(np.stack(columns, 1)[1:], axis=0, return_inverse=True)
         forward = self._forward_lines(columns[0], columns[-1], program)
-        numbers: dict[tuple[Frame | str, ...], int] = {(_BEFORE_RECORDING,): 0, (_NO_STACK,): 1}
-        frames, labels, of_key = [_BEFORE_RECORDING, _NO_STACK], [*_labels_of([_BEFORE_RECORDING, _NO_STACK])], []
+        numbers: dict[tuple[Frame | str, ...], int] = {(BEFORE_RECORDING,): 0, (NO_STACK,): 1}
+        frames, labels, of_key = [BEFORE_RECORDING, NO_STACK], [*_labels_of([BEFORE_RECORDING, NO_STACK])], []
         for *places, node in keys.tolist():
             key, frame, label = self._named(places, node, forward)
             if (number := numbers.setdefault(key, len(frames))) == len(frames):
@@ -286,7 +298,7 @@ class _Finder:
         frames = [_frame_at(self._snapshot, place) for place in places if place >= 0]
         label = ", ".join(map(label_of, frames))
         if node < 0:
-            return (tuple(frames), frames[0], label) if frames else ((_NO_CODE,), _NO_CODE, _NO_CODE.file)
+            return (tuple(frames), frames[0], label) if frames else ((NO_CODE,), NO_CODE, NO_CODE.file)
         name = node_of(self._strings[self._frames["name"][node]])
         if len(made := forward[name]) == 1:
             return (made[0], name), made[0], f"{label_of(made[0])} ← {name}"

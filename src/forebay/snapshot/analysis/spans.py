@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from forebay.records.model import Action, Snapshot
 from forebay.snapshot.formats.external_annotations import Mark, marks_of
 
-__all__ = ["Kind", "Span", "lanes", "named_steps", "range_paths", "spans", "step_stem"]
+__all__ = ["NUMBER", "Kind", "Span", "lanes", "named_steps", "range_paths", "spans", "step_stem"]
 
-_NUMBER = re.compile(r"[#\s_:.-]*(\d{1,12})$")
+NUMBER = re.compile(r"[#\s_:.-]*(\d{1,12})$")
 _STEP_WORDS = re.compile(r"\b(profilerstep|train_?step|step|iteration|iter|batch)\b", re.IGNORECASE)
 _MIN_STEPS = 2
 _COVERED = 0.5  # of the entries of the history, those inside the steps where only repetition tells them
@@ -46,7 +46,7 @@ class Span(NamedTuple):
     @property
     def number(self) -> int | None:
         """The number at the end of the name, as in "ProfilerStep#7"; None without one."""
-        found = _NUMBER.search(self.name)
+        found = NUMBER.search(self.name)
         return int(found[1]) if found else None
 
 
@@ -129,7 +129,7 @@ def step_stem(name: str) -> str:
     >>> step_stem("ProfilerStep#12"), step_stem("epoch_3"), step_stem("forward")
     ('ProfilerStep', 'epoch', 'forward')
     """
-    return _NUMBER.sub("", name) or name
+    return NUMBER.sub("", name) or name
 
 
 def named_steps(found: Sequence[Span], moments: int) -> list[Span]:

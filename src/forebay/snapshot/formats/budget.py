@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from forebay.errors import ForebayError
 
-__all__ = ["BadSnapshot", "Budget"]
+__all__ = ["LIMITS", "BadSnapshot", "Budget"]
 
 _PER_BYTE, _PER_DECOMPRESSED, _FIXED = 20, 8, 64 << 20
 _OVERHEAD = 12 << 20  # of the interpreter and the libraries: buffers, arrays of a fixed size
+#: Bytes of memory for each byte of a file, for each byte of the content of a compressed one, and besides.
+LIMITS = {"per_byte": _PER_BYTE, "per_decompressed": _PER_DECOMPRESSED, "fixed": _FIXED - _OVERHEAD}
 
 
 class BadSnapshot(ForebayError, ValueError):

@@ -10,12 +10,12 @@ from typing import Any, BinaryIO
 
 from forebay.snapshot.formats.budget import BadSnapshot, Budget
 
-__all__ = ["ByteSource", "Progress"]
+__all__ = ["ALWAYS", "MAX_RATIO", "ByteSource", "Progress"]
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in total
 
 _WINDOW = 1 << 20
-_MAX_RATIO, _ALWAYS = 256, 32 << 20
+MAX_RATIO, ALWAYS = 256, 32 << 20  # content of a compressed file: times its size, and what it may have anyway
 _UNKNOWN = 1 << 62
 _WINDOW_LOG = 25  # memory that decompression may take: 32 MiB
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -57,7 +57,7 @@ class ByteSource:
         elif magic == _ZSTD:
             self._stream = _zstd_stream(self.file)
         self.position: int = 0  # bytes of the content that were read so far
-        self.limit: int = max(_MAX_RATIO * self.size, _ALWAYS) if self.compressed else self.size
+        self.limit: int = max(MAX_RATIO * self.size, ALWAYS) if self.compressed else self.size
 
     @property
     def beyond(self) -> int:

@@ -23,6 +23,7 @@ from forebay.records.model import Frame, Snapshot
 from forebay.snapshot.formats.known_notes import FORWARD_FRAMES, details_of
 
 __all__ = [
+    "LINE",
     "NO_FRAME",
     "Extended",
     "Forward",
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 NO_FRAME = 0xFFFFFFFF
-_LINE = re.compile(r'\s*File "([^\n]+)", line (\d{1,9}), in ([^\n]+)')
+LINE = re.compile(r'\s*File "([^\n]+)", line (\d{1,9}), in ([^\n]+)')
 _MAX_NAME = 1000
 
 
@@ -51,7 +52,7 @@ def forward_path(texts: Iterable[str]) -> list[Frame]:
     """Return the frames that texts of `traceback.format_list` describe. Another text becomes the name of a frame."""
     found = []
     for text in texts:
-        match = _LINE.match(text)
+        match = LINE.match(text)
         file, line, name = match.groups() if match else ("", "0", text.strip() or "?")
         found.append(Frame(file, name[:_MAX_NAME], int(line)))
     return found

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from forebay.records.frame_kinds import is_own
 from forebay.records.model import FRAME, Frame
 
-__all__ = ["frame_details", "generated_place", "place_originals"]
+__all__ = ["LINE", "frame_details", "generated_place", "place_originals"]
 
-_LINE = re.compile(r'File "([^"\n]+)", line (\d{1,9}), in ([^\n]+)')
+LINE = re.compile(r'File "([^"\n]+)", line (\d{1,9}), in ([^\n]+)')
 _TRACE, _PLACE = "fx_original_trace", "generated"
 _MAX_TRACE, _MAX_NAME = 100_000, 1000
 
@@ -41,7 +41,7 @@ def place_originals(
     placed, noted = frames.copy(), dict[int, dict[str, Any]]()
     for row, fields in details.items():
         noted[row] = dict(fields)
-        found = _LINE.findall(fields.get(_TRACE, "")[:_MAX_TRACE])
+        found = LINE.findall(fields.get(_TRACE, "")[:_MAX_TRACE])
         if found:
             # The innermost frames may be those of the tracer.
             file, line, name = next((each for each in reversed(found) if is_own(each[0])), found[-1])
