@@ -98,7 +98,7 @@ def golden(arguments: list[str]) -> int:
 
 def check(arguments: list[str]) -> int:
     prepare("check", "test", "docs")  # mypy reads the testing package, which imports pytest
-    folders = ("native", "tests/softcuda", "tests/softmetal")
+    folders = ("native", "report-page/reader", "tests/softcuda", "tests/softmetal")
     native = sorted(str(path) for folder in folders for path in Path(folder).rglob("*.?pp"))
     if "--fix" in arguments:
         run(["ruff", "check", "--fix", "--quiet"])

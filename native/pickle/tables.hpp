@@ -33,6 +33,7 @@ class Buffer {
   bool push(T value) {
     if (size_ == room_) {
       const size_t larger = room_ + added();
+      if (larger > SIZE_MAX / sizeof(T)) return false;  // of 32 bits, in WebAssembly
       void* moved = std::realloc(data_, larger * sizeof(T));
       if (moved == nullptr) return false;
       data_ = static_cast<T*>(moved);

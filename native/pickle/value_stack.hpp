@@ -34,6 +34,8 @@ class ValueStack {
   uint64_t box_row(uint64_t row) const { return boxes_[row] & kRowMask; }
   size_t content_size(uint64_t row) const { return contents_[row]->size(); }
   HistoryValue content(uint64_t row, size_t at) const { return (*contents_[row])[at]; }
+  const HistoryValue* content_place(uint64_t row) const { return contents_[row]->data(); }
+  const HistoryValue* root_place() const { return stack_.data(); }
   const PairTable& pairs() const { return pairs_; }
 
   // Frees all but the history and its tables.

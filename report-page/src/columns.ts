@@ -3,13 +3,53 @@
 /** For each column in order: how many numbers, bytes per number, and 1 if they are differences. */
 export type Layout = Record<string, [count: number, width: number, steps: number]>;
 
-export class Columns {
+/** Named columns of integers. */
+export abstract class Columns {
+  abstract numbers(name: string): Float64Array;
+  abstract integers(name: string): Int32Array;
+
+  /** Return a column of few distinct integers, which may be stored as a table and rows of it. */
+  abstract lookedUp(name: string): Float64Array;
+
+  /** Return columns of equal length as one object per row. */
+  records<Key extends string>(group: string, keys: readonly Key[]): Record<Key, number>[] {
+    const columns = keys.map((key) => this.numbers(`${group}.${key}`));
+    const rows = Array.from({ length: columns[0].length }, () => ({}) as Record<Key, number>);
+    keys.forEach((key, k) => rows.forEach((row, i) => (row[key] = columns[k][i])));
+    return rows;
+  }
+}
+
+/** Columns in memory. */
+export class PlainColumns extends Columns {
+  constructor(private readonly columns: Record<string, Float64Array | Int32Array>) {
+    super();
+  }
+
+  override numbers(name: string): Float64Array {
+    const column = this.columns[name];
+    return column instanceof Float64Array ? column : Float64Array.from(column);
+  }
+
+  override integers(name: string): Int32Array {
+    const column = this.columns[name];
+    return column instanceof Int32Array ? column : Int32Array.from(column);
+  }
+
+  override lookedUp(name: string): Float64Array {
+    return this.numbers(name);
+  }
+}
+
+/** The compressed columns of a report. */
+export class PackedColumns extends Columns {
   private readonly offsets = new Map<string, number>();
 
   constructor(
     private readonly layout: Layout,
     private readonly bytes: Uint8Array,
   ) {
+    super();
     let offset = 0;
     for (const [name, [count, width]] of Object.entries(layout)) {
       this.offsets.set(name, offset);
@@ -19,37 +59,28 @@ export class Columns {
   }
 
   /** Decompress the columns from base64 text. */
-  static async read(layout: Layout, packed: string): Promise<Columns> {
+  static async read(layout: Layout, packed: string): Promise<PackedColumns> {
     const text = atob(packed);
     const compressed = new Uint8Array(text.length);
     for (let i = 0; i < text.length; i++) compressed[i] = text.charCodeAt(i);
     const stream = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("deflate"));
-    return new Columns(layout, new Uint8Array(await new Response(stream).arrayBuffer()));
+    return new PackedColumns(layout, new Uint8Array(await new Response(stream).arrayBuffer()));
   }
 
-  numbers(name: string): Float64Array {
+  override numbers(name: string): Float64Array {
     return this.decode(name, new Float64Array(this.layout[name][0]));
   }
 
-  integers(name: string): Int32Array {
+  override integers(name: string): Int32Array {
     return this.decode(name, new Int32Array(this.layout[name][0]));
   }
 
-  /** Decode a column of few distinct integers, which is stored as a table and rows of it. */
-  lookedUp(name: string): Float64Array {
+  override lookedUp(name: string): Float64Array {
     const table = this.numbers(`${name}.table`);
     const rows = this.integers(name);
     const found = new Float64Array(rows.length);
     for (let i = 0; i < rows.length; i++) found[i] = table[rows[i]];
     return found;
-  }
-
-  /** Decode columns of equal length into one object per row. */
-  records<Key extends string>(group: string, keys: readonly Key[]): Record<Key, number>[] {
-    const columns = keys.map((key) => this.numbers(`${group}.${key}`));
-    const rows = Array.from({ length: columns[0].length }, () => ({}) as Record<Key, number>);
-    keys.forEach((key, k) => rows.forEach((row, i) => (row[key] = columns[k][i])));
-    return rows;
   }
 
   private decode<Numbers extends Float64Array | Int32Array>(name: string, found: Numbers): Numbers {

@@ -31,6 +31,7 @@ export class Explorer {
     private readonly history: History,
     private readonly device: number,
     theme: Theme,
+    private readonly gone: AbortSignal,
   ) {
     const last = history.moments - 1;
     const axis: Axis = history.time[last] > 0 ? "time" : "entry";
@@ -81,7 +82,7 @@ export class Explorer {
     const details = new Details(history, fragments);
     const segments = new Segments(history, table, theme, change);
     const panels = [new Pools(history, table), new FlameGraph(history), new Sites(history, change), new Growth(history, change)];
-    const controls = makeControls(chart, history, this.state, change);
+    const controls = makeControls(chart, history, this.state, change, this.gone);
     const draw = (): void => {
       frame = 0;
       chart.render(this.state, layers);
@@ -128,6 +129,7 @@ function makeControls(
   history: History,
   state: State,
   change: Change,
+  gone: AbortSignal,
 ): Controls {
   const search = make("input", { type: "search", placeholder: "file, function or 0x address", "aria-label": "Search stacks" });
   search.value = state.search;
@@ -141,7 +143,7 @@ function makeControls(
     if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || !search.offsetParent) return;
     event.preventDefault();
     search.focus();
-  });
+  }, { signal: gone });
   const color = choice("Color", COLORS, state.color, (name) => change({ color: name as Color }));
   const axis = choice("Axis", AXES, state.axis, (name) => change({ axis: name as Axis }));
   return {

@@ -41,6 +41,11 @@ export function duration(ns: number): string {
   return `${+(ns / size).toPrecision(4)} ${unit}`;
 }
 
+/** A number with three significant digits, as forebay's texts have rates. */
+export function rate(perSecond: number): string {
+  return perSecond >= 100 ? count(Math.round(perSecond)) : String(+perSecond.toPrecision(3));
+}
+
 /** A time on an axis whose ticks are `step` apart. */
 export function clock(ns: number, step: number): string {
   if (step >= 60e9) return `${+(ns / 60e9).toFixed(2)} min`;

@@ -1,11 +1,11 @@
 /** The recorded history of one device. Names are those of forebay/snapshot/analysis/timeline.py. */
 
-import { Columns, type Layout } from "./columns";
+import { type Columns, type Layout, PackedColumns } from "./columns";
 import { LiveIndex, upperBound } from "./live-index";
 import { BlockMaxima } from "./maxima";
 
-/** What the page contains of a device besides the columns. */
-export interface DeviceData {
+/** Names and numbers of a device besides the columns. */
+export interface DeviceNames {
   name: string;
   capacity: number; // 0: unknown
   lost: number; // entries that the ring buffer dropped
@@ -15,6 +15,10 @@ export interface DeviceData {
   sites: string[];
   spans: string[]; // names of the program's ranges, one after another and by name
   ranges: string[];
+}
+
+/** What a report contains of a device. */
+export interface DeviceData extends DeviceNames {
   layout: Layout;
   packed: string;
 }
@@ -100,7 +104,7 @@ export class History {
   private readonly live: LiveIndex;
 
   constructor(
-    readonly data: DeviceData,
+    readonly data: DeviceNames,
     columns: Columns,
   ) {
     this.time = columns.numbers("time");
@@ -136,7 +140,7 @@ export class History {
   }
 
   static async read(data: DeviceData): Promise<History> {
-    return new History(data, await Columns.read(data.layout, data.packed));
+    return new History(data, await PackedColumns.read(data.layout, data.packed));
   }
 
   get count(): number {

@@ -7,7 +7,7 @@ const KEY = "forebay-theme";
 export class Theme {
   private readonly probe = document.createElement("span");
   private readonly known = new Map<string, string>();
-  private readonly watchers: (() => void)[] = [];
+  private watchers: (() => void)[] = [];
 
   constructor() {
     this.probe.hidden = true;
@@ -19,6 +19,11 @@ export class Theme {
   /** Call `action` when colors change. */
   watch(action: () => void): void {
     this.watchers.push(action);
+  }
+
+  /** Call nothing any more, as what watched is gone. */
+  forget(): void {
+    this.watchers = [];
   }
 
   /** Return a color of the style sheet as text that a canvas understands. */

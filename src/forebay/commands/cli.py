@@ -22,6 +22,7 @@ COMMANDS = {
     "fit": "find the cards on which a PyTorch program fits",
     "demo": "show what forebay does, on data that it brings along",
     "report": "write memory snapshots as one page for the browser",
+    "viewer": "write a page for the browser into which snapshots are dropped",
     "explain": "explain why memory ran out, or which allocations made the peak",
     "view": "show a snapshot in the terminal: memory over time, sites and stacks",
     "tune": "find the allocator settings that suit recorded histories",

@@ -38,9 +38,9 @@ class FrameKind(IntEnum):
 #
 # A path is compared with slashes in place of backslashes. The first row of FILE_KINDS that is found in it decides; a
 # file without one is the user's own. So an unknown place counts as the user's: a library there is named too often, the
-# program never too rarely. The rule is a table because a page without Python reads it, too. Rejected: asking the
-# machine (sysconfig, the file system), which gives another answer for the same file on another machine, and a list of
-# the places of user code, which every notebook service extends.
+# program never too rarely. The rule is a table because a page without Python reads it, too: Note [The viewer reads
+# files in the browser]. Rejected: asking the machine (sysconfig, the file system), which gives another answer for the
+# same file on another machine, and a list of the places of user code, which every notebook service extends.
 #
 # Test: tests/records/test_frame_kinds.py::test_kind_of_file_of_any_machine
 _NATIVE = re.compile(

@@ -25,6 +25,7 @@ from forebay.snapshot.formats.external_annotations import ANNOTATIONS
 from forebay.snapshot.formats.known_notes import ASSUMPTIONS, ROW_NOTES, SAMPLED, VERDICT, program_of, sampling_mean
 from forebay.snapshot.formats.resident_note import RESIDENT, resident_growth_of
 from forebay.snapshot.report.page import alarms, assumptions, explorer, settings
+from forebay.snapshot.report.page.parts import BRAND, DEFINITIONS
 from forebay.snapshot.report.page.view import View, make_view, percentage
 from forebay.snapshot.report.text import error_text, format_duration, format_rate, sampled_text
 
@@ -59,7 +60,8 @@ def write_several(
         articles="".join(
             _article(view, _beside(number, snapshots, programs), hidden=number > 0) for number, view in enumerate(views)
         ),
-        footer=_footer(),
+        brand=BRAND,
+        footer=DEFINITIONS,
         # "<" could end the script element; all other characters are safe or already \u-escaped.
         data=json.dumps([explorer.data(view) for view in views], separators=(",", ":")).replace("<", "\\u003c"),
     )
@@ -166,15 +168,6 @@ def _metadata(view: View) -> str:
     notes = {name: value for name, value in view.snapshot.notes.items() if name not in elsewhere}
     text = " · ".join(f"{name} {value}" for name, value in sorted(notes.items()))
     return f'<p class="metadata">{escape_text(text)}</p>\n' if text else ""
-
-
-def _footer() -> str:
-    definitions = (
-        "Allocated: bytes that the program requested and has not freed. Reserved: device memory that the allocator "
-        "holds in segments. Site: the innermost frame of the user's own code, or else of a library. Fragmentation: the "
-        "share of the free bytes in segments that is not in the largest free block."
-    )
-    return f"<p>{escape_text(definitions)}</p>"
 
 
 def _command(snapshot: Snapshot) -> str:
