@@ -178,7 +178,9 @@ export class Chart {
     const { names, stacking } = this.layers;
     const shown = [...stacking].reverse().filter((layer) => names[layer]);
     const entries: [string, string][] = shown.map((layer) => [`k${layer}`, names[layer]]);
-    entries.unshift(["line", "reserved"], ["fragmented", "free in smaller blocks"], ["free", "largest free block"]);
+    if (!this.history.data.sampled) {
+      entries.unshift(["line", "reserved"], ["fragmented", "free in smaller blocks"], ["free", "largest free block"]);
+    }
     const items = entries.map(([key, name]) =>
       make("li", {}, make("i", { class: `key ${key}` }), make("span", { title: name }, name)),
     );
@@ -256,7 +258,7 @@ export class Chart {
     const [allocated, reserved] = [history.allocated[moment], history.reserved[moment]];
     const lines: HTMLElement[] = [
       make("strong", {}, `${duration(history.time[moment])} · entry ${count(moment)}`),
-      tipRow("line", "reserved", bytes(reserved)),
+      ...(history.data.sampled ? [] : [tipRow("line", "reserved", bytes(reserved))]),
       tipRow("", "allocated", bytes(allocated)),
     ];
     const sample = this.largest.findLast(([from]) => from <= column);

@@ -32,18 +32,22 @@ export class Details {
 
   private figures(moment: number): HTMLElement {
     const { history } = this;
+    const { sampled } = history.data;
     const [allocated, reserved] = [history.allocated[moment], history.reserved[moment]];
     const free = Math.max(0, reserved - allocated);
     const { largest } = this.fragments.at(moment);
     const sized = (value: number): Child => figure(value, bytes(value));
-    return facts([
-      ["entry", `${count(moment)} of ${count(history.moments - 1)}`],
-      ["time", duration(history.time[moment])],
-      ["allocated", sized(allocated)],
+    const inSegments: [string, Child][] = [
       ["reserved", sized(reserved)],
       ["free in segments", sized(free)],
       ["largest free block", sized(largest)],
       ["fragmentation", percentage(fragmentation(largest, free))],
+    ];
+    return facts([
+      ["entry", `${count(moment)} of ${count(history.moments - 1)}`],
+      ["time", duration(history.time[moment])],
+      [sampled ? "allocated, estimated" : "allocated", sized(allocated)],
+      ...(sampled ? [] : inSegments),
     ]);
   }
 

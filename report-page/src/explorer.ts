@@ -80,8 +80,8 @@ export class Explorer {
     const chart = new Chart(history, fragments, theme, () => this.state, layers, change);
     const bands = new Bands(history, theme, change);
     const details = new Details(history, fragments);
-    const segments = new Segments(history, table, theme, change);
-    const panels = [new Pools(history, table), new FlameGraph(history), new Sites(history, change), new Growth(history, change)];
+    const reserving = history.data.sampled ? [] : [new Segments(history, table, theme, change), new Pools(history, table)];
+    const panels = [...reserving, new FlameGraph(history), new Sites(history, change), new Growth(history, change)];
     const controls = makeControls(chart, history, this.state, change, this.gone);
     const draw = (): void => {
       frame = 0;
@@ -94,7 +94,6 @@ export class Explorer {
     };
     const fill = (): void => {
       chart.refine();
-      segments.render(this.state, layers);
       for (const panel of panels) panel.render(this.state, layers);
       this.link();
       this.element.dataset.filled = "";
@@ -106,7 +105,7 @@ export class Explorer {
     chart.element.querySelector(".field")?.after(bands.element);
     body.append(chart.element, details.element);
     const more = [oomSection(history, change), rangeSection(history, change)];
-    const sections = [card, ...more.filter((each) => each !== null), segments.element, ...panels.map((panel) => panel.element)];
+    const sections = [card, ...more.filter((each) => each !== null), ...panels.map((panel) => panel.element)];
     this.element.replaceChildren(...sections);
     chart.render(this.state, layers);
     bands.render(this.state);

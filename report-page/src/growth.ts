@@ -50,7 +50,7 @@ export class Growth {
     note.replaceChildren(
       `From entry ${count(a)} to entry ${count(b)}: `,
       figure(grown, signed(grown)),
-      ` allocated, ${signed(history.reserved[b] - history.reserved[a])} reserved.`,
+      history.data.sampled ? " allocated, estimated." : ` allocated, ${signed(history.reserved[b] - history.reserved[a])} reserved.`,
     );
     table.show(rows);
   }

@@ -9,6 +9,7 @@ export interface DeviceNames {
   name: string;
   capacity: number; // 0: unknown
   lost: number; // entries that the ring buffer dropped
+  sampled: boolean; // the allocations are a sample, for which no device reserves memory
   streams: string[]; // names of the queues
   largest_free: number; // of the blocks at the end
   strings: string[];
@@ -131,7 +132,7 @@ export class History {
     this.spans = columns.records("span", ["name", "kind", "begin", "end", "begin_ns", "end_ns", "lane", "color"]);
     this.ranges = columns.records("range", ["name", "times", "peak", "at", "allocated", "growth"]);
     this.allocated = this.sumAllocations();
-    this.reserved = this.sumSegments();
+    this.reserved = data.sampled ? this.allocated : this.sumSegments();
     this.limit();
     this.allocatedMaxima = new BlockMaxima(this.allocated);
     this.reservedMaxima = new BlockMaxima(this.reserved);
@@ -225,7 +226,7 @@ export class History {
   private limit(): void {
     const { allocated, reserved, data } = this;
     if (data.capacity) for (let m = 0; m < this.moments; m++) if (reserved[m] > data.capacity) reserved[m] = data.capacity;
-    if (!this.segments.length && !this.changes.length) return;
+    if (data.sampled || (!this.segments.length && !this.changes.length)) return;
     for (let m = 0; m < this.moments; m++) if (allocated[m] > reserved[m]) allocated[m] = reserved[m];
   }
 

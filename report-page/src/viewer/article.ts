@@ -52,10 +52,17 @@ function remarks({ summary, truncated, sampled, older, entries, lost }: Device):
   return found.map((text) => make("p", { class: "remark" }, text));
 }
 
-function tilesOf({ summary, capacity, entries }: Device): HTMLElement[] {
+function tilesOf({ summary, capacity, entries, sampled }: Device): HTMLElement[] {
   const most = summary.peak_allocated;
   const peak = Math.min(most, summary.peak_reserved || most, capacity || most); // no more than the segments hold
   const share = (part: number, total: number, suffix: string) => (total ? `${Math.round((100 * part) / total)}% ${suffix}` : "");
+  if (sampled) {
+    return [
+      tile("Peak, estimated", bytes(summary.peak), ""), // no device reserves memory for it
+      tile("At the end, estimated", bytes(summary.current), share(summary.current, summary.peak, "of the peak")),
+      tile("Sampled arrays", count(summary.allocations), `${count(summary.frees)} freed`),
+    ];
+  }
   const busy = summary.allocations > 1 && summary.per_second;
   return [
     tile("Peak allocated", bytes(peak), share(peak, capacity, "of the device")),

@@ -140,8 +140,14 @@ function noted({ program, truncated, sampled }: Record<string, unknown>, pattern
   return {
     program: text(Array.isArray(program) ? program.map(String).join(" ") : program),
     truncated: text(truncated),
-    sampled: typeof sampled === "object" && sampled !== null,
+    sampled: meanOf(sampled) > 0,
   };
+}
+
+/** Return the mean number of bytes between two bytes that a sample has chosen; 0 if the blocks are no sample. */
+function meanOf(sampled: unknown): number {
+  const mean = typeof sampled === "object" && sampled !== null && "mean_bytes" in sampled ? sampled.mean_bytes : 0;
+  return typeof mean === "number" && Number.isInteger(mean) && mean > 0 && mean < 2 ** 60 ? mean : 0;
 }
 
 function* range(count: number): Iterable<number> {

@@ -130,8 +130,9 @@ def _tiles(view: View) -> str:
     ]
     if sampling_mean(snapshot.notes):  # no device reserves memory for it
         error = error_text(peak_error(snapshot, view.timeline))
-        tiles[0] = ("Peak, estimated", format_bytes(peak), error and f"standard error {error}", "")
-        tiles[1] = ("At the end, estimated", *tiles[1][1:])
+        at_end = percentage(numbers.current, numbers.peak, "of the peak")
+        tiles[0] = ("Peak, estimated", format_bytes(numbers.peak), error and f"standard error {error}", "")
+        tiles[1] = ("At the end, estimated", format_bytes(numbers.current), at_end, "")
         tiles[2] = ("Sampled arrays", f"{numbers.allocations:,}", f"{numbers.frees:,} freed", "")
         del tiles[3:]
     elif not view.recorded:

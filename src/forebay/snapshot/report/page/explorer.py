@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from forebay._base.untrusted import printable, shortened
 from forebay.records.model import Action, State
+from forebay.snapshot.formats.known_notes import sampling_mean
 from forebay.snapshot.report.page.bands import add_bands
 from forebay.snapshot.report.page.columns import Columns
 from forebay.snapshot.report.page.view import View
@@ -57,6 +58,7 @@ def data(view: View) -> dict[str, Any]:
         "name": printable(shortened(view.name, _MAX_NAME)),
         "capacity": snapshot.capacity,
         "lost": snapshot.lost,
+        "sampled": sampling_mean(snapshot.notes) > 0,
         "largest_free": view.numbers.largest_free,
         "streams": [str(queue) if queue < _LARGEST_NUMBER else hex(queue) for queue in queues.tolist()],
         "strings": [printable(shortened(text, _MAX_NAME)) for text in snapshot.strings],
