@@ -29,8 +29,16 @@ export function reconstruct(module: Module, { trace, blocks, segments }: Snapsho
   const held = matched(module, trace, blocks, segments);
   const moments = trace.count + 1;
   const order = byStart(held, moments);
-  const column = (word: number) => Int32Array.from(order, (row) => held.get(row, word));
-  const long = (word: number) => Float64Array.from(order, (row) => held.number(row, word));
+  const column = (word: number): Int32Array => {
+    const found = new Int32Array(order.length);
+    for (let at = 0; at < found.length; at++) found[at] = held.get(order[at], word);
+    return found;
+  };
+  const long = (word: number): Float64Array => {
+    const found = new Float64Array(order.length);
+    for (let at = 0; at < found.length; at++) found[at] = held.number(order[at], word);
+    return found;
+  };
   const [start, end, nbytes] = [column(LIFETIME.start), column(LIFETIME.end), long(LIFETIME.nbytes)];
   const allocated = new Float64Array(moments + 1);
   for (let row = 0; row < start.length; row++) {
