@@ -1,8 +1,8 @@
 """Collection of tests and doctests.
 
-Modules over PyTorch are left out where it is not installed: pytest imports each module to look for doctests, and leaves
-an incomplete module behind where the import fails. Tests with a longer limit than the others run first, on all
-processes, so that none waits at the end for another one that has several of them left.
+Modules over PyTorch and Triton are left out where these are not installed: pytest imports each module to look for
+doctests, and leaves an incomplete module behind where the import fails. Tests with a longer limit than the others run
+first, on all processes, so that none waits at the end for another one that has several of them left.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ def _imports(source: str) -> set[str]:
     return found
 
 
-def _over_torch() -> list[str]:
-    """Return the files that import PyTorch at their top level, directly or by way of another one."""
+def _over(package: str) -> list[str]:
+    """Return the files that import a package at their top level, directly or by way of another one."""
     folders = (_ROOT / "src/forebay/interop/torch", _ROOT / "tests/support")
     files = [path for folder in folders for path in folder.rglob("*.py")]
     names = {path: ".".join(path.relative_to(_ROOT).with_suffix("").parts) for path in files}
     names = {path: name.removesuffix(".__init__").removeprefix("src.") for path, name in names.items()}
     imports = {path: _imports(path.read_text()) for path in files}
-    found: set[str] = {"torch"}
+    found: set[str] = {package}
 
-    def needs_torch(path: Path) -> bool:
-        return any(each in found or each.startswith("torch.") for each in imports[path])
+    def needs_it(path: Path) -> bool:
+        return any(each in found or each.startswith(f"{package}.") for each in imports[path])
 
-    while more := {names[path] for path in files if needs_torch(path)} - found:
+    while more := {names[path] for path in files if needs_it(path)} - found:
         found |= more
     return [str(path) for path in files if names[path] in found]
 
 
-_IGNORED = {*_over_torch()} if find_spec("torch") is None else set()  # pytest resolves `collect_ignore` for each file
+# pytest would resolve `collect_ignore` for each file
+_IGNORED = {path for package in ("torch", "triton") if find_spec(package) is None for path in _over(package)}
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

@@ -146,10 +146,11 @@ def test_errors_are_one_line(tasks, arguments, message, script, capsys):
 
 def test_choices_and_limits_are_passed(tasks, script):
     options = ["--assume-mask", "0.25", "--assume-routing", "worst", "--check-assumptions", "--max-seconds", "30"]
+    options += ["--check-kernels"]
     assert main(["fit", "--cards", "h100", *options, script]) == 0
     (task,) = tasks
     assert task.assumptions == AssumptionChoices(0.25, "worst")
-    assert (task.check_assumptions, task.timeout) == (True, 30.0)
+    assert (task.check_assumptions, task.check_kernels, task.timeout) == (True, True, 30.0)
     tasks.clear()
     assert main(["fit", "--cards", "h100", script]) == 0
     assert (tasks[0].assumptions, tasks[0].check_assumptions, tasks[0].timeout) == (AssumptionChoices(), False, None)

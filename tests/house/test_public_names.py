@@ -62,6 +62,8 @@ def test_all_lists_every_public_name(name, path):
     try:
         found = problems(path.read_text(), importlib.import_module(name))
     except ModuleNotFoundError as error:
+        if error.name == "triton":
+            pytest.skip("triton is no requirement of the CPU builds of PyTorch")
         if error.name not in ("torch", "numba"):
             raise
         pytest.skip(f"{error.name} is not installed")

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from forebay._base.byte_sizes import format_bytes
+from forebay._base.kernel_checks import KernelCheck
 from forebay._base.outside_memory import NOTHING, OutsideMemory, in_use
 
 __all__ = [
@@ -167,6 +168,7 @@ class ProcessEvents:
     # Lines that needed a value which is not computed, also if the program caught the error.
     unread: tuple[str, ...] = ()
     assumptions: tuple[Assumption, ...] = ()  # lines that received assumed values
+    kernels: tuple[KernelCheck, ...] = ()  # if they were checked
     is_main: bool = False  # it is the program's first process
     # It has emulated devices. False for one that used PyTorch without them, whose memory is not known.
     is_emulated: bool = True

@@ -1,4 +1,4 @@
-"""Options of `fit` and `run` about assumed values, and the limit of seconds."""
+"""Options of `fit` and `run` about assumed values, the check of kernels, and the limit of seconds."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ def add_assumption_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check-assumptions", action="store_true",
         help="run again with the opposite of the assumed values, and say whether the peak depends on them",
+    )  # fmt: skip
+    parser.add_argument(
+        "--check-kernels", action="store_true",
+        help="list the kernels of Triton with their shared memory, registers and spills on the card and, with "
+        "--compute, their accesses outside tensors",
     )  # fmt: skip
     parser.add_argument(
         "--max-seconds", type=_seconds, metavar="S",

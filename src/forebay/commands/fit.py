@@ -158,6 +158,7 @@ def _answer(args: argparse.Namespace, mode: str, chosen: AssumptionChoices, case
             assumptions=chosen,
             check_assumptions=args.check_assumptions,
             explain=explain,
+            check_kernels=args.check_kernels,
         )
         for card, values, explain in cases
     ]

@@ -11,6 +11,7 @@ from forebay._base.outside_memory import workspaces_of_cudnn
 from forebay._base.untrusted import printable
 from forebay._base.verdicts import Verdict
 from forebay.commands.assumption_list import print_assumptions, print_check
+from forebay.commands.kernel_list import print_kernels
 from forebay.commands.run_rehearsal import print_files
 from forebay.rehearsal.files_report import merge
 
@@ -52,6 +53,10 @@ def print_fit(found: FitTable, mode: str, versions: Versions) -> None:
         style = "" if all(each.fits for each in results) else "red"
         console.print(Text(printable(f"{_names(results)}: {text}"), style))
     _print_assumptions(console, found)
+    for each in found:
+        if each.kernels is not None:
+            console.print()
+            print_kernels(console, each.kernels, f"{each.profile}: ")
     reports = [each.files for each in found if each.files is not None]
     if reports:
         console.print()

@@ -150,6 +150,8 @@ def run(args: argparse.Namespace) -> int:
     chosen_assumptions(args, mode)
     if args.max_seconds is not None and not uses_cuda(args.emulate):
         raise CommandError("--max-seconds requires emulated CUDA devices, as in --emulate cuda@h100")
+    if args.check_kernels and not uses_cuda(args.emulate):
+        raise CommandError("--check-kernels requires emulated CUDA devices, as in --emulate cuda@h100")
     if args.check_assumptions and (args.form, args.program[:1]) == (None, ["-"]):
         raise CommandError("--check-assumptions runs the program again: pass a file instead of standard input")
     if mode != "compute" and not is_inside():
@@ -211,7 +213,8 @@ def _prepare(args: argparse.Namespace, mode: str) -> tuple[Program, RunSession]:
         if uses_cuda(args.emulate):
             folder = Path(argv[0]).parent if form is None else Path()
             about = (chosen_assumptions(args, mode), args.max_seconds, outside, folder, profile)
-            run_torch.install(mode, *about, is_default=args.mode is None)
+            checks = args.check_kernels
+            run_torch.install(mode, *about, is_default=args.mode is None, check_kernels=checks)
         if trace is not None:
             session.start_trace(trace)
     except KeyboardInterrupt:

@@ -14,6 +14,7 @@ from forebay import profiles
 from forebay._base.outside_memory import NOTHING, OutsideMemory, workspaces_of_cudnn
 from forebay.commands import CommandError, run_rehearsal
 from forebay.commands.assumption_list import print_assumptions
+from forebay.commands.kernel_list import print_kernels
 from forebay.commands.programs import mode_sentence
 from forebay.commands.terminal import Terminal
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from forebay._base.assumption_choices import AssumptionChoices
+    from forebay._base.kernel_checks import KernelCheck
     from forebay._base.verdicts import Assumption, Judgement
     from forebay.interop.torch.attribution.results import PeakUse
     from forebay.interop.torch.processes import ProgramDevice, ProgramUse
@@ -43,6 +45,7 @@ class _Program:
     folder: Path | None = None  # of the program's file
     profile: str = ""  # of the devices; "" if it is not known
     mode: str = ""  # the first line of the result
+    check_kernels: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,7 @@ class TorchResult:
     choices: AssumptionChoices | None = None  # None: nothing is assumed in this mode
     versions: Versions | None = None
     mode: str = ""  # what was computed, as a sentence
+    kernels: tuple[KernelCheck, ...] | None = None  # None: they were not checked
 
     def as_json(self) -> dict[str, Any]:
         found = self.judgement
@@ -115,6 +119,7 @@ class TorchResult:
             "ended_at": found.line,
             "assumptions": [each._asdict() for each in self.assumptions],
             "choices": None if self.choices is None else self.choices.as_json(),
+            **({} if self.kernels is None else {"kernels": [each.as_json() for each in self.kernels]}),
             "versions": None if self.versions is None else asdict(self.versions),
             "torch": [each.as_json() for each in self.devices],
         }
@@ -165,6 +170,7 @@ def install(
     profile: str = "",
     *,
     is_default: bool,
+    check_kernels: bool = False,
 ) -> None:
     """Let PyTorch use the emulated devices once the program or a process that it starts imports it.
 
@@ -180,7 +186,8 @@ def install(
         limit = {}
         if max_seconds is not None:
             limit = {"deadline": time.monotonic() + max_seconds, "max_seconds": max_seconds}
-        on_import.write_options(Path(os.environ[recorder.FOLDER]), assumptions=choices.as_options(), **limit)
+        options = {"assumptions": choices.as_options(), "check_kernels": check_kernels, **limit}
+        on_import.write_options(Path(os.environ[recorder.FOLDER]), **options)
         recorder.start(is_main=True)
         if max_seconds is not None:
             _limit_time(max_seconds)
@@ -188,6 +195,7 @@ def install(
         discard()
         raise CommandError(f"cannot write the records of the program's processes: {error}") from error
     _Program.mode = mode_sentence(mode, is_default=is_default)
+    _Program.check_kernels = check_kernels
     on_import.set_environment(mode)
     on_import.install()
     on_import.silence_services()
@@ -255,7 +263,9 @@ def results(snapshots: list[Snapshot]) -> TorchResult | None:
         peak = peak_use_of(device.details) if device.details else None
         has_sites = snapshot is not None and len(snapshot.trace) > 0
         found.append(DeviceResult(use.judge(index), device, peak, _remedies(snapshot), has_sites))
-    return TorchResult(use.judge(), tuple(found), os.getpid(), use.assumptions, _choices(), _versions(), _Program.mode)
+    kernels = use.kernels if _Program.check_kernels else None
+    about = (use.assumptions, _choices(), _versions(), _Program.mode, kernels)
+    return TorchResult(use.judge(), tuple(found), os.getpid(), *about)
 
 
 def _choices() -> AssumptionChoices | None:
@@ -336,6 +346,9 @@ def print_results(console: Console, result: TorchResult | None) -> None:
         print_paragraphs(console, [Paragraph(verdict_heading(found), found.reasons)], alarm=True)
     if result.versions is not None and result.versions.text:
         console.print("\n".join([result.versions.text, *result.versions.warnings]), markup=False, highlight=False)
+        console.print()
+    if result.kernels is not None:
+        print_kernels(console, result.kernels)
         console.print()
     if result.assumptions:
         print_assumptions(

@@ -163,8 +163,9 @@ def _begin(found: Recorder, session: TorchSession, options: Mapping[str, Any]) -
     """Begin a run with its options: what it records, and how it ends."""
     from forebay._base.assumption_choices import AssumptionChoices
     from forebay.interop.torch.devices import other_cards
-    from forebay.interop.torch.processes import assumed_values
+    from forebay.interop.torch.processes import assumed_values, checked_kernels
 
+    checked_kernels.begin(checks=bool(options.get("check_kernels")))
     capacity = options.get("replay_capacity")
     assumed_values.choose(AssumptionChoices.from_options(options.get("assumptions", {})))
     if options.get("deadline"):

@@ -130,3 +130,6 @@ def test_native_kernels_for_cuda_are_found_by_their_place(monkeypatch):
         assert "fbtest::native" not in foreign_operators.native_cuda_kernels()  # a kernel in Python
         monkeypatch.setattr(torch._C, "_dispatch_dump", lambda _: "CUDA: registered at /src/native_kernel.cu:1 ::")
         assert "fbtest::native" in foreign_operators.native_cuda_kernels()
+        library.define("only_native(Tensor x) -> Tensor")
+        library.impl("only_native", lambda x: x, "CUDA")
+        assert "fbtest::only_native" in foreign_operators.native_cuda_kernels()  # the CPU has none

@@ -10,6 +10,7 @@ from forebay._base.assumption_checks import AssumptionCheck
 from forebay._base.assumption_choices import AssumptionChoices
 from forebay._base.byte_sizes import format_bytes
 from forebay._base.html_repr import Html, box, table
+from forebay._base.kernel_checks import KernelCheck
 from forebay._base.outside_memory import NOTHING, OutsideMemory, in_use, workspaces_of_cudnn
 from forebay._base.verdicts import Assumption, Verdict
 from forebay.rehearsal.files_report import FilesReport
@@ -77,6 +78,8 @@ class FitResult:
     workspaces : int
         The bytes that cuDNN's workspaces for convolutions add at most to the peak of reserved bytes, which has none of
         them: an estimate. The upper end of `in_use` includes them.
+    kernels : tuple of KernelCheck or None
+        The kernels of Triton that the program compiled, those with findings first; None if they were not checked.
     """
 
     profile: str
@@ -104,6 +107,7 @@ class FitResult:
     outside: OutsideMemory = NOTHING
     note: str = ""
     workspaces: int = 0
+    kernels: tuple[KernelCheck, ...] | None = None
 
     @property
     def in_use(self) -> OutsideMemory:
@@ -189,6 +193,7 @@ class FitTable(Sequence[FitResult]):
             {
                 **asdict(each),
                 "assumptions": [line._asdict() for line in each.assumptions],
+                **({} if each.kernels is None else {"kernels": [kernel.as_json() for kernel in each.kernels]}),
                 "choices": None if each.choices is None else each.choices.as_json(),
                 "outside": each.outside._asdict(),
                 "in_use": each.in_use._asdict(),

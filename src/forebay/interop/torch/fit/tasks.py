@@ -76,6 +76,7 @@ class FitTask:
     assumptions: AssumptionChoices = field(default_factory=AssumptionChoices)
     check_assumptions: bool = False  # run again with the opposite ones
     explain: bool = True  # where memory runs out, find what the whole program needs, and settings with which it fits
+    check_kernels: bool = False
 
     @property
     def outside(self) -> OutsideMemory:
@@ -256,8 +257,8 @@ def _write_options(
         options["template"] = template.options()
     own_memory = None if task.memory == _UNLIMITED else task.memory
     cards = [(name, own_memory, outside_memory(name, own_memory, task.reserve).low) for name in others]
-    assumptions = task.assumptions.as_options()
-    on_import.write_options(folder, replay_capacity=replay_capacity, assumptions=assumptions, cards=cards, **options)
+    options |= {"assumptions": task.assumptions.as_options(), "check_kernels": task.check_kernels}
+    on_import.write_options(folder, replay_capacity=replay_capacity, cards=cards, **options)
 
 
 def _has_private_files(task: FitTask) -> bool:
@@ -363,6 +364,7 @@ def _result(task: FitTask, use: ProgramUse, judgement: Judgement, output: str) -
         failed=worst.failed,
         processes=sum(each.uses_devices for each in use.processes),
         assumptions=use.assumptions,
+        kernels=use.kernels if task.check_kernels else None,
         choices=task.assumptions if task.mode == "shapes" else None,
         outside=worst.outside if devices else task.outside,
         note=profiles.load(task.profile).note,

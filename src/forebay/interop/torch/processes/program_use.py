@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from forebay._base.kernel_checks import KernelCheck, merged
 from forebay._base.outside_memory import NOTHING, OutsideMemory
 from forebay._base.verdicts import Assumption, DeviceEvents, Judgement, ProcessEvents, judge
 from forebay.interop.torch.processes.reading import ProcessRecord
@@ -67,6 +68,11 @@ class ProgramUse:
                 before = found.get(each.line, each._replace(times=0))
                 found[each.line] = before._replace(times=before.times + each.times)
         return tuple(found.values())
+
+    @property
+    def kernels(self) -> tuple[KernelCheck, ...]:
+        """The kernels of all processes, if they were checked; those with findings first."""
+        return merged(each for process in self.processes for each in process.kernels)
 
     def judge(self, index: int | None = None) -> Judgement:
         """Return the verdict, about all devices or about one: Note [Verdicts are decided from events]."""

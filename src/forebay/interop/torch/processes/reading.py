@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay._base.kernel_checks import KernelCheck
 from forebay._base.verdicts import Assumption, DeviceEvents, Ending, How, ProcessEvents
 from forebay.interop.torch.processes.live_record import (
     CHANGES,
@@ -104,6 +105,7 @@ def _record(words: NDArray[np.int64], text: Mapping[str, Any]) -> ProcessRecord:
             tuple(map(_ending_of, text.get("failures", ()))),
             tuple(text.get("unread", ())),
             tuple(Assumption(*each) for each in text.get("assumed", ())),
+            tuple(_kernel(*each) for each in text.get("kernels", ())),
         ),
         int(words[Word.STARTED]),
         int(words[Word.ENDED]) or None,
@@ -165,3 +167,8 @@ def _name_of(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def _kernel(*fields: Any) -> KernelCheck:
+    found = KernelCheck(*fields)
+    return found._replace(outside=tuple(found.outside))

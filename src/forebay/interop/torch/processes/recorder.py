@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from forebay._base.verdicts import Ending, How
 from forebay.errors import warn_unraisable
-from forebay.interop.torch.processes import assumed_values, unread_values
+from forebay.interop.torch.processes import assumed_values, checked_kernels, unread_values
 from forebay.interop.torch.processes.endings import ending_of, with_status
 from forebay.interop.torch.processes.live_record import LiveRecord
 from forebay.interop.torch.processes.own_devices import note_own_devices
@@ -128,6 +128,7 @@ class Recorder:
             self.failures = []
             unread_values.clear()
             assumed_values.clear()
+            checked_kernels.clear()
             if Path(self.folder).is_dir():  # else the program has ended
                 self._create()
             if self.when_forked is not None:
@@ -147,6 +148,7 @@ class Recorder:
                 "failures": [asdict(each) for each in self.failures],
                 "unread": [*unread_values.lines()],
                 "assumed": assumed_values.found(),
+                "kernels": checked_kernels.found(),
                 "devices": self.details() if final and self.details is not None else [],
                 "cards": None if self.cards is None else self.cards(final),  # after the details
             }

@@ -63,12 +63,14 @@ class OutsideAccess(NamedTuple):
     offset: int
     nbytes: int
 
-    def __str__(self) -> str:
+    @property
+    def where(self) -> str:
+        """The place that is accessed, the program and the line."""
         program = ", ".join(str(each) for each in self.program)
-        where = f"address {self.address:#x}, which no tensor has"
+        what = f"address {self.address:#x}, which no tensor has"
         if self.argument:
-            where = f"byte {self.offset:,} of {self.argument}, which has {self.nbytes:,}"
-        return (
-            f"the kernel {self.kernel} {self.verb} outside a tensor: {where}, in program ({program}) at "
-            f"{Path(self.file).name}:{self.line}"
-        )
+            what = f"byte {self.offset:,} of {self.argument}, which has {self.nbytes:,}"
+        return f"{what}, in program ({program}) at {Path(self.file).name}:{self.line}"
+
+    def __str__(self) -> str:
+        return f"the kernel {self.kernel} {self.verb} outside a tensor: {self.where}"

@@ -12,6 +12,7 @@ from typing import Any
 from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.interop.torch.import_hook import ImportHook
 from forebay.interop.torch.triton import launches
+from forebay.interop.torch.triton.checks import check_loaded
 from forebay.interop.torch.triton.target import observed
 from forebay.interop.torch.triton.tuning import replace_tuning
 
@@ -21,6 +22,7 @@ __all__ = ["replace_kernels"]
 def replace_kernels(undo: ExitStack) -> None:
     """Execute the kernels that are launched from now on. `undo` receives what ends it."""
     undo.enter_context(observed(launches.execute))
+    undo.callback(launches.forget_reports)
     if hasattr(sys.modules.get("triton"), "jit"):  # else it is not yet executed
         _replace(undo)
         return
@@ -34,6 +36,7 @@ def _replace(undo: ExitStack) -> None:
     replace_tuning(undo)  # Note [Configurations without measurements]
     names = NameReplacements()
     undo.callback(names.restore)
+    check_loaded(names)
     function: Any = import_module("triton.runtime.jit").JITFunction
     if hasattr(function, "_do_compile"):
         names.replace(function, "_do_compile", _alone(function._do_compile))

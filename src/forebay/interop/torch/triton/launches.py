@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -27,11 +27,13 @@ from forebay.errors import ForebayWarning
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import memory_of
 from forebay.interop.torch.devices.graph_capture import run_or_capture
+from forebay.interop.torch.processes import checked_kernels
 from forebay.interop.torch.triton.addressed_memory import memory_of_argument
 from forebay.interop.torch.triton.arguments import Descriptor, OutsideAccess, Pointer
+from forebay.interop.torch.triton.checks import note_access
 from forebay.interop.torch.triton.target import Launch
 
-__all__ = ["LOCK", "execute", "on_outside_access", "without_values"]
+__all__ = ["LOCK", "execute", "forget_reports", "without_values"]
 
 LOCK = threading.RLock()  # Note [Language patched for one launch]
 _logger = logging.getLogger("torch._higher_order_ops.triton_kernel_wrap")
@@ -151,21 +153,17 @@ def _analyzed(function: Any, arguments: dict[str, Any]) -> frozenset[str] | None
         _logger.setLevel(level)
 
 
-_listener: Callable[[OutsideAccess], object] | None = None
-
-
-def on_outside_access(function: Callable[[OutsideAccess], object] | None) -> None:
-    """Call a function with each access outside the memory of a tensor, instead of a warning; None for a warning."""
-    global _listener  # noqa: PLW0603 -- that of the process
-    _listener = function
+def forget_reports() -> None:
+    """Report accesses outside the memory of tensors again."""
+    _reported.clear()
 
 
 def _report(access: OutsideAccess) -> None:
-    if _listener is not None:
-        _listener(access)
-        return
+    """Report the first access of a line outside the memory of a tensor."""
     key = access.file, access.line, access.verb
     if key in _reported:
         return
     _reported.add(key)
+    if checked_kernels.is_checking():
+        note_access(access)
     warnings.warn(str(access), ForebayWarning, stacklevel=2)
