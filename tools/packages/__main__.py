@@ -25,6 +25,7 @@ from packages.results import Result, outcome, read_results, write_results
 
 MODULES = (
     "transformers_models", "training_loops", "other_models", "text_models", "vision_models", "science_models",
+    "triton_programs",
 )  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -64,3 +66,19 @@ def test_benchmarks_return_a_stated_time():
             assert triton.testing.do_bench(lambda: calls.append(1)) == 1.0
         assert triton.testing.do_bench(lambda: calls.append(2), quantiles=[0.5, 0.2]) == [1.0, 1.0]
     assert calls == [1, 2]
+
+
+def test_choice_is_forgotten_with_the_card_and_keeps_no_memory():
+    kernel = tuned(kernels.large, [{"k": 512}, {"k": 64}], key=["n"])
+    for profile, expected in (("h100", 512), ("rtx-4090", 64)):
+        with forebay.emulate("cuda", profile=profile), patch("shapes"):
+            arguments = [
+                torch.empty(128 * 512, device="cuda", dtype=torch.float16),
+                torch.empty(128, 128, device="cuda"),
+            ]
+            kernel[(1,)](*arguments, n=128)
+            assert kernel.best_config.kwargs == {"k": expected}
+            del arguments
+            gc.collect()  # Triton's errors for configurations that do not fit have cycles
+            assert not torch.cuda.memory_allocated()
+    assert not kernel.cache

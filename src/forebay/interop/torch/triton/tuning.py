@@ -30,7 +30,8 @@ __all__ = ["replace_tuning"]
 _STATED = 1.0  # ms
 _NOT_TAKEN = [2.0] * 3
 _FAILED = [float("inf")] * 3
-_chosen: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()  # the arguments of the launch that has found one
+_fits: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # whether a launch in progress has found a configuration
+_before: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()  # what was chosen before the emulation
 _said: set[str] = set()
 
 
@@ -38,12 +39,34 @@ def replace_tuning(undo: ExitStack) -> None:
     """Let Triton, which is imported, choose without measurements. `undo` receives what restores it."""
     names = NameReplacements()
     undo.callback(names.restore)
-    undo.callback(_said.clear)
+    undo.callback(_forget)
     tuner: Any = import_module("triton.runtime.autotuner").Autotuner
     testing: Any = import_module("triton.testing")
+    names.replace(tuner, "run", _launching(tuner.run))
     names.replace(tuner, "_bench", _first_that_fits(tuner._bench))
     names.replace(testing, "do_bench", _stated(testing.do_bench, clears=True))
     names.replace(testing, "do_bench_cudagraph", _stated(testing.do_bench_cudagraph, clears=False))
+
+
+def _forget() -> None:
+    """Forget what was chosen for emulated cards."""
+    _said.clear()
+    for tuner, chosen in tuple(_before.items()):
+        tuner.cache.clear()
+        tuner.cache.update(chosen)
+    _before.clear()
+
+
+def _launching(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that launches a kernel, for which no configuration is found yet."""
+
+    @wraps(run)
+    def launch(self: Any, *args: Any, **keywords: Any) -> Any:
+        _before.setdefault(self, {**self.cache})
+        _fits[self] = False
+        return run(self, *args, **keywords)
+
+    return launch
 
 
 def _first_that_fits(bench: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,7 +74,7 @@ def _first_that_fits(bench: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(bench)
     def run(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
-        if _chosen.get(self) is self.nargs:
+        if _fits.get(self):
             return _NOT_TAKEN
         driver: Any = import_module("triton.runtime.driver").driver.active
         found: list[Any] = []
@@ -67,7 +90,7 @@ def _first_that_fits(bench: Callable[..., Any]) -> Callable[..., Any]:
             clearing = driver.get_empty_cache_for_benchmark()
             in_place_of_a_measurement(measure)  # what it allocates is allocated beside that memory
             del clearing
-        _chosen[self] = self.nargs
+        _fits[self] = True
         assumed_values.note(
             values.calling_line()[0],
             f"{self.base_fn.__name__} of Triton takes its first configuration that fits the card ({config})",
