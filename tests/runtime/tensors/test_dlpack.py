@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import datetime as dt
 import gc
 import weakref
@@ -237,3 +238,53 @@ def test_read_only_array_of_another_library_warns_if_numpy_shows_it():
     shown = np.from_dlpack(np.arange(3)).flags.writeable  # not by NumPy 2.1
     with pytest.warns(UserWarning, match="read-only") if shown else contextlib.nullcontext():
         assert forebay.from_dlpack(Exporter(frozen)).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("asked", [(1, 0), (1, 1), (1, 3), (2, 0)])
+def test_consumers_of_later_minor_versions_get_a_capsule_with_a_version(asked):
+    tensor = forebay.ones(3)
+    capsule = tensor.__dlpack__(max_version=asked, read_only=True)
+    name, pointer = _pointer(capsule)
+    assert (name, ctypes.cast(pointer, ctypes.POINTER(ctypes.c_uint32))[0]) == (b"dltensor_versioned", 1)
+
+
+def test_capsule_of_version_1_1_is_imported_with_its_flags():
+    tensor = forebay.ones(3)
+    capsule = tensor.__dlpack__(max_version=(1, 1))
+    _, pointer = _pointer(capsule)
+    version = ctypes.cast(pointer, ctypes.POINTER(ctypes.c_uint32))
+    version[1] = 1
+    imported = forebay.from_dlpack(_Exported(capsule))
+    assert imported.tolist() == [1.0, 1.0, 1.0]
+    assert imported.data_ptr() == tensor.data_ptr()
+
+
+def test_numpy_obeys_the_flag_of_read_only_memory():
+    tensor = forebay.ones(3)
+    writable = np.from_dlpack(tensor)
+    read_only = np.from_dlpack(_Exported(tensor.__dlpack__(max_version=(1, 1), read_only=True)))
+    assert (writable.flags.writeable, read_only.flags.writeable) == (True, False)
+    assert tensor.fill_(2).tolist() == [2.0, 2.0, 2.0]  # which waits for the queue
+    assert writable.tolist() == read_only.tolist() == [2.0, 2.0, 2.0]
+
+
+class _Exported:
+    """A producer of one capsule in the memory of the host."""
+
+    def __init__(self, capsule):
+        self._capsule = capsule
+
+    def __dlpack__(self, **options):
+        return self._capsule
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+def _pointer(capsule):
+    """Return the name and the address of a capsule."""
+    get_name, get_pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    name = get_name(capsule)
+    return name, get_pointer(capsule, name)
