@@ -13,6 +13,7 @@ from typing import Any
 
 from schema_builder import Builder, Object, Optional, Record, Schema, Several
 
+from forebay._base.kernel_checks import KernelCheck
 from forebay._base.outside_memory import OutsideMemory
 from forebay._base.verdicts import Assumption
 from forebay.interop.torch.fit.results import FitResult
@@ -290,6 +291,35 @@ _FIT = Record(
             "for which the result is valid",
         ),
         "parameters": dict[str, object],
+        "kernels": Optional(
+            Several(Record(KernelCheck, replace={"too_large": (bool, "whether it needs more shared memory")}))
+        ),
+    },
+)
+_ANSWERS = Several(
+    Object(
+        "Answer",
+        {
+            "profile": (str, "name of the card's profile"),
+            "given": (dict[str, str], "the values of the arguments with listed values"),
+            "argument": (str, "the argument that was searched"),
+            "largest": (int | None, "its largest value with which the program fits; null if there is none"),
+            "why": (str, "why a larger value is no answer"),
+            "remark": (str, "what would help with a larger value, or what went wrong; empty for nothing"),
+            "values": (Several(int), "the values that ran"),
+            "verdict": (str | None, "with the largest value, as the following fields"),
+            "peak_allocated": int | None,
+            "peak_reserved": int | None,
+            "in_use": (Optional(_OUTSIDE), "bytes of the card in use at the peak"),
+            "capacity": (int | None, "memory of the card"),
+        },
+    )
+)
+_SMALLEST = Object(
+    "Smallest",
+    {
+        "card": (str | None, "the smallest card on which the program fits, or the cheapest one; null if there is none"),
+        "fitting": (list[str], "the cards on which it fits, in this order"),
     },
 )
 _TOP = Record(
@@ -303,6 +333,8 @@ SCHEMAS: dict[str, tuple[str, Any]] = {
     "doctor": ("forebay doctor --json", _DOCTOR),
     "explain": ("forebay explain --json: the devices", Several(_EXPLANATION)),
     "fit": ("forebay fit --json: the cards", Several(_FIT)),
+    "fit-solve": ("forebay fit --solve NAME=LEAST..MOST --json", _ANSWERS),
+    "fit-solve-card": ("forebay fit --solve card --json", _SMALLEST),
     "info": ("forebay info --json", _INFO),
     "info-abilities": ("forebay info --abilities --json", _ABILITIES),
     "ranks": ("forebay ranks --json", Record(Ranks, replace={"skew": (float, "highest peak divided by their mean")})),

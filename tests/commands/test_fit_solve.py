@@ -6,6 +6,7 @@ import argparse
 import json
 
 import pytest
+from support.json_schemas import check
 
 from forebay import profiles
 from forebay._base.outside_memory import outside_memory
@@ -69,6 +70,7 @@ def test_largest_value_of_each_card_is_that_of_brute_force(tasks, script, capsys
     question = ["--cards", "t4,rtx_4090,a100", "--solve", "batch=1..390"]
     assert main(["fit", "--json", *question, script, "--batch", "8"]) == 0
     found = json.loads(capsys.readouterr().out)
+    check("fit-solve", found)
     assert {each["profile"]: each["largest"] for each in found} == {
         card: brute_force(card, 390) for card in ("t4", "rtx_4090", "a100")
     }
@@ -112,7 +114,9 @@ def test_value_with_which_the_program_does_not_finish_is_no_answer(tasks, script
 
 def test_smallest_card_is_found(tasks, script, capsys):
     assert main(["fit", "--json", "--solve", "card", script, "--batch", "100"]) == 0  # 21.5 GiB
-    found = json.loads(capsys.readouterr().out)["card"]
+    answer = json.loads(capsys.readouterr().out)
+    check("fit-solve-card", answer)
+    found = answer["card"]
     memory = {name: profiles.load(name).properties["total_memory"] for name in profiles.names("cuda")}
     outside = {name: outside_memory(name, None, None).high for name in memory}
     assert memory[found] == min(
