@@ -34,6 +34,7 @@ from forebay.interop.torch.import_hook import ImportHook
 
 __all__ = [
     "call_after_import",
+    "follow_devices",
     "forget_compiled",
     "forget_functions",
     "observe_calls",
@@ -46,6 +47,12 @@ _CACHES = {  # functions that keep such tables, by module: Note [Tables by funct
     "torch.overrides": ("_get_overridable_functions",),
     "torch._dynamo.trace_rules": ("get_torch_obj_rule_map",),
     "torch._dynamo.variables.torch": ("get_overridable_functions", "TorchInGraphFunctionVariable._get_handlers"),
+}
+_INTERFACE = "torch._dynamo.device_interface"  # a class with the functions of torch.cuda, some by other names:
+_RENAMED = {
+    "exchange_device": "_exchange_device",
+    "maybe_exchange_device": "_maybe_exchange_device",
+    "get_raw_stream": "_cuda_getCurrentRawStream",
 }
 _FACES = ("forebay.accelerator", "forebay.cuda", "forebay.memory", "forebay.names", "forebay.random")
 _CALLS = ("torch._dynamo.utils", "torch._dynamo.variables.nn_module")  # have the call of modules by the name:
@@ -86,8 +93,24 @@ def forget_functions() -> None:
                 attrgetter(function)(module).cache_clear()
 
 
+def follow_devices() -> None:
+    """Let the compiler ask the present functions of torch.cuda about cards: it keeps those that it has imported."""
+    module = sys.modules.get(_INTERFACE)
+    interface: Any = getattr(module, "CudaInterface", None)
+    if interface is None:
+        return
+    for name, value in [*vars(interface).items()]:
+        function = value.__func__ if isinstance(value, staticmethod) else value
+        if not name.startswith("__") and callable(function) and function.__module__ != _INTERFACE:
+            owner = torch._C if name in _RENAMED and _RENAMED[name].startswith("_cuda_") else torch.cuda
+            new = getattr(owner, _RENAMED.get(name, name), None)
+            if new is not None:
+                setattr(interface, name, new if isinstance(new, type) else staticmethod(new))
+
+
 def forget_compiled() -> None:
     """Clear what Dynamo has compiled, and the tables. The graphs belong to emulated devices that end."""
+    follow_devices()
     if (dynamo := sys.modules.get(_DYNAMO)) is not None:
         dynamo.reset()
     forget_functions()

@@ -4,14 +4,16 @@
 Triton asks one driver for the target of its compiler, for the properties of the card and for launches. It takes the
 driver from a table of backends, whose entry for NVIDIA is replaced while devices are emulated: Inductor makes a driver
 from that entry in each module that it generates, so that an active driver alone would be undone. Kernels are compiled
-for the target of the profile, are checked against its shared memory by Triton itself, and are then handed to a function
-in place of a launch. The driver reads `torch.cuda` at each call, as devices may be emulated anew. A kernel that was
-decorated before works unchanged, and forgets what it has compiled when the emulation ends.
+for the target of the profile up to the code of LLVM, from which on the shared memory is known; Triton itself checks it
+against that of the card. Machine code would take half of the time, and nothing runs it: a function gets the launch. The
+driver reads `torch.cuda` at each call, as devices may be emulated anew. A kernel that was decorated before works
+unchanged, and forgets what it has compiled when the emulation ends.
 Test: tests/interop/torch/triton/test_target.py
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,6 +29,7 @@ from forebay.interop.torch.triton.resources import resources
 
 __all__ = ["Launch", "Target", "install_target", "is_measuring", "observed", "replace_target"]
 
+_KERNEL = re.compile(r"define .*@([\w$.]+)\(")
 _BACKEND = "nvidia"
 _WARP = 32
 _MOST_THREADS = 1024  # of a block, on all cards
@@ -47,7 +50,8 @@ class Launch(NamedTuple):
     stream : int
         The handle of the stream.
     arguments : tuple
-        All arguments of the kernel, bound, with those that are constants.
+        All arguments of the kernel, bound, with those that are constants. An observer must not keep them: a gradient
+        that something else refers to is copied by PyTorch's engine.
     """
 
     source: Any
@@ -259,11 +263,33 @@ def install_target(undo: ExitStack) -> None:
     undo.callback(_forget)
     undo.callback(names.restore)
     undo.callback(backends.__setitem__, _BACKEND, before)
-    backends[_BACKEND] = type(before)(before.compiler, Target)
+    backends[_BACKEND] = type(before)(_without_machine_code(before.compiler), Target)
     target = Target()
     names.replace(config, "_default", target)
     names.replace(config, "_active", target)
     _forget()
+
+
+def _without_machine_code(compiler: Any) -> Any:
+    """Return a class of Triton's compiler that ends with the code of LLVM."""
+
+    def add_stages(self: Any, stages: dict[str, Callable[..., Any]], *arguments: Any, **keywords: Any) -> None:
+        compiler.add_stages(self, stages, *arguments, **keywords)
+        if {"llir", "ptx", "cubin"} <= stages.keys():
+            del stages["ptx"]
+            stages["cubin"] = _no_machine_code
+
+    def key(self: Any) -> str:
+        return f"{compiler.hash(self)}-without-machine-code"
+
+    return type("Compiler", (compiler,), {"add_stages": add_stages, "hash": key})
+
+
+def _no_machine_code(source: object, metadata: dict[str, Any]) -> bytes:
+    """Return no code, and note the kernel's name, which Triton reads in the code of the stage that is left out."""
+    found = _KERNEL.search(str(source))
+    metadata["name"] = found[1] if found is not None else ""
+    return b""
 
 
 def _forget() -> None:
