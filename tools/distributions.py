@@ -1,27 +1,32 @@
 """Build the source distribution, and from it the wheel of this interpreter, and verify both: python3 dev.py dist
 
 The wheel is built as pip builds it for a user without a wheel: from the sdist, in an isolated environment. It is then
-installed in an empty environment outside the checkout, where `forebay doctor`, `forebay run` and the conformance suite
-must pass. `dev.py demo` and `dev.py test --quick` must pass in the unpacked sdist. `--no-build` verifies what dist/
+installed in an empty environment outside the checkout, where `forebay doctor`, `forebay run`, the conformance suite and
+the lines of docs/one-line.md without PyTorch must pass; pytest must find its plugin, and `uvx` the environment of a
+program. `dev.py demo` and `dev.py test --quick` must pass in the unpacked sdist. `--no-build` verifies what dist/
 already contains, `--no-sdist-tests` omits the tests in the unpacked sdist. `--manylinux` compiles the wheel with zig
 for the C library of manylinux_2_28; without it the wheel needs this machine's.
 """
 
 from __future__ import annotations
 
+import configparser
 import platform
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tempfile
+import tomllib
 import zipfile
 from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
 
-from steps import ROOT, call, empty_environment, fail, megabytes, output
+import one_lines
+from steps import ROOT, call, clean_variables, empty_environment, fail, megabytes, output
 
 DIST = ROOT / "dist"
 MAX_BYTES = 8 * 10**6  # of forebay's installed files, without the bytecode that Python caches
@@ -52,9 +57,11 @@ def main(arguments: list[str]) -> int:
     call("metadata", [sys.executable, "-m", "twine", "check", "--strict", str(sdist), str(wheel)])
     call("check-wheel-contents", ["check-wheel-contents", str(wheel)])
     problems = [*sdist_problems(sdist_files(sdist)), *wheel_problems(wheel, sdist), *debug_problems(wheel)]
+    problems += entry_problems(wheel)
     print("\n".join([describe(sdist), describe(wheel), *linux_tag(wheel)]), flush=True)
     with tempfile.TemporaryDirectory(prefix="forebay-dist-") as folder:
         problems += verify_wheel(wheel, Path(folder))
+        verify_uvx(wheel, Path(folder))
         if "--no-sdist-tests" not in arguments:
             verify_sdist(sdist, Path(folder))
     if problems:
@@ -142,6 +149,23 @@ def wheel_problems(wheel: Path, sdist: Path) -> list[str]:
     ]
 
 
+def entry_problems(wheel: Path) -> list[str]:
+    """Compare the entry points and the addresses in a wheel's metadata with those of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    points: dict[str, dict[str, str]] = {"console_scripts": project["scripts"], **project["entry-points"]}
+    with zipfile.ZipFile(wheel) as archive:
+        (folder,) = {name.partition("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+        found = configparser.ConfigParser()
+        found.read_string(archive.read(f"{folder}/entry_points.txt").decode())
+        metadata = archive.read(f"{folder}/METADATA").decode()
+    written = {group: dict(found[group]) for group in found.sections()}
+    missing = [name for name, address in project["urls"].items() if f"Project-URL: {name}, {address}\n" not in metadata]
+    return [
+        *([] if written == points else [f"the wheel's entry points are {written}, not {points}"]),
+        *listed("the metadata lacks the address", missing),
+    ]
+
+
 def debug_problems(wheel: Path) -> list[str]:
     """Return the modules of a Linux wheel that contain debug information or a table of internal symbols."""
     if not sys.platform.startswith("linux"):
@@ -213,9 +237,44 @@ def use(python: str, folder: Path) -> None:
     if not [*report.rglob("*.html")]:
         fail("`forebay run` wrote no report")
     call("install pytest", [python, "-m", "pip", "install", "--quiet", "pytest", "pytest-xdist"], folder=folder)
+    use_lines(python, folder)
     call(
         "conformance suite", [python, "-m", "pytest", "-q", "--numprocesses=2", "-p", "no:cacheprovider"], folder=suite
     )
+
+
+def use_lines(python: str, folder: Path) -> None:
+    """Execute the lines of docs/one-line.md that need no PyTorch."""
+    place, home = folder / "lines", folder / "home"
+    place.mkdir()
+    home.mkdir()
+    one_lines.make_files(place)
+    for line in one_lines.lines():
+        if not line.with_torch:
+            print(f"{line.command} ...", flush=True)
+            done = one_lines.execute(line, python, place, home)
+            if done.returncode:
+                fail(f"{line.command} failed:\n{done.stdout}{done.stderr}")
+
+
+def verify_uvx(wheel: Path, folder: Path) -> None:
+    """Run a program of another environment with `uvx`: it is found, or the command that works is printed."""
+    uvx = [sys.executable, "-m", "uv", "tool", "run", "--from", str(wheel), "--python", sys.executable]
+    project = folder / "project"
+    project.mkdir()
+    (project / "program.py").write_text("import mine\nprint(mine.NAME)\n")
+    call("environment of a program", [sys.executable, "-m", "venv", "--without-pip", str(project / ".venv")])
+    packages = sysconfig.get_path("purelib", "venv", {"base": str(project / ".venv")})
+    Path(packages, "mine.py").write_text("NAME = 'of the program'\n")
+    printed = call("uvx forebay run", [*uvx, "forebay", "run", "program.py"], folder=project)
+    if "of the program" not in printed or "using the environment of the program" not in printed:
+        fail(f"`uvx forebay run` did not use .venv:\n{printed}")
+    done = subprocess.run(
+        [*uvx, "forebay", "fit", "program.py"], cwd=project, env=clean_variables(), capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    if done.returncode != 2 or "PyTorch is not installed for" not in done.stderr:
+        fail(f"`uvx forebay fit` without PyTorch:\n{done.stderr}")
 
 
 def verify_sdist(sdist: Path, folder: Path) -> None:

@@ -25,7 +25,7 @@ _SAME = 1 << 20  # bytes of a change that is not worth a remark
 
 @dataclass(frozen=True)
 class About:
-    """What a format says besides the results."""
+    """Facts that a format shows besides the results."""
 
     versions: Versions
     count: int  # devices that the program uses

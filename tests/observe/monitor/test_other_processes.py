@@ -1,4 +1,4 @@
-"""What the system tells about processes of all users."""
+"""Programs and users of processes, as the system tells them."""
 
 from __future__ import annotations
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from accelerate.hooks import ModelHook
-
 from forebay.interop.torch.training.memory_watch import MemoryWatch
+
+try:
+    from accelerate.hooks import ModelHook
+except ImportError:  # only the documentation and checks of the sources import this module without it
+    ModelHook = object
 
 __all__ = ["AccelerateMemory"]
 

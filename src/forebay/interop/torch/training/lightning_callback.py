@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from forebay.interop.torch.training.memory_watch import MemoryWatch
 
 if TYPE_CHECKING:
     from pytorch_lightning import Callback
-elif "lightning.pytorch" in sys.modules or find_spec("pytorch_lightning") is None:
-    from lightning.pytorch import Callback
 else:
-    from pytorch_lightning import Callback
+    _wanted = "lightning.pytorch" if "lightning.pytorch" in sys.modules else "pytorch_lightning"
+    try:
+        Callback = import_module(_wanted).Callback
+    except ImportError:
+        try:
+            from lightning.pytorch import Callback
+        except ImportError:  # only the documentation and checks of the sources import this module without either
+            Callback = object
 
 __all__ = ["LightningMemory"]
 

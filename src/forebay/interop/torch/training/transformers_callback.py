@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import TrainerCallback
-
 from forebay.interop.torch.training.memory_watch import MemoryWatch
+
+try:
+    from transformers import TrainerCallback
+except ImportError:  # only the documentation and checks of the sources import this module without it
+    TrainerCallback = object
 
 __all__ = ["TransformersMemory"]
 
