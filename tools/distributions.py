@@ -259,7 +259,8 @@ def use_lines(python: str, folder: Path) -> None:
 
 def verify_uvx(wheel: Path, folder: Path) -> None:
     """Run a program of another environment with `uvx`: it is found, or the command that works is printed."""
-    uvx = [sys.executable, "-m", "uv", "tool", "run", "--from", str(wheel), "--python", sys.executable]
+    command = str(Path(sys.executable).with_name("uvx"))  # `python -m uv` sets VIRTUAL_ENV to its own environment
+    uvx = [command, "--from", str(wheel), "--python", sys.executable]
     project = folder / "project"
     project.mkdir()
     (project / "program.py").write_text("import mine\nprint(mine.NAME)\n")
