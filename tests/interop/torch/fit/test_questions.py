@@ -55,6 +55,12 @@ def test_sweep_finds_the_largest_size_that_fits_each_card():
     assert "does not fit" in repr(found).splitlines()[3]
 
 
+def test_need_with_values_is_that_of_a_run_without():
+    (found,) = sweep(train, {"mib": [40]}, ["h100"], memory="64MiB", mode="compute", timeout=LIMIT)
+    assert found.verdict is Verdict.DOES_NOT_FIT
+    assert 3 * 40 * MIB <= found.needed < 4 * 40 * MIB
+
+
 def test_settings_that_make_a_program_fit_are_proved_and_do_so():
     (found,) = will_it_fit(fragment, ["rtx_4090"], memory="96MiB", timeout=LIMIT)
     assert found.verdict is Verdict.FITS_WITH_OTHER_SETTINGS

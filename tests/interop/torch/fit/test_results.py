@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from forebay._base.verdicts import Verdict
 from forebay.interop.torch.fit import FitResult, FitTable
@@ -22,11 +23,14 @@ CAUGHT = FitResult(
 
 
 def test_rows_say_what_is_needed():
-    headings, rows = FitTable((FITS, FAILS, BROKEN, CAUGHT), ("batch",)).columns()
+    unknown = replace(FAILS, needed=None, ooms=1)  # as it did not end well with unlimited memory, either
+    headings, rows = FitTable((FITS, FAILS, BROKEN, CAUGHT, unknown), ("batch",)).columns()
     assert headings[:3] == ("card", "batch", "")
     texts = ["fits", "does not fit", "did not finish", "fits after 2 caught out-of-memory errors"]
+    texts.append("does not fit")
     assert [row[2] for row in rows] == texts
     needs = ["", "30.00 GiB allocated", "more: this is the peak so far", "20.00 GiB failed last"]
+    needs.append("more than 20.00 GiB allocated")
     assert [row[-1] for row in rows] == needs
     assert rows[0][-2] == "activations 67%, inputs 0%"
 

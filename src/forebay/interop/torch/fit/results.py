@@ -54,8 +54,8 @@ class FitResult:
     processes : int
         Number of processes that used a device.
     needed : int or None
-        Where memory ran out, the peak of the bytes in blocks of the whole program, from a run on a card of the same
-        profile with unlimited memory; None if there was no such run.
+        Where memory ran out, the peak of the bytes in blocks of the whole program, from a run without values on a card
+        of the same profile with unlimited memory; None if it did not end well there, either.
     settings : tuple of str
         Where memory ran out, the allocator settings with which the whole program fits, as replays of its allocations
         prove; the first one reserves least.
@@ -243,7 +243,7 @@ def _needs(result: FitResult) -> str:
     if result.needed is not None:
         pieces = ", in one piece" if result.needed + result.outside.low <= result.capacity else ""
         return f"{format_bytes(result.needed)} allocated{pieces}"
-    return ""
+    return f"more than {format_bytes(result.peak_allocated)} allocated" if result.ooms else ""
 
 
 def _need_sentence(result: FitResult) -> str:

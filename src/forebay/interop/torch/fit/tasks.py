@@ -105,7 +105,7 @@ class Shared:
 
 
 def run_task(task: FitTask, cancel: Event | None = None, watch: _Watch | None = None) -> FitResult:
-    """Run a task in a new process; if it ran out of memory without values, again with unlimited memory.
+    """Run a task in a new process; if it ran out of memory, again without values and with unlimited memory.
 
     Once `cancel` is set, the program is killed, and `Cancelled` raised. `watch` is told the peak of the bytes in
     blocks while it runs.
@@ -130,13 +130,15 @@ def run_shared(
     found = _result(task, use, judgement, output)
     cards = _by_card(use, others)
     base, whole, seconds = task, use, time.monotonic() - started
-    if judgement.verdict is Verdict.DOES_NOT_FIT and found.ooms and task.mode != "compute":
+    if judgement.verdict is Verdict.DOES_NOT_FIT and found.ooms:
         if not task.explain:
             cards = {}
         elif need is not None:
             found = _with_settings(replace(found, needed=need.allocated), need.settings)
         else:
-            base, capacity = replace(task, memory=_UNLIMITED), found.capacity - task.outside.low
+            # Without values also where they were computed: the host has no memory of the size that is needed.
+            mode = "shapes" if task.mode == "compute" else task.mode
+            base, capacity = replace(task, memory=_UNLIMITED, mode=mode), found.capacity - task.outside.low
             whole, _, _ = _run(base, cancel, watch, replay_capacity=capacity, others=others, template=template)
             if whole.judge().verdict.fits:
                 found = _with_need(found, whole)
