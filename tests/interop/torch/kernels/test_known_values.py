@@ -49,12 +49,20 @@ def test_known_values_are_written(shapes_only):
     assert changed(lambda x: torch.mul(x, 2, out=x)) == [2, 4, 6, 8]
     assert changed(lambda x: torch._foreach_add_([x], 1)) == [2, 3, 4, 5]
     assert changed(lambda x: x.index_put_((x == 2,), torch.tensor(9).cuda())) == [1, 9, 3, 4]
+    places = torch.tensor([2, 0, 1], device="cuda")
+    for write in (lambda x, y: x.scatter_(0, places, y), lambda x, y: x.index_copy_(0, places, y),
+                  lambda x, y: x.index_put_((places,), y)):  # fmt: skip
+        inverse = torch.empty_like(places)  # no place of it stays
+        write(inverse, torch.arange(3, device="cuda"))
+        assert inverse.tolist() == [1, 2, 0]
     out = torch.empty(0, dtype=torch.int64, device="cuda")
     torch.add(torch.ones(2, dtype=torch.int64, device="cuda"), 1, out=out)
     assert out.tolist() == [2, 2]
 
 
 WRITES = {
+    "places of an empty tensor": lambda x: (y := torch.empty_like(x)).scatter_(0, x[:1], x[:1]) is y and x.copy_(y),
+    "sums of an empty tensor": lambda x: x.copy_(torch.empty_like(x).scatter_(0, x - 1, x, reduce="add")),
     "random numbers": lambda x: x.random_(0, 3),
     "a part": lambda x: x[1:2].random_(0, 3),
     "unknown values": lambda x: x.add_(torch.randint(0, 3, (4,), device="cuda")),
