@@ -119,18 +119,18 @@ _EMULATED = re.compile(
 def parse_emulated(text: str) -> tuple[Emulated, ...]:
     """Parse `cuda:2@h200`, `cuda:2@h200+memory=8GiB+guard`, or several of these separated by commas.
 
-    Raises ValueError for other texts.
+    A profile alone, as in `h200`, is one device of its kind. Raises ValueError for other texts.
 
     >>> parse_emulated("cuda:2@h200")
     (Emulated(kind='cuda', count=2, profile='h200', guard=False, memory=None, reserve=0),)
     """
     found = []
     for part in text.split(","):
-        match = _EMULATED.fullmatch(part.strip())
+        match = _EMULATED.fullmatch(part.strip()) or _EMULATED.fullmatch(_with_kind(part.strip()))
         if match is None:
             raise ValueError(
                 f"{part.strip()!r} is not a valid emulation: expected KIND:COUNT@PROFILE, as in cuda:2@h200, "
-                "or cuda:2@h200+memory=8GiB+guard"
+                "cuda:2@h200+memory=8GiB+guard, or a profile, as in h200"
             )
         memory = parse_bytes(match[4]) if match[4] else None
         reserve = parse_bytes(match[5]) if match[5] else 0
@@ -138,6 +138,16 @@ def parse_emulated(text: str) -> tuple[Emulated, ...]:
     if len({each.kind for each in found}) < len(found):
         raise ValueError(f"{text!r} names a kind twice")
     return tuple(found)
+
+
+def _with_kind(part: str) -> str:
+    """Return an emulation with the kind of its profile, if it begins with one."""
+    from forebay import profiles  # imported late: most texts begin with a kind
+
+    try:
+        return f"{profiles.load(part.partition('+')[0]).kind}@{part}"
+    except ValueError:
+        return part
 
 
 EMULATE: Variable[tuple[Emulated, ...]] = Variable(

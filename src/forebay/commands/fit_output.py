@@ -129,14 +129,21 @@ def _print_outside(console: Console, found: FitTable) -> None:
     if any(text for _, text in texts):
         console.print("Outside the allocator, which nvidia-smi counts, too (--reserve SIZE sets it):")
     for results, text in _by_text(texts):
-        console.print(Text(printable(f"  {_names(results)}: {text}")))
+        _print_item(console, f"{_names(results)}: {text}")
     workspaces = [(each, workspaces_of_cudnn(each.workspaces)) for each in found]
     if source := next((estimated.source for _, estimated in workspaces if estimated.high), ""):
         console.print(Text(f"cuDNN workspaces (estimated), which the allocator reserves besides: {source}:"))
     for results, text in _by_text((each, estimated.text if estimated.high else "") for each, estimated in workspaces):
-        console.print(Text(printable(f"  {_names(results)}: {text}")))
+        _print_item(console, f"{_names(results)}: {text}")
     for results, note in _by_text((each, each.note) for each in found):
         console.print(Text(printable(f"{_names(results)}: {note}"), "yellow"))
+
+
+def _print_item(console: Console, text: str) -> None:
+    """Print an item of a list, whose further lines are indented more."""
+    from textwrap import fill
+
+    console.print(fill(printable(text), console.width, initial_indent="  ", subsequent_indent="    "), markup=False)
 
 
 def _print_assumptions(console: Console, found: FitTable) -> None:

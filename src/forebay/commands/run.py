@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--emulate", type=_emulated, metavar="KIND[:COUNT][@PROFILE]",
-        help="emulate devices of another kind, such as cuda:2@h200",
+        help="emulate devices of another kind, such as cuda:2@h200, or one as a profile says: t4",
     )  # fmt: skip
     parser.add_argument(
         "--guard", action="store_true",

@@ -41,4 +41,6 @@ def test_emulate_rejects_invalid_reserve(reserve, words):
 def test_environment_variable_has_the_reserved_memory():
     written = Emulated("cuda", 2, "h200", guard=True, memory=64 * MIB, reserve=MIB)
     assert parse_emulated(str(written)) == (written,)
+    assert parse_emulated("t4") == (Emulated("cuda", profile="t4"),)
+    assert parse_emulated("rtx_4090+memory=1MiB") == (Emulated("cuda", profile="rtx_4090", memory=MIB),)
     assert parse_emulated("cuda@h200+reserve=1MiB") == (Emulated("cuda", profile="h200", reserve=MIB),)
