@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from forebay.interop.torch.devices import values
-from forebay.interop.torch.devices.emulated_memory import adopt, open_torch_device
+from forebay.interop.torch.devices.emulated_memory import adopt, mixed_devices, open_torch_device
 from forebay.interop.torch.kernels.contiguous_copies import with_copy
 from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of, values_of
@@ -141,6 +141,22 @@ def _unfold_backward(
     return result
 
 
+def _with_scalar(operator: Any, refusal: str) -> Callable[..., Any]:
+    """Return the kernel of an operator whose first factor may be no number of the CPU; the second one may."""
+    compute = generic_kernel(operator, values.device)
+
+    def kernel(given: torch.Tensor, one: torch.Tensor, other: torch.Tensor, **keywords: Any) -> Any:
+        if given.is_cuda and not one.is_cuda and not one.dim():
+            raise RuntimeError(refusal) if refusal else mixed_devices(given.device, one.device)
+        return compute(given, one, other, **keywords)
+
+    return kernel
+
+
+_ADDCMUL = (
+    "CPU Scalar support for tensor1 argument is not supported when calling addcmul on CUDA tensors. However, CPU "
+    "Scalar support for tensor2 is supported, please swap your tensor1 and tensor2 terms."
+)
 _compute_roll = generic_kernel(_aten.roll.default, values.device)
 _compute_unfold_backward = generic_kernel(_aten.unfold_backward.default, values.device)
 _compute_ldexp = generic_kernel(_aten.ldexp.Tensor, values.device)
@@ -158,6 +174,13 @@ ELEMENTWISE_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::abs": _real_of_complex(_aten.abs.default),
     "aten::angle": _real_of_complex(_aten.angle.default),
     "aten::ldexp.Tensor": _ldexp,
+    **{
+        f"aten::{name}{suffix}": _with_scalar(getattr(getattr(_aten, name), suffix[1:] or "default"), refusal)
+        for names, refusal in ((("addcmul", "addcmul_"), _ADDCMUL), (("addcdiv", "addcdiv_"), ""))
+        for name in names
+        for suffix in ("", ".out")
+        if not (suffix and name.endswith("_"))
+    },
     "aten::roll": _roll,
     "aten::unfold_backward": _unfold_backward,
     **{f"aten::{name}": with_copy(getattr(_aten, name).default) for name in _SCANS},

@@ -24,6 +24,7 @@ from forebay.interop.torch.devices.emulated_memory import (
     resize_storage,
 )  # fmt: skip
 from forebay.interop.torch.devices.generators import host_generator
+from forebay.interop.torch.kernels.argument_checks import is_refusal
 from forebay.interop.torch.kernels.meta_results import meta_results
 from forebay.interop.torch.kernels.nested import nested_on_device
 from forebay.interop.torch.kernels.schemas import written_arguments
@@ -201,7 +202,9 @@ def generic_kernel(
         try:
             results = call(given, keywords)
         except RuntimeError as error:  # of the meta device, if the size of the result depends on values
-            if values.is_computed() or not (isinstance(error, NotImplementedError) or "meta tensor" in str(error)):
+            if values.is_computed() or is_refusal(error):
+                raise
+            if not (isinstance(error, NotImplementedError) or "meta tensor" in str(error)):
                 raise
             if not returns_written:  # it returns nothing, and changes no shape
                 return None

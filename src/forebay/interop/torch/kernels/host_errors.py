@@ -21,13 +21,20 @@ import torch
 from forebay.interop.torch.devices.arguments import tensors_of
 from forebay.interop.torch.kernels.schemas import written_arguments
 
-__all__ = ["host_error", "with_host_errors"]
+__all__ = ["host_error", "in_words_of_cuda", "with_host_errors"]
 
 _Call = Callable[[Sequence[Any], dict[str, Any]], Any]
 _REFUSALS = (RuntimeError, IndexError, AssertionError, TypeError, ValueError)  # of kernels for the meta device
 _MOST_ELEMENTS = 1 << 28  # of all tensors: the CPU would take seconds if it accepted the call
 # Where CUDA's kernels have other words.
 _OF_CUDA = {
+    re.compile(r'^"(lt|le|gt|ge)_cpu" not'): '"compare_cuda" not',
+    re.compile(r'^"(log_)?softmax_lastdim_kernel_impl" not'): '"host_softmax" not',
+    re.compile(r'^"GeluKernelImpl" not'): '"GeluCUDAKernelImpl" not',
+    re.compile(r'^"log_sigmoid_cpu" not'): '"log_sigmoid_forward_cuda" not',
+    re.compile(r'^"cumsum_out_cpu" not'): '"cumsum_cuda" not',
+    re.compile(r'^"(max_all|min_all|digamma)" not'): r'"\1_cuda" not',
+    re.compile(r'^"(\w+?)(_vml)?_cpu" not'): r'"\1_cuda" not',
     re.compile(r"expected m1 and m2 to have the same dtype"): "expected mat1 and mat2 to have the same dtype",
     re.compile(r"size mismatch \(got input: (\[[\d, ]+\]) , target: (\[[\d, ]+\])\)?"): (
         r"input and target batch or spatial sizes don't match: target \2, input \1"
@@ -79,11 +86,16 @@ def host_error(
     except _REFUSALS as error:
         if isinstance(error, NotImplementedError):
             return None
-        text = str(error)
-        for ours, theirs in _OF_CUDA.items():
-            text = ours.sub(theirs, text)
-        return type(error)(text)
+        return in_words_of_cuda(error)
     return None
+
+
+def in_words_of_cuda(error: Exception) -> Exception:
+    """Return an error of the CPU with the text of CUDA's kernel, as far as it is known."""
+    text = str(error)
+    for ours, theirs in _OF_CUDA.items():
+        text = ours.sub(theirs, text)
+    return type(error)(text)
 
 
 def _on_host(argument: Any, written: set[int]) -> Any:

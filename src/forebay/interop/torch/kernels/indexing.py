@@ -12,7 +12,7 @@ import torch
 from forebay.interop.torch.assumptions.elements import assumed
 from forebay.interop.torch.assumptions.sizes import assumed_count
 from forebay.interop.torch.devices import values
-from forebay.interop.torch.devices.emulated_memory import memory_of
+from forebay.interop.torch.devices.emulated_memory import memory_of, mixed_devices
 from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.known_values import known_values
 from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of
@@ -42,6 +42,7 @@ def _index_put(
     unsafe: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     used = [each for each in indices if each is not None]
+    _check_values(target, indices, source, accumulate=accumulate)
     is_sorted = (accumulate or torch.are_deterministic_algorithms_enabled()) and used and source.numel()
     with Scratch(target.device) as scratch:
         if not is_sorted:
@@ -62,6 +63,35 @@ def _index_put(
             moved = nbytes_of(target) if _moves_dimensions(target, indices) else 0
             _take_sort(scratch, used, source, kept, (target.numel() - 1) // max(1, kept), moved, checks=not unsafe)
     return result
+
+
+def _check_values(
+    target: torch.Tensor, indices: Sequence[torch.Tensor | None], source: torch.Tensor, *, accumulate: bool
+) -> None:
+    """Raise PyTorch's errors for values of another device, and for those that do not fit without counting a mask."""
+    used = [each for each in indices if each is not None]
+    is_mask = [each.dtype in (torch.bool, torch.uint8) for each in used]
+    fills = len(used) == 1 and is_mask[0] and source.numel() == 1 and not source.is_cuda and not accumulate
+    if source.device != target.device and not fills and (source.is_cuda or source.dim()):
+        raise mixed_devices(target.device, source.device)
+    if values.is_computed() or any(is_mask):
+        return
+    if len(indices) > target.dim():
+        raise IndexError(f"too many indices for tensor of dimension {target.dim()} (got {len(indices)})")
+    try:
+        broadcast = torch.broadcast_shapes(*(each.shape for each in used))
+    except RuntimeError:  # the operator refuses them, too
+        return
+    places = [at for at, each in enumerate(indices) if each is not None]
+    others = [length for at, length in enumerate(target.shape) if at not in places]
+    begin = places[0] if places and places == [*range(places[0], places[-1] + 1)] else 0
+    shape = (*others[:begin], *broadcast, *others[begin:])
+    pairs = zip(reversed(shape), reversed(source.shape), strict=False)
+    if source.dim() > len(shape) or any(one not in (1, length) for length, one in pairs):
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(source.shape)} cannot be broadcast to indexing result of "
+            f"shape {list(shape)}"
+        )
 
 
 def _take_wide(scratch: Scratch, indices: Sequence[torch.Tensor | None]) -> None:

@@ -8,7 +8,8 @@ that is seeded from the GPU's: reproducible, but not the GPU's numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,10 @@ from forebay.interop.torch.devices.emulated_memory import adopt, alias, open_tor
 from forebay.interop.torch.devices.generators import generator_of, host_generator
 from forebay.interop.torch.kernels.generic import generic_kernel
 from forebay.interop.torch.kernels.scratch_memory import Scratch, nbytes_of
+from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.storage import Storage
 from forebay.runtime.random import fill
+from forebay.runtime.random.generator import Generator
 from forebay.runtime.streams.stream import current_stream_for
 from forebay.runtime.tensors.tensor import Tensor
 
@@ -35,10 +38,31 @@ _NUMPY = {
 }  # fmt: skip
 
 
+_checked: set[Any] = set()
+_MOST_CHECKED = 4096
+
+
+def _check_draw(
+    opened: OpenDevice, dtype: torch.dtype, function: Callable[..., None], arguments: Sequence[Any]
+) -> None:  # fmt: skip
+    """Raise the error of a draw of one number, whose type and bounds are checked as with values."""
+    key = dtype, function, *arguments
+    if key in _checked or _NUMPY.get(dtype) is None or current_stream_for(opened).is_capturing():
+        return
+    element = torch.empty(1, dtype=dtype, device="cpu")
+    memory = Storage(opened, element.untyped_storage().nbytes(), element.data_ptr(), element)
+    function(Tensor(memory, np.dtype(_NUMPY[dtype]), (1,), (element.itemsize,)), *arguments, Generator(opened.device))
+    current_stream_for(opened).synchronize()
+    if len(_checked) >= _MOST_CHECKED:
+        _checked.clear()
+    _checked.add(key)
+
+
 def _draw(target: torch.Tensor, generator: object, function: Callable[..., None], *arguments: Any) -> torch.Tensor:
     """Draw into the values of a tensor."""
     opened = open_torch_device(target.device)
     if not values.is_computed():
+        _check_draw(opened, target.dtype, function, arguments)
         forget_values(target)
         if function is fill.integers and arguments[1] is not None:
             low, high = arguments
@@ -140,7 +164,14 @@ def _bernoulli_tensor(target: torch.Tensor, p: torch.Tensor, *, generator: Any =
 
 
 def _bernoulli_like(p: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
+    _check_chances(p)
     return torch.empty_like(p).bernoulli_(p, generator=generator)
+
+
+def _check_chances(p: torch.Tensor) -> None:
+    if not p.dtype.is_floating_point:
+        name = re.sub(r"torch\.(cuda\.)?|Tensor", "", torch.empty(0, dtype=p.dtype, device="meta").type())
+        raise RuntimeError(f"expected probabilities tensor to have floating type, got {name}")
 
 
 def _bernoulli_out(p: torch.Tensor, *, generator: Any = None, out: torch.Tensor) -> torch.Tensor:
@@ -151,6 +182,8 @@ def _normal_of(mean: Any, std: Any, *, generator: Any = None) -> torch.Tensor:
     """Return numbers about `mean`. CUDA's kernel checks the deviation before it allocates, and again after."""
     given = [each for each in (mean, std) if isinstance(each, torch.Tensor)]
     _check_deviation(std)
+    if not isinstance(std, torch.Tensor) and std < 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std:g}")
     shape = torch.broadcast_shapes(*(each.shape for each in given))
     made = torch.empty(shape, dtype=given[0].dtype, device=given[0].device)
     _check_deviation(std)

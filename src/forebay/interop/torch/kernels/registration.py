@@ -14,6 +14,7 @@ from forebay.interop.torch.devices.graph_capture import capturable
 from forebay.interop.torch.devices.operator_libraries import close_library, open_library
 from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.interop.torch.kernels.copies import COPY_KERNELS
+from forebay.interop.torch.kernels.determinism import with_alert
 from forebay.interop.torch.kernels.factories import FACTORY_KERNELS
 from forebay.interop.torch.kernels.foreach import on_one_device
 from forebay.interop.torch.kernels.foreign_operators import foreign_kernel, native_cuda_kernels
@@ -124,7 +125,7 @@ class Kernels:
         if operator is not None and kernel is not None:
             if name.startswith("aten::_foreach_"):
                 kernel = on_one_device(operator, kernel)
-            self._add(name, kernel)
+            self._add(name, with_alert(name, kernel))
 
     def _add(self, name: str, kernel: Callable[..., Any], key: str = "CUDA") -> None:
         space, _, short = name.partition("::")

@@ -176,6 +176,8 @@ def _nonzero_static(given: torch.Tensor, *, size: int, fill_value: int = -1) -> 
 def _masked_select(given: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Return the elements of a mask. The GPU finds their places first."""
     check_devices(given, mask)
+    if mask.dtype != torch.bool:
+        raise RuntimeError("masked_select: expected BoolTensor for mask")
     shape = torch.broadcast_shapes(given.shape, mask.shape)
     if not shape.numel():
         return _compute_masked(given, mask)
@@ -203,7 +205,9 @@ def take_places(scratch: Scratch, mask: torch.Tensor, shape: Sequence[int], coun
 
 
 def _bincount(given: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
-    if not given.numel() or given.dim() != 1:
+    if weights is not None and weights.shape != given.shape:
+        raise RuntimeError("weights should be 1-d and have the same length as input")
+    if not given.numel() or given.dim() != 1 or given.dtype.is_floating_point or given.is_complex():
         return _compute_bincount(given, weights, minlength)
     least, largest = given.min(), given.max()
     if values.is_computed() or (known := elements_of(given)) is None:

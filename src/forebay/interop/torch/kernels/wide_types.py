@@ -23,7 +23,8 @@ import torch
 
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.arguments import tensors_of
-from forebay.interop.torch.kernels.host_errors import with_host_errors
+from forebay.interop.torch.kernels.argument_checks import checked_arguments
+from forebay.interop.torch.kernels.host_errors import in_words_of_cuda, with_host_errors
 from forebay.interop.torch.kernels.scratch_memory import is_dense
 
 __all__ = ["on_host", "over_values"]
@@ -75,9 +76,7 @@ def on_host(operator: Any, call: _Call) -> _Call:
 
     in_words = with_host_errors(operator, call)
 
-    def run(args: Sequence[Any], keywords: dict[str, Any]) -> Any:
-        if not values.is_computed():
-            return in_words(args, keywords)
+    def compute(args: Sequence[Any], keywords: dict[str, Any]) -> Any:
         arguments = (*args, *keywords.values())
         found = _types(arguments)
         narrow = found & _WIDE.keys()
@@ -100,6 +99,24 @@ def on_host(operator: Any, call: _Call) -> _Call:
                 return _in_wide_types(operator, call, args, keywords)
             except RuntimeError:
                 raise error from None
+
+    def in_words_of_gpu(args: Sequence[Any], keywords: dict[str, Any]) -> Any:
+        try:
+            return compute(args, keywords)
+        except RuntimeError as error:
+            found = in_words_of_cuda(error)
+            if str(found) == str(error):
+                raise
+            raise found from None
+
+    check = checked_arguments(operator, in_words_of_gpu)
+
+    def run(args: Sequence[Any], keywords: dict[str, Any]) -> Any:
+        if values.is_computed():
+            return in_words_of_gpu(args, keywords)
+        if check is not None:
+            check(args, keywords)
+        return in_words(args, keywords)
 
     return run
 
