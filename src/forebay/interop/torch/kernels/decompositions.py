@@ -58,10 +58,18 @@ def _eigh(given: torch.Tensor, uplo: str = "L", compute_v: bool = True) -> tuple
     return result, made
 
 
+_SVD_DRIVERS = (None, "gesvd", "gesvda", "gesvdj")
+
+
 def _svd(
     given: torch.Tensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return singular values and vectors. Jacobi's method, which is the default, has square matrices of both."""
+    if driver not in _SVD_DRIVERS:
+        raise RuntimeError(
+            f"torch.linalg.svd: unknown svd driver {driver} in svd_cusolver computation. Check doc at "
+            "https://pytorch.org/docs/stable/generated/torch.linalg.svd.html"
+        )
     left, found, right = _aten._linalg_svd(values_of(given), full_matrices, compute_uv)
     opened, count = open_torch_device(given.device), count_of(given)
     rows, columns = given.shape[-2:]

@@ -95,8 +95,18 @@ def _is_one_step(dims: Sequence[int]) -> bool:
     return len(dims) <= _TOGETHER and [*dims[:2]] != [0, 1]
 
 
+def _check_half(given: torch.Tensor, signal: Sequence[int]) -> None:
+    """Raise cuFFT's error for halves unless all sizes are powers of two."""
+    if given.dtype in (torch.float16, torch.complex32) and any(each & (each - 1) for each in signal):
+        raise RuntimeError(
+            "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, but got a "
+            f"signal size of{[*signal]}"
+        )
+
+
 def _to_real(given: torch.Tensor, dim: Sequence[int], normalization: int, last_dim_size: int) -> torch.Tensor:
     """Return a real result. cuFFT overwrites its input: a copy, or the transform of the other dimensions."""
+    _check_half(given, [*(given.shape[at] for at in dim[:-1]), last_dim_size])
     found = _compute_real(values_of(given), dim, normalization, last_dim_size)
     opened, dims = open_torch_device(given.device), _positions(given, dim)
     if not found.numel():
@@ -117,6 +127,7 @@ def _to_real(given: torch.Tensor, dim: Sequence[int], normalization: int, last_d
 
 def _from_real(given: torch.Tensor, dim: Sequence[int], normalization: int, onesided: bool) -> torch.Tensor:
     """Return a complex result: of all dimensions, or of the last one first."""
+    _check_half(given, [given.shape[at] for at in dim])
     found = _compute_complex(values_of(given), dim, normalization, onesided)
     opened, dims = open_torch_device(given.device), _positions(given, dim)
     if not found.numel():
@@ -176,6 +187,7 @@ def _has_bfloat16(version: tuple[int, int]) -> bool:
 
 def _of_complex(given: torch.Tensor, dim: Sequence[int], normalization: int, forward: bool) -> torch.Tensor:
     """Return a complex result of complex numbers."""
+    _check_half(given, [given.shape[at] for at in dim])
     found = _compute_both(values_of(given), dim, normalization, forward)
     opened = open_torch_device(given.device)
     if not dim or not found.numel():

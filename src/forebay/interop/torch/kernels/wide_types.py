@@ -25,6 +25,7 @@ from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.arguments import tensors_of
 from forebay.interop.torch.kernels.argument_checks import checked_arguments
 from forebay.interop.torch.kernels.host_errors import in_words_of_cuda, with_host_errors
+from forebay.interop.torch.kernels.missing_on_host import with_substitute
 from forebay.interop.torch.kernels.scratch_memory import is_dense
 
 __all__ = ["on_host", "over_values"]
@@ -74,6 +75,7 @@ def on_host(operator: Any, call: _Call) -> _Call:
     is_attention = short.startswith("_scaled_dot_product_")
     is_refused, is_refused_complex = bool(_REFUSED_BY_CUDA.match(short)), short in _COMPLEX_REFUSED_BY_CUDA
 
+    call = with_substitute(operator, call)
     in_words = with_host_errors(operator, call)
 
     def compute(args: Sequence[Any], keywords: dict[str, Any]) -> Any:
