@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.snapshot_scenes import MIB, START, Scene, long_run, random_history, steps
 
 from forebay.records.model import Action, Snapshot, State
+from forebay.snapshot.analysis import _lifetimes
 from forebay.snapshot.analysis.timeline import NEVER_SEEN, reconstruct
 
 
@@ -128,3 +132,24 @@ def test_long_history_ends_with_live_bytes() -> None:
     timeline = reconstruct(snapshot)
     assert timeline.allocated[-1] == snapshot.blocks["requested"].sum() > 0
     assert np.all(timeline.allocated >= 0)
+
+
+def test_block_without_segment_is_refused():
+    """Nothing checks a snapshot that a program makes itself."""
+    scene = Scene()
+    scene.allocate(MIB)
+    snapshot = scene.snapshot()
+    with pytest.raises(IndexError, match="block 0 is in segment 0 of 0"):
+        reconstruct(replace(snapshot, segments=snapshot.segments[:0]))
+
+
+@pytest.mark.parametrize("lengths", [(47, 0, 0), (0, 41, 0), (48, 0, 1)])
+def test_bytes_that_are_no_rows_are_refused(lengths):
+    with pytest.raises(ValueError, match="are no rows of"):
+        _lifetimes.match(*map(bytes, lengths))
+
+
+def test_tables_may_have_gaps():
+    snapshot = long_run(1000)
+    spread = replace(snapshot, trace=np.repeat(snapshot.trace, 2)[::2])
+    assert (reconstruct(spread).allocated == reconstruct(snapshot).allocated).all()

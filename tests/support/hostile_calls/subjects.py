@@ -90,6 +90,7 @@ TEMPLATES: dict[str, tuple[Any, ...]] = {
     "_memory.obtain": ([], "cuMemFree", lambda *_: (0, 1)),
     "_cache.PinnedCache.set_segment": (SMALL, 1 << 20, 1),
     "_history_reader.HistoryReader.read": (b"\x80\x02].", 0, 1 << 20),
+    "_lifetimes.match": (bytes(96), bytes(40), bytes(80)),
     "_plain_pickle.load": (b"\x80\x02].", 1 << 20),
     "_plain_pickle._Builder": (b"\x80\x02].", 1 << 20),
     "_device_guard.set_callbacks": (lambda *_: 1,) * 9,

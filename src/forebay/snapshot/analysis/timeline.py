@@ -13,10 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay.records import model
-from forebay.records.model import Action, Snapshot, State
+from forebay.records.model import Action, Snapshot
+from forebay.snapshot.analysis import _lifetimes
 
 __all__ = ["NEVER_SEEN", "Allocations", "Timeline", "reconstruct"]
 
+_LIFETIME = np.dtype(
+    [
+        ("address", "u8"), ("nbytes", "u8"), ("queue", "u8"),
+        ("start", "u4"), ("end", "u4"), ("stack", "u4"), ("pool", "u4"),
+    ]
+)  # fmt: skip
+_UNSEEN = 0xFFFFFFFF  # kNeverSeen of native/snapshot/lifetimes.hpp
 NEVER_SEEN = -1  # the stack of an allocation made before recording began, of which only the free is known
 
 
@@ -117,55 +125,11 @@ def reconstruct(snapshot: Snapshot) -> Timeline:
 
 
 def _match_allocations(snapshot: Snapshot) -> Allocations:
-    """Match each allocation entry with its free: the next entry for the same address.
-
-    A free without an allocation belongs to a block allocated before the history began. An allocation without a free is
-    the final live block at its address. If there is no such block, its free was not recorded: it counts until the
-    address is allocated again, or until the last moment but one.
-    """
-    trace, entries = snapshot.trace, len(snapshot.trace)
-    rows = np.flatnonzero((trace["action"] == Action.ALLOC) | (trace["action"] == Action.FREE_REQUESTED))
-    rows = rows[np.argsort(trace["address"][rows], kind="stable")]
-    address, is_alloc = trace["address"][rows], trace["action"][rows] == Action.ALLOC
-    same = np.zeros(len(rows) + 1, bool)  # same[i]: rows i-1 and i have the same address
-    same[1:-1] = address[1:] == address[:-1]
-
-    allocs = np.flatnonzero(is_alloc)
-    start = rows[allocs] + 1
-    following = np.append(rows, 0)[allocs + 1] + 1
-    end = np.where(same[allocs + 1], following, entries)
-    unmatched_frees = np.flatnonzero(~is_alloc & ~(same[:-1] & np.concatenate([[False], is_alloc[:-1]])))
-
-    live = snapshot.blocks[snapshot.blocks["state"] == State.LIVE]
-    last = allocs[~same[allocs + 1]]  # the last entry of its address is an allocation; sorted by address
-    where = np.searchsorted(address[last], live["address"])
-    match = where < len(last)
-    match[match] = address[last][where[match]] == live["address"][match]
-    match[match] &= trace["nbytes"][rows[last[where[match]]]] == live["requested"][match]
-    end[np.searchsorted(allocs, last[where[match]])] = entries + 1
-    older = live[~match]
-
-    frees = rows[unmatched_frees]
-    sizes = trace["nbytes"].astype(np.int64)
-    seen = np.concatenate([rows[allocs], frees])  # the entry that describes each allocation that the history mentions
-    segments = snapshot.segments[older["segment"]]
-    return Allocations(
-        start=np.concatenate([start, np.zeros(len(frees) + len(older), np.int64)]),
-        end=np.concatenate([end, frees + 1, np.full(len(older), entries + 1)]),
-        nbytes=np.concatenate([sizes[seen], older["requested"].astype(np.int64)]),
-        stack=np.concatenate(
-            [
-                trace["stack"][rows[allocs]].astype(np.int64),
-                np.full(len(frees), NEVER_SEEN),
-                _known_stacks(older["stack"]),
-            ]
-        ),
-        address=np.concatenate([trace["address"][seen], older["address"]]),
-        queue=np.concatenate([trace["queue"][seen], segments["queue"]]),
-        pool=np.concatenate([trace["pool"][seen], segments["pool"]]).astype(np.int64),
-    )
-
-
-def _known_stacks(column: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Map row 0 (no stack) of blocks that were live before recording began to NEVER_SEEN."""
-    return np.where(column == 0, NEVER_SEEN, column.astype(np.int64))
+    """Match each allocation entry with its free, as native/snapshot/lifetimes.hpp describes."""
+    tables = (snapshot.trace, snapshot.blocks, snapshot.segments)
+    content = [np.ascontiguousarray(table).view(np.uint8) for table in tables]
+    rows = np.frombuffer(_lifetimes.match(*content), _LIFETIME)
+    stack = rows["stack"].astype(np.int64)
+    stack[rows["stack"] == _UNSEEN] = NEVER_SEEN
+    numbers = {name: rows[name].astype(np.int64) for name in ("start", "end", "nbytes", "pool")}
+    return Allocations(**numbers, stack=stack, address=rows["address"].copy(), queue=rows["queue"].copy())

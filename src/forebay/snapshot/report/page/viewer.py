@@ -3,14 +3,14 @@
 # Note [The viewer reads files in the browser]
 A page without Python has to read the same files, with the same figures and the same limits. Each step runs where its
 rule has one home, or where the least of it is repeated. Bytes become values, entries and stacks in native/pickle, which
-is WebAssembly in the page (report-page/reader/), and frees are matched by native/snapshot/lifetimes.hpp. Rules over
-texts (what a site is, what is printable, words and limits) are Python's tables and expressions, which `rules` writes
-into the page; therefore the kind of a file is a table (Note [Kinds of frames]). The steps between them, checks of
-columns and walks over stacks, are TypeScript (report-page/src/viewer/), whose files name the Python module that they
-follow; all columns and figures are compared with a report's, for each file that the tests have. What needs the
-allocator is not in the page, which names the commands. A pickle that PyTorch does not write so is refused with the
-conversion to use. Rejected: Python in the browser (Pyodide), an interpreter and NumPy in each page for 50 KB of reader;
-and all steps in C++, which has no regular expressions with the rules' syntax.
+is WebAssembly in the page (report-page/reader/), and frees are matched by native/snapshot/lifetimes.hpp; Python calls
+both, too. Rules over texts (what a site is, what is printable, words and limits) are Python's tables and expressions,
+which `rules` writes into the page; therefore the kind of a file is a table (Note [Kinds of frames]). The steps between
+them, checks of columns and walks over stacks, are TypeScript (report-page/src/viewer/), whose files name the Python
+module that they follow; all columns and figures are compared with a report's, for each file that the tests have. What
+needs the allocator is not in the page, which names the commands. A pickle that PyTorch does not write so is refused
+with the conversion to use. Rejected: Python in the browser (Pyodide), an interpreter and NumPy in each page for 50 KB
+of reader; and all steps in C++, which has no regular expressions with the rules' syntax.
 Test: tests/snapshot/report/page/test_viewer.py::test_figures_are_those_of_the_report
 """
 
