@@ -15,6 +15,7 @@ from support import file_fuzzing
 from support.annotated_history import annotated
 from support.browser_pages import CANVAS, FILLED
 from support.report_pages import BROWSER, EVIL, SCENARIOS, snapshot_of
+from support.varied_snapshots import varied
 from support.viewer_pages import ViewerPage, differences, expected, written
 
 from forebay import snapshot
@@ -74,6 +75,19 @@ def test_figures_are_those_of_the_report(page, tmp_path):
         native.write(each, tmp_path / f"{number}.forebay")
     (tmp_path / "annotated.pickle").write_bytes(pickle.dumps(annotated()))
     assert compare(page, [*FILES, *sorted(tmp_path.glob("*.[fp]*"))]) == {}
+
+
+@in_browser
+def test_figures_are_those_of_the_report_for_every_kind_of_frame(page):
+    contents = [pickle.dumps(varied(seed)) for seed in range(60)]
+    found, arrows = {}, set()
+    for seed, (content, answer) in enumerate(zip(contents, page.read(*contents), strict=True)):
+        wanted = expected(torch_pickle.parse(content))
+        arrows |= {arrow for device in wanted for label in device["sites"] for arrow in "→←" if arrow in label}
+        if texts := [answer["error"]] if "error" in answer else differences(answer["devices"], wanted):
+            found[seed] = texts
+    assert found == {}
+    assert arrows == {*"→←"}  # sites were split, and nodes have their lines
 
 
 @in_browser
