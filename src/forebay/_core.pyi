@@ -61,6 +61,21 @@ class Pool:
         self, nbytes: int, queue: int = 0, pool_number: int = 0, borrowed: bool = False
     ) -> Block | None: ...
     def allocate(self, nbytes: int, queue: int = 0) -> Block: ...
+    # Repeat rows of a history from row `at`. `live` has a block or None for each slot: an allocation (1) stores one,
+    # a free (3) frees it; a requested free (2) moves it to `pending`, where 16 frees it. `pools` has the numbers of
+    # private pools. Return the first row that is another action, has another pool, or for which no free block fits.
+    def repeat(
+        self,
+        live: list[Block | None],
+        pending: list[Block | None],
+        pools: dict[int, int],
+        action: Any,  # array of uint8
+        slot: Any,  # of uint32
+        nbytes: Any,  # of uint64, as queue
+        queue: Any,
+        pool: Any,  # of uint32
+        at: int,
+    ) -> int: ...
     def _route(self, queue: int) -> int: ...  # the private pool for an allocation by this thread
     def _refill(self, nbytes: int, queue: int, pool_number: int) -> Block: ...
     def _defer(self) -> None: ...

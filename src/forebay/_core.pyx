@@ -10,6 +10,9 @@ cimport cython
 
 from forebay._late_errors cimport call_in_destructor, report
 
+cdef enum:  # `Action`, and `DEFERRED_FREE` of the replay
+    kAllocated = 1, kRequested = 2, kFreed = 3, kDeferred = 16
+
 MIN_BLOCK_SIZE, MAX_SMALL_BYTES, MAX_REQUEST_BYTES = kMinBlockSize, kMaxSmallSize, kMaxRequest
 METRICS = tuple([name.decode() for name in metric_names()])
 
@@ -127,6 +130,46 @@ cdef class Pool:
         cdef uint32_t pool_number = self._route(queue) if self.routed else 0
         cdef Block block = Pool.try_allocate(self, nbytes, queue, pool_number)
         return self._refill(nbytes, queue, pool_number) if block is None else block
+
+    def repeat(self, list live, list pending, dict pools, const uint8_t[::1] action, const uint32_t[::1] slot,
+               const uint64_t[::1] nbytes, const uint64_t[::1] queue, const uint32_t[::1] pool, Py_ssize_t at):
+        cdef Py_ssize_t rows = action.shape[0], slots = len(live), place
+        if not rows == slot.shape[0] == nbytes.shape[0] == queue.shape[0] == pool.shape[0] or len(pending) != slots:
+            raise ValueError("columns of different lengths")
+        cdef Record* record
+        cdef uint32_t number
+        while 0 <= at < rows and not self.has_pending_frees and not self.routed:
+            place = slot[at]
+            if place >= slots:
+                raise IndexError(f"row {at} has the slot {place} of {slots}")
+            if action[at] == kFreed:
+                self.free_from(live, place)
+            elif action[at] == kAllocated and 0 < nbytes[at] < kMaxRequest:
+                number = 0
+                if pool[at] != 0:
+                    if pool[at] not in pools:
+                        break
+                    number = pools[pool[at]]
+                record = self.native.try_allocate(nbytes[at], queue[at], self.current_stack(), number, False)
+                if record is NULL:
+                    break
+                live[place] = self.wrap(record)
+            elif action[at] == kRequested:
+                pending[place] = live[place]
+                live[place] = None
+            elif action[at] == kDeferred:
+                self.free_from(pending, place)
+            else:
+                break
+            at += 1
+        return at
+
+    cdef int free_from(self, list blocks, Py_ssize_t place) except -1:
+        cdef Block block = blocks[place]
+        blocks[place] = None
+        if block is not None and block.record is not NULL:
+            block.pool.free(block)
+        return 0
 
     def _refill(self, nbytes, queue, pool_number):
         raise MemoryError(f"the pool has no free block of {nbytes} bytes and cannot grow")

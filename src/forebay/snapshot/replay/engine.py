@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ from forebay.snapshot.replay.initial_state import InitialState, LiveBlock, recon
 from forebay.snapshot.replay.placement import reserved_bytes
 from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
 from forebay.snapshot.replay.recorded_settings import RecordedSettings
-from forebay.snapshot.replay.requests import BEFORE, DEFERRED_FREE, Requests
+from forebay.snapshot.replay.requests import BEFORE, DEFERRED_FREE, RequestRows, Requests
 from forebay.snapshot.replay.verify import Check, Difference, Progress, verify
 
 __all__ = ["BEFORE", "Check", "Difference", "History", "Outcome", "check", "what_if"]
@@ -170,6 +171,11 @@ class History:
         #: Number of allocations and frees.
         self.events: int = int(np.isin(trace["action"], (Action.ALLOC, Action.FREE_COMPLETED)).sum())
 
+    @cached_property
+    def rows(self) -> RequestRows:
+        """The entries to replay, in the form of `Requests`."""
+        return RequestRows.of(self.columns)
+
     def replaced(self, columns: list[NDArray[np.integer]], blocks: list[LiveBlock] | None = None) -> History:
         """Return a history that differs in what is replayed.
 
@@ -182,6 +188,7 @@ class History:
         """
         other = copy(self)
         other.columns = columns
+        vars(other).pop("rows", None)
         if blocks is not None:
             other.initial_state = replace(self.initial_state, blocks=blocks)
         return other
@@ -321,13 +328,13 @@ class History:
         """Return a device, the requests to it, and whether it is in the state in which the history began."""
         device = self.device(total, settings, other_used)
         if self.recorded.heaps or reserved_bytes(self.initial_state) > available:
-            return device, Requests(device), False
+            return device, Requests(device, self.rows), False
         placed = self.device(total, "expandable_segments:True", other_used)  # so that blocks of any size can be placed
-        requests = Requests(placed)
+        requests = Requests(placed, self.rows)
         try:
             requests.place_initial(self.initial_state)
         except (ValueError, MemoryError):  # sizes that no allocator reserves, in a file that contradicts itself
-            return device, Requests(device), False
+            return device, Requests(device, self.rows), False
         placed.apply_settings("expandable_segments:False" + (settings and f",{settings}"))
         return placed, requests, True
 
@@ -337,10 +344,10 @@ class History:
     def _replay(self, requests: Requests, seconds: float | None = None, progress: Progress | None = None) -> bool:
         """Replay all entries. Return False if the time limit ended the replay."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        rows = len(self.columns[0])
+        rows = len(self.rows)
         done = 0
         while done < rows and not requests.stopped and (deadline is None or time.monotonic() < deadline):
-            requests.replay(*(column[done : done + _CHUNK].tolist() for column in self.columns))
+            requests.replay(done, min(done + _CHUNK, rows))
             done = min(done + _CHUNK, rows)
             if progress is not None:
                 progress(done, rows)
