@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 MAX_LINES = 400
-MAX_BINDING_LINES = 526  # of the four files together, without empty lines
+MAX_BINDING_LINES = 566  # of the four files together, without empty lines
 
 
 _DOCSTRINGS = "most of it is the docstrings of public functions"
