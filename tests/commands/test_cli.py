@@ -85,6 +85,13 @@ def test_invalid_size_error_shows_accepted_formats(capsys, size):
     assert f"argument --memory: {size!r} is not a size; write a number above 0 and a unit, as in 4096, 512k" in output
 
 
+@pytest.mark.parametrize("option", ["--sample", "--reserve"])
+def test_size_that_may_be_zero_says_so(capsys, option):
+    with pytest.raises(SystemExit):
+        main(["run", f"{option}=-1x", "program.py"])
+    assert "'-1x' is not a size; write 0, or a number above 0 and a unit" in capsys.readouterr().err
+
+
 def test_unreadable_script_is_reported(capsys, monkeypatch):
     def raise_permission_error(path):
         raise PermissionError(13, "Permission denied")

@@ -29,7 +29,12 @@ def size_argument(text: str) -> int:
 
 def reserve_argument(text: str) -> int:
     """Parse an argument that is a size in bytes, or 0."""
-    return 0 if text.strip() == "0" else size_argument(text)
+    if text.strip() == "0":
+        return 0
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).replace("write a number", "write 0, or a number")) from error
 
 
 def count_argument(text: str) -> int:
