@@ -258,6 +258,29 @@ class History:
         ValueError
             If the settings are invalid.
         """
+        return self._run(settings, memory, other_used, limit, seconds, progress, records=False)[0]
+
+    def run_recorded(self, memory: int | None = None) -> tuple[Outcome, NDArray[np.void]]:
+        """Replay the history with the recorded settings.
+
+        Parameters
+        ----------
+        memory : int, optional
+            Memory of the device in bytes; unlimited by default.
+
+        Returns
+        -------
+        outcome : Outcome
+            As `run` returns it.
+        events : numpy.ndarray
+            Rows of dtype `ENTRY`: segments that were reserved and released, pages that were mapped and unmapped.
+        """
+        return self._run(None, memory, 0, None, None, None, records=True)
+
+    def _run(
+        self, settings: str | None, memory: int | None, other_used: int, limit: int | None, seconds: float | None,
+        progress: Progress | None, *, records: bool,
+    ) -> tuple[Outcome, NDArray[np.void]]:  # fmt: skip
         text = self.recorded.text if settings is None else settings
         total = self._total(memory)
         available = total - other_used if limit is None else min(limit, total - other_used)
@@ -266,8 +289,11 @@ class History:
             device.set_memory_fraction(limit / total)
         if not placed:
             requests.allocate_initial(self.initial_state.blocks)
+        if records:
+            device.record_history(context=None, skip_actions=("alloc", "free_requested", "free_completed", "oom"))
         complete = self._replay(requests, seconds, progress)
-        return Outcome(
+        events = np.frombuffer(device.allocator.tables()[2] if records else b"", ENTRY)
+        outcome = Outcome(
             settings=text,
             memory=memory,
             peak_allocated=device.peak("allocated_bytes"),
@@ -279,6 +305,7 @@ class History:
             complete=complete,
             from_recorded_state=placed,
         )
+        return outcome, events
 
     def device(self, memory: int | None = None, settings: str | None = None, other_used: int = 0) -> Device:
         """Return a simulated device like the recorded one.
@@ -301,28 +328,6 @@ class History:
         device = self.recorded.device(self._total(memory), text, other_used)
         device.allocator.explains_oom = False  # the error texts are not used
         return device
-
-    def segment_events(self, memory: int | None = None) -> NDArray[np.void]:
-        """Replay the history with the recorded settings and return the segment events of the simulated device.
-
-        Parameters
-        ----------
-        memory : int, optional
-            Memory of the device in bytes; unlimited by default.
-
-        Returns
-        -------
-        numpy.ndarray
-            Rows of dtype `ENTRY`: segments that were reserved and released, pages that were mapped and unmapped.
-        """
-        total = self._total(memory)
-        device, requests, placed = self._start(total, self.recorded.text, 0, total)
-        if not placed:
-            requests.allocate_initial(self.initial_state.blocks)
-        device.record_history(context=None, skip_actions=("alloc", "free_requested", "free_completed", "oom"))
-        self._replay(requests)
-        _, _, events, *_ = device.allocator.tables()
-        return np.frombuffer(events, ENTRY)
 
     def _start(self, total: int, settings: str, other_used: int, available: int) -> tuple[Device, Requests, bool]:
         """Return a device, the requests to it, and whether it is in the state in which the history began."""

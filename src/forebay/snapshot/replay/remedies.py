@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forebay._core import MAX_REQUEST_BYTES
 from forebay.records.model import Action, Snapshot
@@ -130,8 +131,8 @@ def find_remedies(
     growable = not is_from_windows(snapshot)
     candidates = list(history.recorded.alternatives(growable=growable, limited=False)) if history.allocations else []
     total = len(candidates) + 2
-    baseline = history.run(None, memory)
-    fidelity = _fidelity(snapshot, history, baseline, oom_rows, memory)
+    baseline, events = history.run_recorded(memory)
+    fidelity = _fidelity(snapshot, history, baseline, oom_rows, events)
     tried = []
     needed = max(
         int(_WORTHWHILE * baseline.peak_reserved), 2 * fidelity.error
@@ -150,9 +151,8 @@ def find_remedies(
 
 
 def _fidelity(
-    snapshot: Snapshot, history: History, baseline: Outcome, oom_rows: tuple[int, ...], memory: int | None
+    snapshot: Snapshot, history: History, baseline: Outcome, oom_rows: tuple[int, ...], replayed: NDArray[np.void]
 ) -> Fidelity:
-    replayed = history.segment_events(memory)
     recorded = snapshot.trace[np.isin(snapshot.trace["action"], _SEGMENT_ACTIONS)]
     shorter = min(len(recorded), len(replayed))
     differs = (recorded["action"][:shorter] != replayed["action"][:shorter]) | (
