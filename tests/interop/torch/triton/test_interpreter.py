@@ -108,7 +108,7 @@ def test_pointers_of_all_kinds_reach_the_values():
     descriptors = [TensorDescriptor.from_tensor(each, [16, 16]) for each in (x, doubled)]
     kernels.described[(1,)](*descriptors, n=16)
     assert torch.equal(doubled, x * 2)
-    if hasattr(triton.language, "make_block_ptr"):
+    if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9):  # which has no pointers to blocks any more
         padded = torch.ones(16, 16, device="cuda")
         kernels.with_blocks[(1,)](x[:10, :10].contiguous(), padded, 10, 10, n=16)
         assert torch.equal(padded, torch.nn.functional.pad(x[:10, :10], (0, 6, 0, 6)))

@@ -97,3 +97,12 @@ def test_scratch_memory_comes_from_the_programs_allocator():
         assert torch.equal(out, x * 2)
     ((size, alignment),) = asked
     assert size % (4 * alignment) == 0
+
+
+def test_pytorch_finds_triton_while_cards_are_emulated_only():
+    from torch.utils._triton import has_triton
+
+    before = has_triton()
+    with forebay.emulate("cuda", profile="h100"), patch("shapes"):
+        assert has_triton()
+    assert has_triton() == before

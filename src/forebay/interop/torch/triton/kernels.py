@@ -23,12 +23,21 @@ def replace_kernels(undo: ExitStack) -> None:
     """Execute the kernels that are launched from now on. `undo` receives what ends it."""
     undo.enter_context(observed(launches.execute))
     undo.callback(launches.forget_reports)
+    undo.callback(_forget_answers)
+    _forget_answers()
     if hasattr(sys.modules.get("triton"), "jit"):  # else it is not yet executed
         _replace(undo)
         return
     hook = ImportHook("triton", lambda _: _replace(undo))
     undo.callback(hook.remove)
     hook.install()
+
+
+def _forget_answers() -> None:
+    """Let PyTorch ask again whether Triton can be used on the devices."""
+    for function in vars(sys.modules.get("torch.utils._triton", object)).values():
+        if hasattr(function, "cache_clear"):
+            function.cache_clear()
 
 
 def _replace(undo: ExitStack) -> None:
