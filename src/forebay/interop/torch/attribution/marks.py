@@ -19,11 +19,14 @@ __all__ = ["mark", "mark_arguments", "mark_module", "mark_parameters", "mark_sta
 
 _CACHE = re.compile(r"(?:.*[._])?(?:caches?|kv|past)(?:[._].*)?")  # a component of a name; not "cached", of positions
 _WHOLE = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_TRACED = ("FakeTensor", "FunctionalTensor")  # of PyTorch's compiler: they have no memory, and a look at it warns
 _NONE = (KeyError, RuntimeError, NotImplementedError, ForebayError)  # not on an emulated device, or without a storage
 
 
 def records_of(tensor: torch.Tensor) -> Iterator[Record]:
     """Yield the records of the memory of a tensor; of one that consists of others, such as DTensor, of these."""
+    if type(tensor).__name__ in _TRACED:
+        return
     record: Record | None = None
     with suppress(*_NONE):
         record = memory_of(tensor).record
