@@ -18,6 +18,7 @@ from torch import nn  # noqa: E402 -- as above
 from forebay.errors import ForebayWarning  # noqa: E402 -- after PyTorch, without which the file is skipped
 from forebay.interop.torch import patch  # noqa: E402 -- as above
 from forebay.interop.torch.compile import inductor  # noqa: E402 -- as above
+from forebay.interop.torch.devices.values import DataDependent  # noqa: E402 -- as above
 from forebay.interop.torch.triton import target  # noqa: E402 -- as above
 
 # Deprecated functions that PyTorch itself calls.
@@ -166,3 +167,13 @@ def test_card_decides_what_is_compiled(own_caches):
         ):
             torch.compile(lambda x: x.sin() + 1)(torch.ones(1 << 16, device="cuda"))
     assert targets == [80, 90]
+
+
+@needs_triton
+def test_values_that_compiled_code_writes_are_unknown(own_caches):
+    with forebay.emulate("cuda", profile="h100"), patch("strict"):
+        x, y = torch.zeros(1, device="cuda"), torch.ones(1, device="cuda")
+        torch.compile(lambda a, b: a.add_(b))(x, y)
+        assert y.item() == 1
+        with pytest.raises(DataDependent):
+            x.item()

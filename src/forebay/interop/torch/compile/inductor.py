@@ -34,7 +34,9 @@ from forebay.backends.common.kernel_cache import cache_folder
 from forebay.errors import ForebayWarning
 from forebay.interop.torch.compile.dynamo import follow_devices, skip_own_files
 from forebay.interop.torch.devices import values
+from forebay.interop.torch.devices.emulated_memory import memory_of
 from forebay.interop.torch.devices.python_names import NameReplacements
+from forebay.interop.torch.triton.target import Launch, observed
 
 __all__ = ["replace_compilation"]
 
@@ -144,6 +146,7 @@ class _Settings:
         _set_folders(undo)
         config: Any = import_module(_CONFIG)
         undo.enter_context(config.patch(_SETTINGS))
+        undo.enter_context(observed(_forget_values))
         undo.enter_context(import_module("torch._functorch.config").patch(enable_autograd_cache=False))
         follow_devices()
         _forget_answers()
@@ -151,6 +154,14 @@ class _Settings:
         names = NameReplacements()
         undo.callback(names.restore)
         _replace_measurements(names)
+
+
+def _forget_values(launch: Launch) -> None:
+    """Forget the values that a kernel may have written. Inductor names arguments that are only read."""
+    for name, each in zip(getattr(launch.source.fn, "arg_names", ()), launch.arguments, strict=False):
+        if isinstance(each, torch.Tensor) and each.is_cuda and not name.startswith("in_ptr"):
+            memory = memory_of(each)
+            memory.known = memory.assumed = None
 
 
 def _set_folders(undo: ExitStack) -> None:
