@@ -154,3 +154,16 @@ def test_unknown_indices_are_assumed_to_differ(with_assumptions):
     assert (made._nnz(), made.shape, made.dtype) == (100, given.shape, torch.float32)
     assert torch.cuda.memory_allocated() - before == 2048 + 1536  # indices and elements
     assert any("100 of 100 indices differ (coalesce)" in str(each) for each in assumed_values.found())
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_product_has_the_most_elements_without_values(with_assumptions):
+    indices = torch.randint(0, 50, (2, 12)).cuda()
+    left = torch.sparse_coo_tensor(indices, torch.ones(12, device="cuda"), (50, 50)).coalesce()
+    assert (left @ left).indices().shape == (2, 144)
+    rows, columns = torch.arange(51, device="cuda") * 2, torch.zeros(100, dtype=torch.long, device="cuda")
+    by_rows = torch.sparse_csr_tensor(rows, columns, torch.rand(100, device="cuda"), (50, 50))
+    product = (by_rows @ by_rows).to_sparse_coo()
+    assert product.is_coalesced()
+    assert (product.indices().shape, product.values().shape) == ((2, 2500), (2500,))
+    assert (product @ torch.rand(50, 4, device="cuda")).shape == (50, 4)

@@ -15,7 +15,7 @@ from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import memory_of
 from forebay.interop.torch.processes import assumed_values
 
-__all__ = ["assumed_count", "distinct_indices", "expected_count", "sized_result"]
+__all__ = ["assumed_count", "distinct_indices", "expected_count", "product_elements", "sized_result"]
 
 _Result: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 
@@ -74,6 +74,27 @@ def distinct_indices(count: int) -> int:
     if count < 2:
         return count
     return 1 if _is_opposite("coalesce", f"{count:,} of {count:,} indices differ") else count
+
+
+def product_elements(left: int, right: int, rows: int, columns: int) -> int:
+    """Return how many elements a product of sparse matrices is assumed to have, an upper bound, and note the line.
+
+    Parameters
+    ----------
+    left, right : int
+        The elements of the factors.
+    rows, columns : int
+        The shape of the product.
+
+    Raises
+    ------
+    DataDependent
+        If no values are assumed.
+    """
+    most = min(rows * columns, left * min(right, columns))
+    if not most:
+        return 0
+    return min(most, max(left, right)) if _is_opposite("product", f"{most:,} elements, at most") else most
 
 
 def _is_opposite(what: str, text: str) -> bool:

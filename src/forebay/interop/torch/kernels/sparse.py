@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from forebay.interop.torch.assumptions.sizes import distinct_indices
+from forebay.interop.torch.assumptions.sizes import distinct_indices, product_elements
 from forebay.interop.torch.devices import values
 from forebay.interop.torch.devices.emulated_memory import adopt, alias, memory_of, mixed_devices, open_torch_device
 from forebay.interop.torch.kernels.schemas import written_arguments
@@ -31,6 +31,7 @@ _STRUCTURE = {
     "values", "view_as_complex", "view_as_real",
 }  # fmt: skip
 _COPIES = {"copy_", "copy_sparse_to_sparse_"}  # between devices
+_PRODUCTS = (torch.sparse_coo, torch.sparse_csr)
 _BY_ROWS = (torch.sparse_csr, torch.sparse_bsr)
 
 
@@ -99,6 +100,10 @@ def _without_values(name: str, args: tuple[Any, ...], opened: OpenDevice) -> tor
         return _coalesced(args[0], opened)
     if name == "clone":
         return _joined([each.clone() for each in _parts(args[0])], args[0])
+    if name == "mm" and len(sparse) == 2 and args[0].layout in _PRODUCTS:
+        return _product(args[0], args[1], opened)
+    if name == "_to_sparse" and args[0].layout is torch.sparse_csr and args[0].dim() == 2:
+        return _as_coordinates(args[0])
     if name == "_to_dense":
         shape, dtype = args[0].shape, args[1] if len(args) > 1 and args[1] is not None else args[0].dtype
     elif name in ("mm", "addmm", "mv") and len(sparse) == 1:
@@ -124,6 +129,27 @@ def _coalesced(tensor: torch.Tensor, opened: OpenDevice) -> torch.Tensor:
         shape = (count, *elements.shape[1:])
         kept = adopt(torch.empty(shape, dtype=elements.dtype, device="meta"), opened)
     return torch.sparse_coo_tensor(made, kept, tensor.shape, check_invariants=False, is_coalesced=True)
+
+
+def _product(left: torch.Tensor, right: torch.Tensor, opened: OpenDevice) -> torch.Tensor:
+    """Return the product of two sparse matrices, with the most elements that it may have."""
+    shape = torch.Size([left.shape[0], right.shape[1]])
+    count = product_elements(left._nnz(), right._nnz(), *shape)
+    first = _parts(left)[0]
+    sizes = [(2, count)] if left.layout is torch.sparse_coo else [(shape[0] + 1,), (count,)]
+    parts = [torch.empty(size, dtype=first.dtype, device="meta") for size in sizes]
+    parts.append(torch.empty(count, dtype=left.dtype, device="meta"))
+    made = [adopt(each, opened) for each in parts]
+    if left.layout is torch.sparse_coo:
+        return torch.sparse_coo_tensor(*made, shape, check_invariants=False, is_coalesced=True)
+    return torch.sparse_csr_tensor(*made, shape, check_invariants=False)
+
+
+def _as_coordinates(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a matrix of compressed rows with coordinates. The elements stay where they are."""
+    rows, columns, elements = _parts(tensor)
+    indices = torch._convert_indices_from_csr_to_coo(rows, columns)
+    return torch.sparse_coo_tensor(indices, elements, tensor.shape, check_invariants=False, is_coalesced=True)
 
 
 def _needs_values(name: str) -> values.DataDependent:
