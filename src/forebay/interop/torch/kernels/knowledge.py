@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from forebay.interop.torch.assumptions.elements import assumed
 from forebay.interop.torch.devices import host_values
-from forebay.interop.torch.devices.emulated_memory import check_host, memory_of
+from forebay.interop.torch.devices.emulated_memory import accessed_memory, check_host, memory_of
 from forebay.interop.torch.kernels import known_memory
 
-__all__ = ["LATER", "NEVER", "NOW", "is_whole_number", "knowledge_of"]
+__all__ = ["BY_INDEX", "LATER", "NEVER", "NOW", "is_overwritten", "is_whole_number", "knowledge_of"]
 
+# Operators that write by an index, and the place of this argument.
+BY_INDEX = {"scatter_": 2, "index_copy_": 2, "index_put_": 1, "_index_put_impl_": 1}
 NEVER, LATER, NOW = range(3)
 
 
@@ -50,3 +52,32 @@ def _knows(argument: Any, *, empty: bool = False) -> int:
     if isinstance(argument, (list, tuple)):
         return min((_knows(each, empty=empty) for each in argument), default=NOW)
     return NEVER if isinstance(argument, torch.Generator) else NOW
+
+
+def is_overwritten(
+    name: str, args: Sequence[Any], keywords: Mapping[str, Any], read: Callable[[torch.Tensor], torch.Tensor | None]
+) -> bool:  # fmt: skip
+    """Return True if an operator writes each place of a small vector once, as to make an inverse permutation.
+
+    Parameters
+    ----------
+    name : str
+        The operator, one of `BY_INDEX`.
+    args, keywords : sequence, mapping of str
+        Its arguments.
+    read : Callable
+        Returns the values of a tensor of the device, or None.
+    """
+    target, index = args[0], args[BY_INDEX[name]]
+    if isinstance(index, (list, tuple)):
+        index = index[0] if len(index) == 1 else None
+    if not isinstance(index, torch.Tensor) or index.dtype == torch.bool:
+        return False
+    if "reduce" in keywords or any(each is True for each in args[3:4]):  # what was there counts
+        return False
+    if not target.is_cuda or not target.dim() == index.dim() == 1 or len(target) != len(index):
+        return False
+    if not len(target) or accessed_memory(target).nbytes > known_memory.SMALL:
+        return False
+    places = read(index) if index.is_cuda else index
+    return places is not None and not places.is_meta and torch.equal(places.sort()[0], torch.arange(len(target)))

@@ -27,7 +27,7 @@ from forebay.interop.torch.devices._storage_owners import EmulatedMemory
 from forebay.interop.torch.devices.arguments import forget_values, tensors_of
 from forebay.interop.torch.devices.emulated_memory import accessed_memory, adopt, memory_of, open_torch_device
 from forebay.interop.torch.kernels.generic import caller_of, replace_values
-from forebay.interop.torch.kernels.knowledge import LATER, NOW, is_whole_number, knowledge_of
+from forebay.interop.torch.kernels.knowledge import BY_INDEX, LATER, NOW, is_overwritten, is_whole_number, knowledge_of
 from forebay.interop.torch.kernels.known_memory import SMALL, Captured, Known, captured, held_now, layout_of
 from forebay.interop.torch.kernels.recorded_calls import RecordedCall
 from forebay.interop.torch.kernels.schemas import written_arguments
@@ -47,8 +47,6 @@ _CHEAP = {
     "_softmax", "_to_copy", "amax", "amin", "arange", "constant_pad_nd", "cumsum", "eye", "linspace", "masked_fill",
     "scatter", "sum", "tril", "triu", "where",
 }  # fmt: skip
-# What writes by an index, which is this argument.
-_BY_INDEX = {"scatter_": 2, "index_copy_": 2, "index_put_": 1, "_index_put_impl_": 1}
 _FAILED = object()
 _NEVER_KNOWN = (torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view)  # random or resized
 _MOST_REPEATS = 1 << 16  # elements of a result whose size depends on values
@@ -188,8 +186,7 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
         if values.is_computed():
             return kernel(*args, **keywords)
         given = _given(args, keywords, written)
-        at = _BY_INDEX.get(name)
-        if at is not None and "reduce" not in keywords and _is_overwritten(args[0], args[at], *args[3:]):
+        if name in BY_INDEX and is_overwritten(name, args, keywords, known_values):
             keep_known(args[0], torch.zeros(args[0].shape, dtype=args[0].dtype))  # whatever it was, as of an empty one
         kind = knowledge_of(args, keywords, only_written)
         if kind == LATER and records is not None:
@@ -281,20 +278,6 @@ def with_known_values(operator: Any, kernel: _Kernel) -> _Kernel:
         return result
 
     return run
-
-
-def _is_overwritten(target: torch.Tensor, index: Any, accumulates: object = False, *_: object) -> bool:
-    """Return True if an index has each place of a vector once, as that of an inverse permutation."""
-    if isinstance(index, (list, tuple)):
-        index = index[0] if len(index) == 1 else None
-    if not isinstance(index, torch.Tensor) or index.dtype == torch.bool or accumulates is True:
-        return False
-    if not target.is_cuda or not target.dim() == index.dim() == 1 or len(target) != len(index):
-        return False
-    if not len(target) or accessed_memory(target).nbytes > SMALL:
-        return False
-    places = known_values(index) if index.is_cuda else index
-    return places is not None and not places.is_meta and torch.equal(places.sort()[0], torch.arange(len(target)))
 
 
 def _repeated(repeats: torch.Tensor) -> torch.Tensor:
