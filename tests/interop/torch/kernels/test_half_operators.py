@@ -47,7 +47,6 @@ REFUSED = {
     "jiterator_unary": "compiles CUDA code", "jiterator_binary": "compiles CUDA code",
     "jiterator_4inputs_with_extra_args": "compiles CUDA code", "jiterator_2inputs_2outputs": "compiles CUDA code",
     "jiterator_binary_return_by_ref": "compiles CUDA code",
-    "nansum": "the CPU lacks it for complex numbers of any precision", "nanmean": "as nansum",
 }  # fmt: skip
 
 

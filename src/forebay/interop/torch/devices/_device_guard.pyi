@@ -15,7 +15,7 @@ def set_callbacks(
     destroy_event: Callable[[int], None],
     record_memory: Callable[[int, int, int], None],
     is_pinned: Callable[[int], bool],
-    allocate_pinned: Callable[[int], int],
+    allocate_pinned: Callable[[int], tuple[int, PinnedBlock] | None],
 ) -> None:
     """Set the functions that the methods call, for all objects.
 
@@ -42,7 +42,7 @@ def set_callbacks(
     is_pinned : callable
         Return True if the host's memory at an address is pinned.
     allocate_pinned : callable
-        Pin memory of so many bytes, add it to `pinned_blocks`, and return its address; 0 if there is none.
+        Pin memory of so many bytes, and return its address and owner; None if there is none.
     """
 
 def pinned_blocks() -> dict[int, PinnedBlock]:

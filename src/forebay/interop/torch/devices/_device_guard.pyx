@@ -189,11 +189,39 @@ cdef void free_pinned(void* address) noexcept nogil:
         PyErr_Restore(kind, value, traceback)
 
 
+cdef void* take_pinned(size_t nbytes) noexcept nogil:
+    """Return the address of pinned memory, or NULL. An interrupted callback has given its memory back."""
+    cdef int _attempt
+    cdef PyObject* kind = NULL
+    cdef PyObject* value = NULL
+    cdef PyObject* traceback = NULL
+    cdef uintptr_t address = 0
+    if not Py_IsInitialized():
+        return NULL
+    with gil:
+        PyErr_Fetch(&kind, &value, &traceback)
+        interrupts = []
+        for _attempt in range(MAX_INTERRUPTS):
+            try:
+                found = _callbacks[<int>ALLOCATE_PINNED](nbytes)
+                if found:
+                    _pinned_blocks[found[0]] = found[1]
+                    address = found[0]
+                break
+            except BaseException as error:
+                if not is_interrupt(error):
+                    break
+                interrupts.append(error)
+        raise_late(interrupts)
+        PyErr_Restore(kind, value, traceback)
+    return <void*>address
+
+
 cdef DataPtr allocate_pinned(void* self, size_t nbytes) noexcept nogil:
     cdef DataPtr made
     cdef void* address = NULL
     if nbytes:
-        address = <void*>ask(ALLOCATE_PINNED, 1, <int64_t>nbytes)
+        address = take_pinned(nbytes)
         if address is NULL:
             # Memory that is not pinned, or the C++ exception of the host's allocator, which passes through this frame.
             return _allocate_on_host(_host_allocator, nbytes)

@@ -22,16 +22,14 @@ __all__ = ["allocate", "is_pinned_address", "note_use"]
 _blocks = pinned_blocks()
 
 
-def allocate(nbytes: int) -> int:
-    """Pin memory, and return its address; 0 if the host has none."""
+def allocate(nbytes: int) -> tuple[int, PinnedBlock] | None:
+    """Pin memory, and return its address and owner; None if the host has none."""
     device = Device("cuda", current.current_index("cuda"))
     try:
         block = open_device.pinned_allocator(device).allocate(nbytes)
     except (ForebayError, ValueError):
-        return 0
-    address = block.address
-    _blocks[address] = block
-    return address
+        return None
+    return block.address, block
 
 
 def is_pinned_address(address: int) -> bool:

@@ -69,6 +69,8 @@ def _check_values(
     target: torch.Tensor, indices: Sequence[torch.Tensor | None], source: torch.Tensor, *, accumulate: bool
 ) -> None:
     """Raise PyTorch's errors for values of another device, and for those that do not fit without counting a mask."""
+    if not target.is_cuda:
+        return
     used = [each for each in indices if each is not None]
     is_mask = [each.dtype in (torch.bool, torch.uint8) for each in used]
     fills = len(used) == 1 and is_mask[0] and source.numel() == 1 and not source.is_cuda and not accumulate
