@@ -43,9 +43,7 @@ from forebay.runtime.streams.stream import current_stream_for
 
 __all__ = [
     "accessed_memory", "adopt", "alias", "allocate_bytes",
-    "check_host",
-    "ended_tensor",
-    "explain_host_error",
+    "check_host", "ended_tensor", "explain_host_error",
     "find_memory",
     "is_replaying",
     "logged",
