@@ -17,6 +17,8 @@
              the results into the repository: gpu --keep FOLDER
     mac      run everything that needs Apple's GPU, and write a file for an issue: mac [--quick] [--output FILE]
     packages run programs over packages of PyPI on emulated GPUs: packages [--public FOLDER] [NAME ...]
+    names    print the names and signatures of an installed PyTorch that forebay lacks: names [--python PYTHON]
+    differential  run new random programs on forebay and on PyTorch over the oracle: differential --seeds A..B
     message  check the commit message in a file: message FILE
 
 A task creates .venv (or $FOREBAY_VENV) if it is missing, installs what the task needs, and rebuilds the compiled core
@@ -242,6 +244,17 @@ def mac(arguments: list[str]) -> int:
     return run(["python", "-m", "mac", *arguments])
 
 
+def names(arguments: list[str]) -> int:
+    prepare("test")
+    return run(["python", "tools/torch_names.py", *arguments])
+
+
+def differential(arguments: list[str]) -> int:
+    prepare("test")
+    seeds = arguments[1:] if arguments[:1] == ["--seeds"] else arguments
+    return run(["python", "tests/support/differential.py", "compare", *seeds])
+
+
 def packages(arguments: list[str]) -> int:
     prepare("test")
     prepare_beside("torch", "packages")
@@ -412,6 +425,8 @@ TASKS = {
     "gpu": gpu,
     "mac": mac,
     "packages": packages,
+    "names": names,
+    "differential": differential,
     "message": message,
 }
 

@@ -7,19 +7,23 @@ arguments raise the errors of the public function that does the same, if there i
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from importlib import import_module
 from typing import Any
 
 from forebay import accelerator, cuda
+from forebay._base.device_spec import Device
 from forebay.cuda import devices, graphs, lifecycle, memory, streams
 from forebay.cuda._kind import CUDA
 from forebay.errors import ForebayError
-from forebay.names import oom_observers, storage_functions
+from forebay.names import c_functions, oom_observers, storage_functions
 from forebay.names.inductor_state import CachedTensors, ConvolutionFlag, ThreadObjects
 from forebay.names.torch_backends import cuda as cuda_settings
 from forebay.names.torch_backends import cudnn, flags
-from forebay.runtime.devices import open_device
+from forebay.runtime.devices import current, open_device
 from forebay.runtime.history.annotations import metadata
 from forebay.runtime.memory.pool_checkpoint import PoolCheckpoint
+from forebay.runtime.random.generator import Generator, default_generator
 from forebay.runtime.settings import process_settings
 from forebay.runtime.streams import sync_debug
 from forebay.runtime.streams.stream import Stream, current_stream_for, default_stream_for
@@ -107,6 +111,14 @@ _cuda_setMemoryMetadata = memory._set_memory_metadata
 _host_emptyCache = accelerator.memory.empty_host_cache
 
 
+def _accelerator_getDeviceStats(device_index: int) -> dict[str, Any]:
+    return memory.memory_stats_as_nested_dict(device_index)
+
+
+def _accelerator_getDefaultGenerator(device_index: int) -> Generator:
+    return default_generator(Device(current.accelerator_kind() or "cpu", device_index))
+
+
 def _accelerator_isAllocatorInitialized() -> bool:
     used = accelerator.current_accelerator()
     if used is not None and used.type == CUDA.name:
@@ -156,14 +168,14 @@ _CUDAGraph = graphs.CUDAGraph
 _CudaEventBase = streams.Event
 _CudaStreamBase = streams.Stream
 _cuda_canDeviceAccessPeer = cuda.can_device_access_peer
-_cuda_exchangeDevice = lifecycle._exchange_device
+_accelerator_exchangeDevice = _cuda_exchangeDevice = lifecycle._exchange_device
 _cuda_getDevice = cuda.current_device
 _cuda_getDeviceCount = cuda.device_count
 _cuda_init = cuda.init
 _cuda_ipc_collect = cuda.ipc_collect
 _cuda_isCurrentStreamCapturing = graphs.is_current_stream_capturing
 _cuda_isInBadFork = lifecycle._is_in_bad_fork
-_cuda_maybeExchangeDevice = lifecycle._maybe_exchange_device
+_accelerator_maybeExchangeDevice = _cuda_maybeExchangeDevice = lifecycle._maybe_exchange_device
 _cuda_setStream = streams.set_stream_by_id
 _cuda_set_sync_debug_mode = cuda.set_sync_debug_mode
 _cuda_sleep = lifecycle._sleep
@@ -198,3 +210,11 @@ def _cuda_setDevice(device: int) -> None:
 
 def _numbers_of(stream: Stream) -> tuple[int, int, int]:
     return stream.stream_id, stream.device_index, stream.device_type
+
+
+def __getattr__(name: str) -> Any:
+    """Return the public function that a function of `torch._C` is."""
+    if (path := c_functions.PATHS.get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    kind, *rest = path.split(".")
+    return reduce(getattr, rest, import_module(f"forebay.{kind}"))

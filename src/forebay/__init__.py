@@ -280,4 +280,9 @@ def __getattr__(name: str) -> _Any:
         storages = import_module("forebay.names.cpu_storages")
         if name in storages.__all__:
             return getattr(storages, name)
+    if _why_no_core is None and name[0] != "_":
+        others = import_module("forebay.names.other_names")
+        if hasattr(others, name):
+            return getattr(others, name)
+        raise import_module("forebay.errors").NoArithmetic(__name__, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

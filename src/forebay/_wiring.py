@@ -27,7 +27,8 @@ from forebay.runtime.random import generator
 from forebay.runtime.settings import process_settings
 from forebay.runtime.streams.event import Event
 from forebay.runtime.streams.stream import Stream
-from forebay.runtime.tensors import rng_states
+from forebay.runtime.tensors import creation, other_factories, rng_states
+from forebay.runtime.tensors.new_methods import factories
 from forebay.runtime.tensors.tensor import Tensor
 from forebay.runtime.tensors.untyped_storage import UntypedStorage
 
@@ -76,6 +77,12 @@ open_device.WHEN_OPENED.append(_follow_mps_variables)
 Stream.event_class = Event
 # get_state() of a generator returns a tensor.
 generator.hooks.state_tensor = rng_states.state_tensor
+# A tensor's methods create others.
+factories.empty, factories.strided, factories.tensor = (
+    creation.empty_for,
+    other_factories.strided_tensor,
+    creation.tensor,
+)
 # A storage copies, fills and prints its bytes as a tensor.
 UntypedStorage.tensor_type = Tensor
 # The text of an OutOfMemory: a setting that would have avoided it.

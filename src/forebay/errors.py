@@ -126,21 +126,23 @@ class Unsupported(ForebayError):
 
 
 class NoArithmetic(Unsupported, AttributeError, TypeError):
-    """A name of PyTorch that computes with elements, which forebay does not.
+    """A name that forebay does not have, as most that PyTorch has besides: they compute with elements.
 
     Also an AttributeError, so that `hasattr` returns False, and a TypeError, as Python raises for missing operators.
 
     Parameters
     ----------
+    owner : str
+        What has no such name, such as "forebay" or "forebay.Tensor".
     name : str
-        The name, such as "torch.matmul".
+        The name, such as "matmul".
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, owner: str, name: str) -> None:
         Unsupported.__init__(
             self,
-            f"{name} is not supported: forebay has no arithmetic, no gradients and no neural networks. Compute with "
-            "NumPy, CuPy or PyTorch over the same memory.",
+            f"{owner} has no attribute {name!r}: forebay has devices, streams and memory, but no arithmetic, no "
+            "gradients and no neural networks. Compute with NumPy, CuPy or PyTorch over the same memory.",
             ability="arithmetic",
         )
 

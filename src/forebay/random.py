@@ -35,4 +35,13 @@ __all__ = [
     "seed_all",
     "set_rng_state",
     "set_rng_state_all",
+    "thread_safe_generator",
 ]
+
+
+def thread_safe_generator() -> Generator | None:
+    """Return None, for the default generator: there are no workers of a data loader.
+
+    As `torch.random.thread_safe_generator`.
+    """
+    return None

@@ -8,7 +8,8 @@ Each line is a name with its kind and its signature without annotations. Members
 inherited member is listed under its base class if that class is in the file ("bases" names it). A name that its module
 imports from another of these modules is "same as" that one. "builtin" marks names implemented in C; their signature is
 that of PyTorch's stub file, if it has one. "seed" marks names of 2.4 that 2.15 lacks. Not listed: private names except
-those below, aliases for typing, imports.
+those below, aliases for typing, imports. With a path, it writes there what any version of PyTorch has, for
+`python3 dev.py names`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import enum
 import importlib
 import inspect
 import json
+import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -212,6 +214,8 @@ def lines_of(
     private = set(PRIVATE.get(module.__name__, "").split())
     public = {name for name in own if not name.startswith("_") and hasattr(module, name)}
     for name in sorted(ONLY.get(module.__name__, public | listed | private)):
+        if len(sys.argv) > 1 and not hasattr(module, name):
+            continue  # of another version
         found = getattr(module, name)  # raises if a listed name is missing
         found = found.__func__ if isinstance(found, staticmethod) else found
         full_name = f"{module.__name__}.{name}"
@@ -256,14 +260,24 @@ def defining_names(modules: list[types.ModuleType]) -> dict[Any, str]:
     return found
 
 
-def main() -> None:
-    modules = [importlib.import_module(name) for name in MODULES.split()]
+def imported(name: str, *, optional: bool) -> types.ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        if not optional:
+            raise
+        return None
+
+
+def main(output: str = "") -> None:
+    found = [imported(name, optional=bool(output)) for name in MODULES.split()]
+    modules = [module for module in found if module is not None]
     definitions, stub = defining_names(modules), Stub(Path(torch.__file__).parent / "_C/__init__.pyi")
     text = [f'{{"torch": {json.dumps(torch.__version__)}, "modules": {{']
     count = 0
     for index, module in enumerate(modules):
         lines = dict(lines_of(module, definitions, stub))
-        for name, line in SEED.get(module.__name__, {}).items():
+        for name, line in SEED.get("" if output else module.__name__, {}).items():
             assert name not in lines, f"{name} is in 2.15 too"
             lines[name] = line | {"seed": "2.4"}
         count += len(lines)
@@ -271,9 +285,9 @@ def main() -> None:
         text.append(f'"{module.__name__}": {{"__all__": {json.dumps(listed and sorted(listed))}, "names": {{')
         text.append(",\n".join(f"{json.dumps(name)}: {json.dumps(lines[name])}" for name in sorted(lines)))
         text.append("}}" + "," * (index < len(modules) - 1))
-    (HERE / "torch_names.json").write_text("\n".join([*text, "}}"]) + "\n")
+    (Path(output) if output else HERE / "torch_names.json").write_text("\n".join([*text, "}}"]) + "\n")
     print(len(modules), "modules,", count, "names")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

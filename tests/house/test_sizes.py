@@ -35,7 +35,9 @@ LONG_FILES = {
     "src/forebay/runtime/random/generator.py": _DOCSTRINGS,
     "src/forebay/runtime/streams/stream.py": _DOCSTRINGS,
     "src/forebay/runtime/tensors/creation.py": _DOCSTRINGS,
+    "src/forebay/runtime/memory/transfer.py": "the branches of one execution share the streams and what they keep",
     "src/forebay/runtime/tensors/tensor.py": "PyTorch's class has many methods",
+    "src/forebay/runtime/tensors/view_methods.py": _DOCSTRINGS,
     "src/forebay/simulate/device.py": _DOCSTRINGS,
     "tests/data/settings_texts.py": "one text in each line",
     "tests/native/test_pool.py": "one class with many methods",
@@ -45,6 +47,7 @@ LONG_FILES = {
     "tests/runtime/allocator/test_segment_allocator.py": _ONE_FIXTURE,
     "tests/runtime/memory/test_ipc_memory.py": "handles are invalid in many ways, each with its own text",
     "tests/runtime/pinned/test_pinned_allocator.py": _ONE_FIXTURE,
+    "tests/support/differential.py": "the steps of a program share what they leave",
     "tests/softmetal_tests/test_rules.py": "one table with a scene for each rule",
 }
 

@@ -10,6 +10,7 @@ from forebay._base.device_spec import DeviceLike
 from forebay.accelerator._kind import accelerator
 from forebay.accelerator._utils import _get_device_index
 from forebay.names.kind import DeviceKind
+from forebay.names.memory_history import MemoryHistory
 from forebay.names.memory_statistics import MemoryStatistics
 from forebay.runtime.devices import open_device
 
@@ -175,3 +176,8 @@ def empty_host_cache() -> None:
     pinned = open_device.get_pinned_allocator(accelerator().name)
     if pinned is not None:
         pinned.empty()
+
+
+def _snapshot(device: DeviceLike | None = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
+    """Return a snapshot of the accelerator's memory in the schema of `torch.cuda.memory._snapshot`."""
+    return MemoryHistory(accelerator()).snapshot(device, augment_with_fx_traces)

@@ -177,9 +177,8 @@ def recorded_segments(kind: DeviceKind, pool: PoolId | None = None) -> list[dict
     for opened in open_device.open_devices(kind.name).devices:
         allocator = opened.allocator
         found = snapshot_pool(allocator, pool)
-        private = None if pool is None else allocator.private.get(pool)
-        in_use = sum(row["active_size"] for row in found)
-        allocator.record_snapshot_event(0 if private is None else private.pool_number, in_use)
+        number = 0 if pool is None else allocator.private.number_of(pool)
+        allocator.record_snapshot_event(number, sum(row["active_size"] for row in found))
         rows += found
     return rows
 

@@ -532,7 +532,7 @@ class MemoryStatistics:
                 process_settings.at_first_use(kind.name).per_process_memory_fraction,
                 kind.describe(index).total_bytes,
             )
-            return int(fraction * total) / total
+            return int(fraction * total + 0.5) / total
         return opened.allocator.memory_fraction()
 
     def set_allocator_settings(self, env: str) -> None:

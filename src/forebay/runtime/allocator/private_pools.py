@@ -96,6 +96,16 @@ class PrivatePools:
     def id_of(self, pool_number: int) -> PoolId:
         return self._ids[pool_number]
 
+    def number_of(self, pool: PoolId) -> int:
+        """Return the pool's number; for one that this device does not have, a number that only stands for the id."""
+        with self._lock:
+            if (found := self._pools.get(pool)) is not None:
+                return found.pool_number
+            known = next((number for number, each in self._ids.items() if each == pool and number), 0)
+            if not known:
+                self._ids[known := next(self._numbers)] = pool
+            return known
+
     def source_of(self, pool_number: int) -> MemoryResource | None:
         """Return the source of the pool's segments, or None for the port."""
         found = self._pools.get(self._ids[pool_number]) if pool_number else None

@@ -89,7 +89,7 @@ class SegmentAllocator(Allocator):
         if not 0 <= fraction <= 1:
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
         _, total = self.port.memory_info()
-        self.limit = int(fraction * total) if fraction < 1 else None
+        self.limit = int(fraction * total + 0.5) if fraction < 1 else None
         self._fraction = fraction
         self._push_policy()
 

@@ -57,8 +57,10 @@ def flat_stats(allocator: Allocator) -> dict[str, int]:
     pool_numbers = tuple(allocator.private.ever_used)
     for pool_number in pool_numbers:
         a, b = allocator.private.id_of(pool_number)
-        keys = [f"reserved_bytes_by_private_pools.{a}_{b}.{kind}.{field}" for kind in KINDS for field in FIELDS]
-        numbers |= zip(keys, allocator.reserved_by(pool_number), strict=True)
+        fields = [f"reserved_bytes_by_private_pools.{a}_{b}.{kind}.{field}" for kind in KINDS for field in FIELDS]
+        for key, value in zip(fields, allocator.reserved_by(pool_number), strict=True):  # of all pools of this id
+            before = numbers.get(key, 0)
+            numbers[key] = max(before, value) if key.endswith(".peak") else before + value
     return dict(sorted(numbers.items())) if pool_numbers else numbers
 
 

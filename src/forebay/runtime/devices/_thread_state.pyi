@@ -18,6 +18,7 @@ from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.streams.stream import Stream
 
 _SavedState: TypeAlias = tuple[Device | None, dict[str, int], dict[OpenDevice, Stream]]
+_Undo: TypeAlias = tuple[Stream | None, tuple[Device | None, dict[str, int]] | None]  # the stream; device and indices
 
 @final
 class ThreadState:
@@ -27,7 +28,7 @@ class ThreadState:
     explicit: bool  # True if the program set `device`, False if it is the preferred accelerator
     indices: dict[str, int]  # by kind: the index that was last current
     streams: dict[OpenDevice, Stream]
-    stream_stack: list[tuple[Stream, _SavedState]]  # active `with stream:` blocks and saved states
+    stream_stack: list[tuple[Stream, _Undo | None]]  # active `with stream:` blocks, and what they changed
     opened: OpenDevice | None  # cached for the current device, as `stream`
     stream: Stream | None
     named: dict[object, OpenDevice]  # cached by name, or by kind and index

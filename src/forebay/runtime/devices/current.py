@@ -283,22 +283,41 @@ def set_stream_on(stream: Stream) -> None:
 
 
 def push_stream(stream: Stream) -> None:
-    """Make the stream and its device current until `pop_stream`. A stream can be pushed more than once."""
+    """Make the stream and its device current until `pop_stream`. A stream can be pushed more than once.
+
+    As in PyTorch, one that is current on its device already changes nothing, not even the device.
+    """
     state, opened = local.state, stream.opened
-    saved = state.save()
-    if (state.streams.get(opened) or opened.default_stream) != stream:  # else PyTorch does not even change the device
-        set_stream_on(stream)
-    state.stream_stack.append((stream, saved))
+    now = state.streams.get(opened)
+    if (now or opened.default_stream) == stream:
+        state.stream_stack.append((stream, None))
+        return
+    device, indices, _ = state.save()
+    elsewhere = state.device != opened.device
+    set_stream_on(stream)
+    state.stream_stack.append((stream, (now, (device, indices) if elsewhere else None)))
 
 
 def pop_stream(stream: Stream) -> None:
-    """Restore the state from before this thread's last `push_stream` of the stream. Does not open a device."""
+    """Restore what this thread's last `push_stream` of the stream changed. Does not open a device.
+
+    These are the current stream of its device and, if another device was current, that.
+    """
     state = local.state
     stack = state.stream_stack
     for position in reversed(range(len(stack))):
         if stack[position][0] is stream:
-            _, (state.device, state.indices, state.streams) = stack.pop(position)
-            state.explicit = state.device is not None
+            undo = stack.pop(position)[1]
+            if undo is None:
+                return
+            before, place = undo
+            if before is None:
+                state.streams.pop(stream.opened, None)
+            else:
+                state.streams[stream.opened] = before
+            if place is not None:
+                state.device, state.indices = place
+                state.explicit = state.device is not None
             state.clear_cache()
             return
     raise WrongState(f"{stream!r} was not entered by this thread")
@@ -308,7 +327,10 @@ def after_fork_in_child() -> None:
     """Drop the streams of unusable devices in a forked child, also those that `with stream:` blocks would restore."""
     state = local.state
     state.streams = _usable(state.streams)
-    state.stream_stack = [(to, (device, indices, _usable(old))) for to, (device, indices, old) in state.stream_stack]
+    state.stream_stack = [
+        (to, undo and (None if undo[0] is None or undo[0].opened.unusable else undo[0], undo[1]))
+        for to, undo in state.stream_stack
+    ]
     state.clear_cache()
 
 

@@ -226,7 +226,7 @@ def keep_alive(stream: Stream, *storages: Storage, non_blocking: bool = False) -
         if storage.owner.__class__ is Block:  # most are: neither pinned nor borrowed
             continue
         if (pinned := pinned_block(storage.owner)) is not None:
-            if not non_blocking and stream.opened is storage.opened:
+            if not non_blocking:
                 waits = True
             else:
                 pinned.record_stream(stream.queue)

@@ -23,7 +23,9 @@ from forebay.runtime.tensors.untyped_storage import UntypedStorage
 if TYPE_CHECKING:
     from forebay.runtime.tensors.tensor import Tensor
 
-__all__ = ["as_type", "converter", "data_for_new", "type_name"]
+__all__ = ["as_type", "converter", "data_for_new", "type_name", "type_text"]
+
+_LEGACY = frozenset(("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"))  # oldest types
 
 
 def converter(name: str, element: str) -> Callable[..., Tensor]:
@@ -44,6 +46,14 @@ def converter(name: str, element: str) -> Callable[..., Tensor]:
         "Returns\n-------\nTensor\n    This tensor if it has that type, else a copy."
     )
     return convert
+
+
+def type_text(tensor: Any) -> str:
+    """Return the type as C++ errors spell it: "forebay.FloatTensor", but "CPUBoolType"."""
+    dtype = tensor.numpy_dtype
+    if dtype.name in _LEGACY:
+        return type_name(tensor)
+    return f"{tensor.raw_storage.opened.device.kind.upper()}{torch_type(dtype).name}Type"
 
 
 def type_name(tensor: Tensor) -> str:

@@ -18,7 +18,7 @@ from forebay._base.dtypes import DType, DTypeLike, as_dtype
 from forebay._base.dtypes import of as dtype_of
 from forebay._base.layouts import Size, contiguous_format, layout, memory_format, preserve_format, size_of, strided
 from forebay._core import MAX_REQUEST_BYTES
-from forebay.errors import ForebayError, Unsupported
+from forebay.errors import ForebayError, NoArithmetic, Unsupported
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import pinned_allocator
 from forebay.runtime.memory import transfer
@@ -30,7 +30,7 @@ from forebay.runtime.random import fill as random_fill
 from forebay.runtime.random.generator import Generator
 from forebay.runtime.streams.stream import Stream, default_stream_for
 from forebay.runtime.tensors.dlpack_export import cuda_array_interface, dlpack_capsule, dlpack_device
-from forebay.runtime.tensors.legacy_types import as_type, converter, data_for_new, type_name
+from forebay.runtime.tensors.legacy_types import as_type, converter, data_for_new, type_name, type_text
 from forebay.runtime.tensors.memory_formats import (
     check_format,
     is_contiguous_in,
@@ -39,6 +39,7 @@ from forebay.runtime.tensors.memory_formats import (
     strides_of_copy,
     suggested_format,
 )
+from forebay.runtime.tensors.new_methods import NewTensors
 from forebay.runtime.tensors.options import shape_of
 from forebay.runtime.tensors.pinned import pinned_array
 from forebay.runtime.tensors.storage_view import set_storage
@@ -51,7 +52,7 @@ from forebay.spi import PinnedHost
 __all__ = ["Tensor", "borrowed_tensor", "new_tensor"]
 
 
-class Tensor(Views):
+class Tensor(Views, NewTensors):
     """A typed, shaped view of device memory.
 
     Factories such as `forebay.empty` and `forebay.tensor` create tensors. There is no arithmetic: NumPy, CuPy and other
@@ -86,6 +87,7 @@ class Tensor(Views):
     __hash__: Final = object.__hash__
     # There are only dense tensors, which no operation computed. A program may set `grad`.
     is_leaf = True
+    is_xpu = is_xla = is_ipu = is_vulkan = is_maia = is_mkldnn = retains_grad = False
     is_meta = is_nested = is_quantized = is_sparse = is_sparse_csr = False
     grad: Tensor | None = None
     grad_fn = None
@@ -203,6 +205,52 @@ class Tensor(Views):
     def numel(self) -> int:
         """Return the number of elements."""
         return math.prod(self.shape)
+
+    nelement = numel
+
+    def ndimension(self) -> int:
+        """Return the number of dimensions."""
+        return len(self.shape)
+
+    def share_memory_(self) -> Tensor:
+        """Return this tensor: memory of a CUDA device can be shared by processes as it is.
+
+        Raises
+        ------
+        Unsupported
+            If the memory is the host's: `forebay.interop.multiprocessing` sends a copy.
+        """
+        if not self.is_shared():
+            raise Unsupported(
+                "only memory of CUDA devices is shared: a queue of multiprocessing sends a copy of others"
+            )
+        return self
+
+    def is_inference(self) -> bool:
+        """Return False: tensors made in `inference_mode` are as others."""
+        return False
+
+    def is_conj(self) -> bool:
+        """Return False: no elements are stored as their conjugates."""
+        return False
+
+    is_neg = is_conj
+
+    def resolve_conj(self) -> Tensor:
+        """Return this tensor."""
+        return self
+
+    resolve_neg = resolve_conj
+
+    def is_same_size(self, other: Tensor) -> bool:
+        """Return True if another tensor has the same shape.
+
+        Parameters
+        ----------
+        other : Tensor
+            The other tensor.
+        """
+        return self.shape == argument("is_same_size", "other", other).shape
 
     def element_size(self) -> int:
         """Return the bytes of one element."""
@@ -408,6 +456,11 @@ class Tensor(Views):
 
     def __format__(self, format_spec: str) -> str:
         return format(self.item(), format_spec) if not self.shape else object.__format__(self, format_spec)
+
+    def __getattr__(self, name: str) -> Any:
+        if name[:1] == "_":
+            return object.__getattribute__(self, name)  # raises the error, also that of a property
+        raise NoArithmetic("forebay.Tensor", name)
 
     def __repr__(self) -> str:
         from forebay.runtime.tensors.tensor_repr import tensor_text
@@ -942,7 +995,7 @@ class Tensor(Views):
         if self.is_pinned():
             return self
         if self.device.kind != "cpu":
-            raise RuntimeError(f"cannot pin '{type_name(self)}' only dense CPU tensors can be pinned")
+            raise RuntimeError(f"cannot pin '{type_text(self)}' only dense CPU tensors can be pinned")
         if kind is None:
             raise RuntimeError(NO_ACCELERATOR)
         array = pinned_array(tuple(self.shape), self.numpy_dtype, pinned_allocator(current.resolve(kind)))
@@ -962,15 +1015,20 @@ class Tensor(Views):
 
     # Sharing with other libraries.
 
-    def numpy(self) -> NDArray[Any]:
+    def numpy(self, *, force: bool = False) -> NDArray[Any]:
         """Return an array of NumPy that keeps the same memory alive, after waiting for the current stream.
+
+        Parameters
+        ----------
+        force : bool, optional
+            True for a copy of elements that the host cannot read.
 
         Raises
         ------
         TypeError
             If the host cannot read the device's memory.
         """
-        if not self.raw_storage.host_visible:
+        if not self.raw_storage.host_visible and not force:
             raise TypeError(self.no_host_memory())
         return transfer.read(self)
 
@@ -1208,7 +1266,8 @@ def borrowed_tensor(array: NDArray[Any], device: Device) -> Tensor:
     """Return a tensor of a CPU device over an array's memory, which the tensor keeps alive."""
     address = array.__array_interface__["data"][0]
     storage = Storage(current.opened_for(device), array.nbytes, address, array)
-    return Tensor(storage, array.dtype, array.shape, array.strides)
+    strides = array.strides if array.size else packed_strides(array.shape, array.itemsize, None)
+    return Tensor(storage, array.dtype, array.shape, strides)
 
 
 def _warn_of_device(method: str) -> None:

@@ -15,13 +15,14 @@ from forebay._core import Exporter
 from forebay.errors import NoArithmetic
 from forebay.runtime.memory.version_counter import VersionCounter
 from forebay.runtime.tensors import views
+from forebay.runtime.tensors.legacy_types import type_text
 from forebay.runtime.tensors.views import Geometry, dimension, dimensions
 
 if TYPE_CHECKING:
     from forebay.runtime.memory.storage import Storage
     from forebay.runtime.tensors.tensor import Tensor
 
-__all__ = ["Views"]
+__all__ = ["Views", "argument"]
 
 
 class Views(Exporter):
@@ -83,7 +84,7 @@ class Views(Exporter):
         return self.viewed(views.index(self._geometry(), parts, self.numpy_dtype.itemsize, alone=alone))
 
     def __contains__(self, element: object) -> bool:
-        raise NoArithmetic("Tensor.__contains__")
+        raise NoArithmetic("forebay.Tensor", "__contains__")
 
     def view(self, *shape: Any) -> Tensor:
         """Return the same memory with another shape or another dtype.
@@ -338,6 +339,8 @@ class Views(Exporter):
     def _squeezed(self, function: str, dim: int | Sequence[int] | None) -> Geometry:
         given = dim if isinstance(dim, (list, tuple)) else (dim,)
         dims = range(len(self.shape)) if dim is None else [self._dim(function, each) for each in given]
+        if repeated := [at for at in dims if [*dims].count(at) > 1]:
+            raise RuntimeError(f"dim {repeated[0]} appears multiple times in the list of dims")
         return views.squeeze(self._geometry(), dims)
 
     def unsqueeze(self, dim: int) -> Tensor:
@@ -378,7 +381,7 @@ class Views(Exporter):
             If a dimension of another length would have to be repeated.
         """
         wanted = dimensions("expand", "size", shape)
-        return self.viewed(views.expand(self._geometry(), wanted, self.numpy_dtype.itemsize))
+        return self.viewed(views.expand(self._geometry(), wanted, self.numpy_dtype.itemsize, type_text(self)))
 
     def view_as(self, other: Tensor) -> Tensor:
         """Return the same memory with the shape of another tensor.
@@ -452,6 +455,8 @@ class Views(Exporter):
         """
         if not self.shape:
             raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
+        if length < 0:
+            raise RuntimeError("narrow(): length must be non-negative.")
         return self.viewed(views.narrow(self._geometry(), self._dim("narrow", dim), int(start), int(length)))
 
     def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
@@ -530,7 +535,9 @@ class Views(Exporter):
         dim : int, optional
             The dimension.
         """
-        at = dimension("unbind", "dim", dim, len(self.shape), scalars=False)
+        at = self._dim("unbind", dim)
+        if not self.shape:
+            raise IndexError(f"Dimension specified as {at} but tensor has no dimensions")
         return tuple(self.select(at, index) for index in range(self.shape[at]))
 
     def as_strided(self, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
@@ -617,7 +624,7 @@ def argument(function: str, name: str, given: Any) -> Tensor:
 
 
 _BINARY = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"
-OPERATORS: Final = (
+_OPERATORS: Final = (
     *(f"__{kind}{name}__" for name in _BINARY.split() for kind in ("", "r", "i")),
     *(f"__{name}__" for name in ["divmod", "rdivmod", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert"]),
 )
@@ -628,11 +635,11 @@ def _operator(name: str) -> Any:
     def refused(_: Tensor, *others: object) -> Any:
         if any(isinstance(other, (np.ndarray, np.generic)) for other in others):
             return NotImplemented  # NumPy computes with both
-        raise NoArithmetic(f"Tensor.{name}")
+        raise NoArithmetic("forebay.Tensor", name)
 
     refused.__name__, refused.__qualname__ = name, f"Tensor.{name}"
     return refused
 
 
-for _name in OPERATORS:
+for _name in _OPERATORS:
     setattr(Views, _name, _operator(_name))

@@ -104,7 +104,9 @@ def index(geometry: Geometry, parts: tuple[Any, ...], itemsize: int, *, alone: b
     if used > rank and not alone:
         raise IndexError(f"too many indices for tensor of dimension {rank}")
     dim = 0
-    for part in parts:
+    for position, part in enumerate(parts):
+        if dim > len(geometry.shape):  # after a second Ellipsis
+            dimension("", "", dim, len(geometry.shape) + 1)
         if part is None:
             geometry = unsqueeze(geometry, dim, itemsize)
             dim += 1
@@ -114,12 +116,12 @@ def index(geometry: Geometry, parts: tuple[Any, ...], itemsize: int, *, alone: b
             geometry = slice_of(geometry, dim, part)
             dim += 1
         else:
-            geometry = select(geometry, dim, operator.index(part), dim)
+            geometry = select(geometry, dim, operator.index(part), position)
     return geometry
 
 
 def select(geometry: Geometry, dim: int, at: int, shown: int | None = None) -> Geometry:
-    """Return the view without a dimension, at one of its elements. `shown` is the dimension in an index."""
+    """Return the view without a dimension, at one of its elements. `shown` is the position in an index."""
     if not geometry.shape:
         if shown is None:
             raise IndexError("select() cannot be applied to a 0-dim tensor.")
@@ -152,10 +154,6 @@ def slice_of(geometry: Geometry, dim: int, part: slice) -> Geometry:
 
 def narrow(geometry: Geometry, dim: int, start: int, length: int) -> Geometry:
     """Return the view by a range of a dimension."""
-    if not geometry.shape:
-        raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
-    if length < 0:
-        raise RuntimeError("narrow(): length must be non-negative.")
     size = geometry.shape[dim]
     if not -size <= start <= size:
         raise IndexError(f"start out of range (expected to be in range of [-{size}, {size}], but got {start})")
@@ -203,13 +201,17 @@ def moved(geometry: Geometry, source: Sequence[int], destination: Sequence[int])
     return in_order(geometry, [places[at] if at in places else next(others) for at in range(len(geometry.shape))])
 
 
-def expand(geometry: Geometry, wanted: tuple[int, ...], itemsize: int) -> Geometry:
-    """Return the view that repeats dimensions of length 1; -1 keeps the length of a dimension."""
+def expand(geometry: Geometry, wanted: tuple[int, ...], itemsize: int, described: str) -> Geometry:
+    """Return the view that repeats dimensions of length 1; -1 keeps the length of a dimension.
+
+    `described` is the tensor's type in errors.
+    """
     shape, strides, added = [*wanted], [0] * len(wanted), len(wanted) - len(geometry.shape)
     if added < 0:
+        rank = len(geometry.shape)
         raise RuntimeError(
-            f"expand(Tensor{{{[*geometry.shape]}}}, size={[*wanted]}): the number of sizes provided ({len(wanted)}) "
-            f"must be greater or equal to the number of dimensions in the tensor ({len(geometry.shape)})"
+            f"expand({described}{{{[*geometry.shape]}}}, size={[*wanted]}): the number of sizes provided "
+            f"({len(wanted)}) must be greater or equal to the number of dimensions in the tensor ({rank})"
         )
     following = itemsize
     for at in range(len(wanted) - 1, -1, -1):

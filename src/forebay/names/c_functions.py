@@ -1,0 +1,80 @@
+"""Functions of `torch._C` that are public functions under another name: their paths in forebay.
+
+`forebay._C` looks here for what it does not define. A function that only a GPU, a compiler or a Mac has raises
+Unsupported, as the public one does.
+"""
+
+from __future__ import annotations
+
+__all__ = ["PATHS"]
+
+_FUNCTIONS = """
+_accelerator_emptyCache accelerator.memory.empty_cache
+_accelerator_emptyHostCache accelerator.memory.empty_host_cache
+_accelerator_getAccelerator accelerator.current_accelerator
+_accelerator_getDeviceCapability accelerator.get_device_capability
+_accelerator_getDeviceIndex accelerator.current_device_index
+_accelerator_getMemoryInfo accelerator.memory.get_memory_info
+_accelerator_getStream accelerator.current_stream
+_accelerator_resetAccumulatedStats accelerator.memory.reset_accumulated_memory_stats
+_accelerator_resetPeakStats accelerator.memory.reset_peak_memory_stats
+_accelerator_setDeviceIndex accelerator.set_device_index
+_accelerator_setStream accelerator.set_stream
+_accelerator_synchronizeDevice accelerator.synchronize
+_cuda_changeCurrentAllocator cuda.memory.change_current_allocator
+_cuda_getArchFlags cuda.get_arch_list
+_cuda_getCurrentBlasHandle cuda.current_blas_handle
+_cuda_record_untuned_enable cuda.tunable.record_untuned_enable
+_cuda_record_untuned_is_enabled cuda.tunable.record_untuned_is_enabled
+_mps_compileShader mps.compile_shader
+_mps_currentAllocatedMemory mps.current_allocated_memory
+_mps_deviceSynchronize mps.synchronize
+_mps_driverAllocatedMemory mps.driver_allocated_memory
+_mps_emptyCache mps.empty_cache
+_mps_getCurrentStream mps.current_stream
+_mps_get_default_generator mps._get_default_mps_generator
+_mps_host_alias_storage mps._host_alias_storage
+_mps_isCaptureEnabled mps.profiler.is_metal_capture_enabled
+_mps_isCapturing mps.profiler.is_capturing_metal
+_mps_is_available mps.is_available
+_mps_is_in_bad_fork mps._is_in_bad_fork
+_mps_loadMetallibFromPath mps.load_metallib
+_mps_loadMetalllib mps.load_metallib
+_mps_profilerStartTrace mps.profiler.start
+_mps_profilerStopTrace mps.profiler.stop
+_mps_recommendedMaxMemory mps.recommended_max_memory
+_mps_setMemoryFraction mps.set_per_process_memory_fraction
+_mps_setStream mps.set_stream
+_mtia_attachOutOfMemoryObserver mtia.attach_out_of_memory_observer
+_mtia_deviceSynchronize mtia.synchronize
+_mtia_emptyCache mtia.empty_cache
+_mtia_exchangeDevice mtia._exchange_device
+_mtia_getCurrentStream mtia.current_stream
+_mtia_getDefaultStream mtia.default_stream
+_mtia_getDevice mtia.current_device
+_mtia_getDeviceCapability mtia.get_device_capability
+_mtia_getDeviceCount mtia.device_count
+_mtia_getDeviceProperties mtia.get_device_properties
+_mtia_graphPoolHandle mtia.graph_pool_handle
+_mtia_init mtia.init
+_mtia_isBuilt mtia._is_compiled
+_mtia_isCurrentStreamCapturing mtia.is_current_stream_capturing
+_mtia_isInBadFork mtia._is_in_bad_fork
+_mtia_maybeExchangeDevice mtia._maybe_exchange_device
+_mtia_memorySnapshot mtia.snapshot
+_mtia_memoryStats mtia.memory_stats
+_mtia_recordMemoryHistory mtia.record_memory_history
+_mtia_resetPeakMemoryStats mtia.reset_peak_memory_stats
+_mtia_setCurrentStream mtia.set_stream
+_mtia_setDevice mtia.set_device
+_mtia_setStream mtia._set_stream_by_id
+"""
+_OF_TUNABLE_OPERATORS = (
+    "enable get_cublaslt_requested_algo_count get_filename get_max_tuning_duration get_max_tuning_iterations "
+    "get_results get_rotating_buffer_size get_validators is_enabled read_file set_cublaslt_requested_algo_count "
+    "set_filename set_max_tuning_duration set_max_tuning_iterations set_numerical_check_tolerances "
+    "set_rotating_buffer_size tuning_enable tuning_is_enabled wildcard_fallback_enable wildcard_fallback_is_enabled"
+)
+PATHS = dict(line.split() for line in _FUNCTIONS.strip().splitlines()) | {
+    f"_cuda_tunableop_{name}": f"cuda.tunable.{name}" for name in _OF_TUNABLE_OPERATORS.split()
+}
