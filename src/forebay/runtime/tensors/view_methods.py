@@ -579,6 +579,8 @@ class Views(Exporter):
         """
         first = dimension("diagonal", "dim1", dim1, len(self.shape), position=2)
         second = dimension("diagonal", "dim2", dim2, len(self.shape), position=3)
+        if first == second:
+            raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
         return self.viewed(views.diagonal(self._geometry(), offset, first, second))
 
     def unfold(self, dimension: int, size: int, step: int) -> Tensor:

@@ -234,8 +234,6 @@ def expand(geometry: Geometry, wanted: tuple[int, ...], itemsize: int, described
 
 def diagonal(geometry: Geometry, offset: int, dim1: int, dim2: int) -> Geometry:
     """Return the view of a diagonal, whose dimension is the last one."""
-    if dim1 == dim2:
-        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
     lengths, steps = ([values[dim1], values[dim2]] for values in (geometry.shape, geometry.strides))
     length = max(min(lengths[0], lengths[1] - offset) if offset >= 0 else min(lengths[0] + offset, lengths[1]), 0)
     first = offset * steps[1] if offset >= 0 else -offset * steps[0]
