@@ -25,7 +25,7 @@ from forebay.observe.monitor.machine import MachineFigures
 from forebay.observe.monitor.sensors import MachineGpu
 from forebay.snapshot.formats import native
 
-WITHOUT_FIGURES = {"exporter", "mcp"}  # services
+WITHOUT_FIGURES = {"exporter", "mcp", "demo", "viewer"}  # services, and commands that write pages
 TESTED_ELSEWHERE = {"run", "fit"}  # tests/process/test_run_summary.py, tests/interop/torch/fit
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from functools import cache
 from typing import Any
 
@@ -12,6 +11,7 @@ from forebay.accelerator._utils import _get_device_index
 from forebay.names.kind import DeviceKind
 from forebay.names.memory_history import MemoryHistory
 from forebay.names.memory_statistics import MemoryStatistics
+from forebay.runtime.allocator.displayed import OrderedStatistics
 from forebay.runtime.devices import open_device
 
 __all__ = [
@@ -115,7 +115,7 @@ def memory_stats(device_index: DeviceLike | None = None, /) -> dict[str, Any]:
         Statistics, as of `forebay.cuda.memory_stats` without `num_oom_rejections`; empty before initialisation.
     """
     stats = _statistics().memory_stats(_index(device_index))
-    return OrderedDict((key, value) for key, value in stats.items() if not key.startswith(_ONLY_OF_CUDA))
+    return OrderedStatistics((key, value) for key, value in stats.items() if not key.startswith(_ONLY_OF_CUDA))
 
 
 def reset_peak_memory_stats(device_index: DeviceLike | None = None, /) -> None:

@@ -107,7 +107,7 @@ class Answer:
 
     @property
     def remark(self) -> str:
-        """What would help, or what went wrong, with the larger value; "" for nothing."""
+        """A sentence on what would help, or what went wrong, with the larger value; "" for nothing."""
         if self.above is None:
             return ""
         value = self.above.parameters[self.name]

@@ -34,22 +34,40 @@ def transposed(rows, columns):
     return forebay.zeros(columns, rows).pin_memory().transpose(0, 1)
 
 
-@pytest.mark.parametrize("dtype", [forebay.float32, forebay.int64], ids=["same dtype", "conversion"])
-@pytest.mark.parametrize("form", ["contiguous", "slice", "transposed"])
-@pytest.mark.parametrize("to_device", [True, False])
-def test_non_blocking_copy_of_pinned_tensor_does_not_wait(held, device, to_device, form, dtype):
-    stream, release = held
-    host = {
-        "contiguous": lambda: forebay.zeros(6, 4).pin_memory(),
-        "slice": lambda: forebay.zeros(12, 4).pin_memory()[::2],
-        "transposed": lambda: transposed(6, 4),
-    }[form]()
-    there = forebay.zeros(6, 4, dtype=dtype, device=device)
+FORMS = {
+    "contiguous": lambda: forebay.zeros(6, 4).pin_memory(),
+    "slice": lambda: forebay.zeros(12, 4).pin_memory()[::2],
+    "transposed": lambda: transposed(6, 4),
+}
+
+
+def copied(there, host, *, to_device):
+    """Copy without blocking between a tensor of a device and one of the host, and return the target."""
     target, source = (there, host) if to_device else (host, there)
     source.fill_(3)
     target.copy_(source, non_blocking=True)
+    return target
+
+
+@pytest.mark.parametrize("dtype", [forebay.float32, forebay.int64], ids=["same dtype", "conversion"])
+@pytest.mark.parametrize("to_device", [True, False])
+def test_non_blocking_copy_of_pinned_tensor_does_not_wait(held, device, to_device, dtype):
+    stream, release = held
+    target = copied(forebay.zeros(6, 4, dtype=dtype, device=device), FORMS["contiguous"](), to_device=to_device)
     assert not stream.query()
     release()
+    stream.synchronize()
+    assert (target.cpu().numpy() == 3).all()
+
+
+@pytest.mark.parametrize("dtype", [forebay.float32, forebay.int64], ids=["same dtype", "conversion"])
+@pytest.mark.parametrize("form", ["slice", "transposed"])
+@pytest.mark.parametrize("to_device", [True, False])
+def test_strided_pinned_tensor_is_copied_by_way_of_pageable_memory(held, device, to_device, form, dtype):
+    """As PyTorch does, whose temporary on the host is not pinned: Note [Temporaries of copies]."""
+    stream, release = held
+    release()  # it waits, as for any pageable memory
+    target = copied(forebay.zeros(6, 4, dtype=dtype, device=device), FORMS[form](), to_device=to_device)
     stream.synchronize()
     assert (target.cpu().numpy() == 3).all()
 

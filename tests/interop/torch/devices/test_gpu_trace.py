@@ -12,7 +12,7 @@ import torch.cuda._sanitizer as sanitizer  # noqa: E402 -- as above
 
 @pytest.fixture
 def seen(emulated, monkeypatch):
-    """What PyTorch's registries have received."""
+    """Record of what PyTorch's registries have received."""
     found = []
     for name, registry in vars(gpu_trace).items():
         if isinstance(registry, gpu_trace.CallbackRegistry):

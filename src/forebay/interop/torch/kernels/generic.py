@@ -202,7 +202,7 @@ def generic_kernel(
         try:
             results = call(given, keywords)
         except RuntimeError as error:  # of the meta device, if the size of the result depends on values
-            if values.is_computed() or is_refusal(error):
+            if values.is_computed() or is_refusal(error):  # Note [Calls that a GPU refuses]
                 raise
             if not (isinstance(error, NotImplementedError) or "meta tensor" in str(error)):
                 raise

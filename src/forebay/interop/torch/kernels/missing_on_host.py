@@ -1,4 +1,4 @@
-"""What CUDA's kernels compute and the CPU's refuse, beside types: computed by other operators over the values."""
+"""Operators that CUDA's kernels compute and the CPU's refuse, beside types: by other operators over the values."""
 
 from __future__ import annotations
 
