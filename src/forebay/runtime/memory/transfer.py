@@ -192,7 +192,9 @@ def _copy_asynchronously(plan: CopyPlan, stream: Stream, other: Stream, target: 
     """
     stream.wait_stream(other)  # the host waits: PyTorch's would have nothing left
     owned = ((source if plan.queue == "target" else target).raw_storage,) if plan.keeps == "host" else ()
-    with keep_alive(stream, target.raw_storage, source.raw_storage), stream.opened.keep_alive(stream.queue, *owned):
+    storages = target.raw_storage, source.raw_storage
+    uses = keep_alive(stream, *storages, non_blocking=not plan.synchronizes)
+    with uses, stream.opened.keep_alive(stream.queue, *owned):
         _queue_tensor(stream, target, source, plain_run(target, source))
     for listener in observers.launch_observers:
         listener.launched(stream, "copy_", (source,), (target,))
