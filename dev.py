@@ -19,6 +19,7 @@
     packages run programs over packages of PyPI on emulated GPUs: packages [--public FOLDER] [NAME ...]
     names    print the names and signatures of an installed PyTorch that forebay lacks: names [--python PYTHON]
     differential  run new random programs on forebay and on PyTorch over the oracle: differential --seeds A..B
+    accuracy compare predictions with public measurements of GPUs: accuracy --data FOLDER [--write] [TABLE ...]
     message  check the commit message in a file: message FILE
 
 A task creates .venv (or $FOREBAY_VENV) if it is missing, installs what the task needs, and rebuilds the compiled core
@@ -256,12 +257,21 @@ def differential(arguments: list[str]) -> int:
 
 
 def packages(arguments: list[str]) -> int:
+    return run_over_packages("packages", arguments)
+
+
+def accuracy(arguments: list[str]) -> int:
+    return run_over_packages("accuracy", arguments)
+
+
+def run_over_packages(module: str, arguments: list[str]) -> int:
+    """Run a module of tools in the environment of the packages that use PyTorch."""
     prepare("test")
     prepare_beside("torch", "packages")
     if not (VENV / "packages").exists():
         fail("the packages could not be installed")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, ["tools", os.environ.get("PYTHONPATH")]))
-    return run([str(VENV / "packages/bin/python"), "-m", "packages", *arguments])
+    return run([str(VENV / "packages/bin/python"), "-m", module, *arguments])
 
 
 def prepare(*extras: str, core: bool = True) -> None:
@@ -427,6 +437,7 @@ TASKS = {
     "packages": packages,
     "names": names,
     "differential": differential,
+    "accuracy": accuracy,
     "message": message,
 }
 
