@@ -8,6 +8,7 @@ from forebay._base.device_spec import CPU
 from forebay._base.dtypes import DType, named
 from forebay.errors import Unsupported
 from forebay.names import cpu
+from forebay.runtime.random.generator import Generator
 from forebay.runtime.random.generator import default_generator as _default_generator
 from forebay.runtime.tensors.legacy_types import type_name
 from forebay.runtime.tensors.other_factories import asarray, empty_strided, eye, frombuffer, linspace, scalar_tensor
@@ -28,7 +29,7 @@ __all__ = [
     "typename",
 ]
 
-default_generator = _default_generator(CPU)
+default_generator: Generator = _default_generator(CPU)
 
 
 def get_default_dtype() -> DType:

@@ -41,7 +41,7 @@ __all__ = [
     "pytest_plugins",
 ]
 
-pytest_plugins = ["forebay_pytest"]  # in a source tree that is not installed
+pytest_plugins: list[str] = ["forebay_pytest"]  # in a source tree that is not installed
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ class Tensor(Views, NewTensors):
         self.byte_strides: tuple[int, ...] = strides
         self.byte_offset: int = offset
         self.numpy_dtype: np.dtype[Any] = dtype
-        self.shape = shape if shape.__class__ is Size else size_of(shape)
+        self.shape: Size = shape if shape.__class__ is Size else size_of(shape)
 
     # Properties.
 

@@ -245,8 +245,45 @@ class Views(Exporter):
         first, second = self._dim(function, dim0, "dim0"), self._dim(function, dim1, "dim1", 2)
         return views.swapped(self._geometry(), first, second)
 
-    swapaxes = swapdims = transpose
-    swapaxes_ = swapdims_ = transpose_
+    def swapaxes(self, axis0: int, axis1: int) -> Tensor:
+        """Return a view with two dimensions swapped. As `transpose`.
+
+        Parameters
+        ----------
+        axis0, axis1 : int
+            The dimensions.
+        """
+        return self.transpose(axis0, axis1)
+
+    def swapdims(self, dim0: int, dim1: int) -> Tensor:
+        """Return a view with two dimensions swapped. As `transpose`.
+
+        Parameters
+        ----------
+        dim0, dim1 : int
+            The dimensions.
+        """
+        return self.transpose(dim0, dim1)
+
+    def swapaxes_(self, axis0: int, axis1: int) -> Tensor:
+        """Swap two dimensions of this tensor. As `transpose_`.
+
+        Parameters
+        ----------
+        axis0, axis1 : int
+            The dimensions.
+        """
+        return self.transpose_(axis0, axis1)
+
+    def swapdims_(self, dim0: int, dim1: int) -> Tensor:
+        """Swap two dimensions of this tensor. As `transpose_`.
+
+        Parameters
+        ----------
+        dim0, dim1 : int
+            The dimensions.
+        """
+        return self.transpose_(dim0, dim1)
 
     def t(self) -> Tensor:
         """Return a view with the two dimensions swapped; this tensor's if it has one or none.
