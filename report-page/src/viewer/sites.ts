@@ -34,14 +34,15 @@ function split(sites: Sites, stacks: Stacks, { stack, nbytes }: Live, rules: Fra
   const { ofStack, inner } = sites;
   const at = (row: number) => (row < 0 ? ofStack.length - 1 : row);
   const held = new Float64Array(sites.labels.length);
-  let [total, alike] = [0, true];
+  let total = 0;
   for (let i = 0; i < stack.length; i++) {
     held[ofStack[at(stack[i])]] += nbytes[i];
     total += nbytes[i];
-    alike &&= inner[at(stack[i])] === inner[at(stack[0])];
   }
   const largest = held.reduce((best, bytes, site) => (bytes > held[best] ? site : best), 0);
-  if (largest < FIRST || held[largest] <= total / 2 || alike) return sites;
+  const ofLargest = new Set<number>();
+  for (let i = 0; i < stack.length; i++) if (ofStack[at(stack[i])] === largest) ofLargest.add(inner[at(stack[i])]);
+  if (largest < FIRST || held[largest] <= total / 2 || ofLargest.size < 2) return sites;
   const rows: number[] = [];
   ofStack.forEach((site, row) => {
     if (site === largest) rows.push(row);
