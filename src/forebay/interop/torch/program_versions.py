@@ -12,7 +12,7 @@ from forebay._base.untrusted import open_regular, printable
 
 __all__ = ["CUDA_VERSION", "CUDNN_VERSION", "Versions", "find_versions"]
 
-CUDNN_VERSION = 91900  # as of such wheels: programs compare it with a lower bound
+CUDNN_VERSION = 92600  # nvidia-cudnn-cu13 9.26.0.51, which the wheel of PyTorch 2.15 for CUDA 13 requires
 CUDA_VERSION = "13.0"  # that of the wheels of PyTorch 2.11 and later on PyPI
 # Packages whose version decides how much memory a program needs. Programs of 2023 needed up to 18 % more with the
 # versions of their time: PyTorch 2.1 kept the argument of mean(), bitsandbytes 0.41 the dequantized weights.
