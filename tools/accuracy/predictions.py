@@ -29,7 +29,7 @@ class Run(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What `fit` answered.
+    """The answer of `fit`.
 
     Parameters
     ----------
