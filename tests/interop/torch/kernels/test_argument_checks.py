@@ -105,3 +105,20 @@ def test_checks_draw_no_random_numbers(shapes_only):
     functional.rrelu(torch.ones(2, device="cuda"), training=True)
     functional.dropout(torch.ones(2, device="cuda"))
     assert torch.equal(torch.rand(2), expected)
+
+
+def test_checks_give_no_warnings_and_use_none_up(shapes_only):
+    filters = warnings.filters
+    x = torch.ones(5, device="cuda")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("default")
+        x.std()  # of one element, it would warn
+        x.var(0)
+        assert not found
+        for _ in range(2):  # the filters are the same, so what was shown is not shown again
+            warnings.warn("shown once", stacklevel=1)
+            x.sub(1)
+            x.sub(1.5)
+        assert len(found) == 1
+    assert warnings.filters is filters
+    assert not torch.is_warn_always_enabled()

@@ -6,16 +6,21 @@ compute shapes only: most accept any type of elements, and numbers out of range.
 single elements, or of `_CHECKED`, with new types, numbers of dimensions and kinds of numbers is repeated on the CPU,
 over zeros, with one element in place of each dimension. If the CPU refuses the call with a text about types or numbers,
 it raises that error; texts about sizes are ignored, as the sizes are not those of the call. The sizes that the meta
-device does not compare are compared by `_SIZES`. What is checked once costs later calls a look into a set. Rejected: to
-compute each new call with its own sizes, which takes seconds for large ones; all operators, as some read out of bounds
-if sizes do not match others; a table of the types of each operator, which each version changes.
+device does not compare are compared by `_SIZES`. What is checked once costs later calls a look into a set. A check
+warns of nothing, as single elements have no deviation; leaves to the program's calls what PyTorch warns of once; and
+restores the random state. Rejected: to compute each new call with its own sizes, which takes seconds for large ones;
+all operators, as some read out of bounds if sizes do not match others; a table of the types of each operator, which
+each version changes; catch_warnings(), as warnings that the program has seen would be printed again.
 Test: tests/interop/torch/kernels/test_argument_checks.py::test_wrong_calls_end_alike_with_and_without_values
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import RLock
 from typing import Any
 
 import torch
@@ -26,6 +31,7 @@ _Call = Callable[[Sequence[Any], dict[str, Any]], Any]
 _REFUSALS = (RuntimeError, IndexError, ValueError, TypeError)
 _MARK = "_refuses_arguments"  # an attribute of errors
 _MOST_KEYS = 4096  # of one operator: numbers that change with each call are not kept
+_checking = RLock()  # what a check restores is of the process
 # Texts that do not depend on the sizes of dimensions.
 _TEXTS = re.compile(
     r"not implemented for|not (yet )?(be )?(support|intend|implement)|only (support|work)|do(es)?n?(n't| not) support"
@@ -105,18 +111,38 @@ def _kind(argument: Any) -> Any:
 
 def _refusal(compute: _Call, args: Sequence[Any], keywords: Mapping[str, Any]) -> Exception | None:
     """Return the error with which the CPU refuses a call, unless sizes or values may be the reason."""
-    state = torch.get_rng_state()
-    try:
-        with torch.no_grad():
-            compute([_small(each) for each in args], {name: _small(each) for name, each in keywords.items()})
-    except _REFUSALS as error:
-        if _TEXTS.search(str(error)):
-            return type(error)(str(error))
-    except (AssertionError, ArithmeticError, MemoryError):
-        pass
-    finally:
-        torch.set_rng_state(state)
-    return None
+    given, named = [_small(each) for each in args], {name: _small(each) for name, each in keywords.items()}
+    found: list[Exception] = []
+
+    def call(_: float) -> float:
+        try:
+            compute(given, named)
+        except _REFUSALS as error:
+            if _TEXTS.search(str(error)):
+                found.append(type(error)(str(error)))
+        except (AssertionError, ArithmeticError, MemoryError):
+            pass
+        return 0.0
+
+    with _without_effects():
+        # PyTorch gives warnings at the end of the method that Python has called: of this one, and not the program's.
+        torch.zeros((), device="cpu").apply_(call)
+    return found[0] if found else None
+
+
+@contextmanager
+def _without_effects() -> Iterator[None]:
+    """Ignore warnings, and restore what a call on the CPU changes."""
+    with _checking, torch.no_grad(), torch._C.DisableTorchFunction():
+        state, filters, warns_always = torch.get_rng_state(), warnings.filters, torch.is_warn_always_enabled()
+        warnings.filters = [("ignore", None, Warning, None, 0)]
+        torch.set_warn_always(True)  # else a warning that PyTorch gives once is used up
+        try:
+            yield
+        finally:
+            torch.set_warn_always(warns_always)
+            warnings.filters = filters
+            torch.set_rng_state(state)
 
 
 def _small(argument: Any) -> Any:
