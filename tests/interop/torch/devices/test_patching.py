@@ -12,7 +12,7 @@ from forebay.errors import WrongState
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; test_with_torch.py runs this file")
 
 import forebay.interop.torch.attribution.ledger  # noqa: E402 -- needs torch
-import forebay.interop.torch.devices.compilation  # noqa: E402 -- needs torch
+import forebay.interop.torch.compile.dynamo  # noqa: E402 -- needs torch
 from forebay.interop.torch import is_patched, patch  # noqa: E402 -- needs torch
 from forebay.interop.torch.devices import streams_of_engine  # noqa: E402 -- needs torch
 from forebay.interop.torch.session import TorchSession, running  # noqa: E402 -- needs torch
@@ -198,7 +198,7 @@ def test_patch_starts_again_after_its_end():
     [
         "kernels.registration.Kernels.register",
         "devices.patching.connect_streams",
-        "devices.compilation.forget_functions",
+        "compile.dynamo.forget_functions",
         "attribution.ledger.Ledger.start",
     ],
 )
