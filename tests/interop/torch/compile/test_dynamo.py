@@ -45,6 +45,22 @@ def test_compiled_graphs_end_with_the_emulation():
         assert torch.compile(function, backend="eager", fullgraph=True)(torch.ones(2)).tolist() == [1, 1]
 
 
+def test_kernels_are_chosen_again_after_the_emulation():
+    """What AOTAutograd has traced, with kernels for the host that end with the session."""
+    for mode in ("shapes", "compute"):
+        with forebay.emulate("cuda", 1, profile="h100"):
+            session = TorchSession(mode)
+            session.start()
+            try:
+                net = torch.nn.Linear(4, 4).cuda()
+                compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+                compiled(torch.ones(1, 4, device="cuda")).sum().backward()
+            finally:
+                session.stop()
+    compiled = torch.compile(lambda x: x.clone() + 1, backend="aot_eager", fullgraph=True)
+    assert compiled(torch.ones(2)).tolist() == [2, 2]
+
+
 def test_kernels_are_executed_not_traced(emulated):
     from forebay.interop.torch.devices.emulated_memory import adopt
     from forebay.interop.torch.kernels.generic import generic_kernel

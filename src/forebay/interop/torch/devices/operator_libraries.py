@@ -7,6 +7,12 @@ operator would then find none. So the finalizer is switched off, and the list of
 PyTorch's dispatcher releases the kernels with the process. Rejected: another exit handler, as those of the
 program may run later.
 Test: tests/interop/torch/devices/test_ended_tensors.py::test_exit_handlers_and_destructors_of_the_program_use_tensors
+
+# Note [Kept choices of kernels]
+While AOTAutograd traces, Python chooses the kernel of each call, and an operator keeps the choice for the process. A
+kept choice of a kernel that has been removed is a jump to address 0, and one that is older than a registration passes
+over its kernels. So operators choose again after each change.
+Test: tests/interop/torch/compile/test_dynamo.py::test_kernels_are_chosen_again_after_the_emulation
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["close_library", "open_library"]
+__all__ = ["choose_again", "close_library", "open_library"]
 
 _open: list[Any] = []  # never deleted: Note [Registrations outlive exit handlers]
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_open))
@@ -39,3 +45,10 @@ def close_library(library: torch.library.Library) -> None:
     """Remove the kernels of a registration."""
     library._destroy()
     _open[:] = [each for each in _open if each is not library]
+    choose_again()
+
+
+def choose_again() -> None:
+    """Let operators choose kernels again: Note [Kept choices of kernels]."""
+    for operator in torch._ops.get_cached_ops():
+        operator._dispatch_cache.clear()

@@ -11,7 +11,7 @@ import torch
 
 from forebay.interop.torch.devices import host_values
 from forebay.interop.torch.devices.graph_capture import capturable
-from forebay.interop.torch.devices.operator_libraries import close_library, open_library
+from forebay.interop.torch.devices.operator_libraries import choose_again, close_library, open_library
 from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.interop.torch.kernels.copies import COPY_KERNELS
 from forebay.interop.torch.kernels.determinism import with_alert
@@ -78,6 +78,7 @@ class Kernels:
             self._libraries["_"] = open_library("_")
             self._libraries["_"].fallback(_foreign, "CUDA")
         self.replace_native()
+        choose_again()
 
     def replace_native(self) -> None:
         """Replace kernels for CUDA of other packages' native libraries: Note [Operators of other packages]."""
@@ -110,6 +111,7 @@ class Kernels:
     def _add_host_kernels(self, kernels: Mapping[str, Callable[..., Any]]) -> None:
         for name, kernel in kernels.items():
             self._add(name, kernel, "CPU")
+        choose_again()
 
     def _add_aten(self, name: str) -> None:
         for key, sparse in _sparse_kernels(name):
