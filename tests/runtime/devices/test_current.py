@@ -122,6 +122,18 @@ def test_stream_context_restores_the_stream_of_its_device(fake):
     set_device("cpu")
 
 
+def test_stream_context_does_not_set_the_device_that_is_only_preferred():
+    def work():
+        found = [current_device()]
+        with Stream("cpu"):
+            found.append(current_device())
+        with forebay.emulate("cuda"):
+            return [*found, current_device()]
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(work).result() == [Device("cpu"), Device("cpu"), Device("cuda", 0)]
+
+
 def test_threads_leave_one_stream_independently():
     """Each thread restores its own state, whichever exits the context first."""
     stream, entered, exit_allowed = Stream(), threading.Event(), threading.Event()

@@ -18,7 +18,8 @@ from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.streams.stream import Stream
 
 _SavedState: TypeAlias = tuple[Device | None, dict[str, int], dict[OpenDevice, Stream]]
-_Undo: TypeAlias = tuple[Stream | None, tuple[Device | None, dict[str, int]] | None]  # the stream; device and indices
+# The stream; device and indices, if others; True if the program had not set the device.
+_Undo: TypeAlias = tuple[Stream | None, tuple[Device | None, dict[str, int]] | None, bool]
 
 @final
 class ThreadState:

@@ -293,15 +293,16 @@ def push_stream(stream: Stream) -> None:
         state.stream_stack.append((stream, None))
         return
     device, indices, _ = state.save()
-    elsewhere = state.device != opened.device
+    elsewhere, preferred = state.device != opened.device, not state.explicit
     set_stream_on(stream)
-    state.stream_stack.append((stream, (now, (device, indices) if elsewhere else None)))
+    state.stream_stack.append((stream, (now, (device, indices) if elsewhere else None, preferred)))
 
 
 def pop_stream(stream: Stream) -> None:
     """Restore what this thread's last `push_stream` of the stream changed. Does not open a device.
 
-    These are the current stream of its device and, if another device was current, that.
+    These are the current stream of its device and, if another device was current, that. A device that was only the
+    preferred one is no more than that afterwards: another accelerator can take its place.
     """
     state = local.state
     stack = state.stream_stack
@@ -310,7 +311,7 @@ def pop_stream(stream: Stream) -> None:
             undo = stack.pop(position)[1]
             if undo is None:
                 return
-            before, place = undo
+            before, place, preferred = undo
             if before is None:
                 state.streams.pop(stream.opened, None)
             else:
@@ -318,6 +319,8 @@ def pop_stream(stream: Stream) -> None:
             if place is not None:
                 state.device, state.indices = place
                 state.explicit = state.device is not None
+            elif preferred and state.device == stream.opened.device:
+                state.explicit = False
             state.clear_cache()
             return
     raise WrongState(f"{stream!r} was not entered by this thread")
@@ -328,7 +331,7 @@ def after_fork_in_child() -> None:
     state = local.state
     state.streams = _usable(state.streams)
     state.stream_stack = [
-        (to, undo and (None if undo[0] is None or undo[0].opened.unusable else undo[0], undo[1]))
+        (to, undo and (None if undo[0] is None or undo[0].opened.unusable else undo[0], undo[1], undo[2]))
         for to, undo in state.stream_stack
     ]
     state.clear_cache()
