@@ -1034,7 +1034,7 @@ class Tensor(Views, NewTensors):
 
     def tolist(self) -> Any:
         """Return the elements as nested lists, after waiting for the current stream."""
-        return transfer.read(self).tolist() if self.shape else self.item()
+        return transfer.read(self).tolist()
 
     def equal(self, other: Tensor) -> bool:
         """Return True if another tensor of this device has the same shape and elements; a NaN is not equal to itself.
