@@ -150,7 +150,7 @@ class ModelDevice:
     def set_memory_fraction(self, fraction: float) -> None:
         if not 0 <= fraction <= 1:
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
-        self.cache.limit = int(fraction * self.memory.total) if fraction < 1 else None
+        self.cache.limit = int(fraction * self.memory.total + 0.5) if fraction < 1 else None
 
     def apply_settings(self, settings: str) -> None:
         self.settings.read(settings)
