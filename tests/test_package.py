@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import forebay
+from forebay.errors import NoArithmetic
 from forebay.names import cpu_storages
 
 
@@ -16,8 +17,16 @@ def test_storages_of_the_cpu_are_names_of_the_package(name):
     assert getattr(forebay, name) is getattr(cpu_storages, name)
 
 
-@pytest.mark.parametrize("name", ["QuadStorage", "Storage", "nosuch", "__nosuch__"])
-def test_unknown_name_is_an_attribute_error(name):
+@pytest.mark.parametrize("name", ["QuadStorage", "Storage", "nosuch"])
+def test_unknown_name_is_an_attribute_error_that_says_what_forebay_has(name):
+    with pytest.raises(AttributeError, match=f"^forebay has no attribute '{name}': forebay has devices, ") as caught:
+        getattr(forebay, name)
+    assert isinstance(caught.value, NoArithmetic)
+    assert not hasattr(forebay, name)
+
+
+@pytest.mark.parametrize("name", ["_nosuch", "__nosuch__"])
+def test_unknown_private_name_is_an_attribute_error_of_the_module(name):
     with pytest.raises(AttributeError, match=f"^module 'forebay' has no attribute '{name}'$"):
         getattr(forebay, name)
 
