@@ -13,7 +13,7 @@ from __future__ import annotations
 import atexit
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forebay import _oom_advice, backends
 from forebay._base import config, device_spec
@@ -27,7 +27,7 @@ from forebay.runtime.random import generator
 from forebay.runtime.settings import process_settings
 from forebay.runtime.streams.event import Event
 from forebay.runtime.streams.stream import Stream
-from forebay.runtime.tensors import creation, other_factories, rng_states
+from forebay.runtime.tensors import creation, rng_states
 from forebay.runtime.tensors.new_methods import factories
 from forebay.runtime.tensors.tensor import Tensor
 from forebay.runtime.tensors.untyped_storage import UntypedStorage
@@ -56,6 +56,12 @@ def _timeline_html(timeline: Timeline) -> str:
     return str(import_module("forebay.snapshot.report.notebook").timeline_html(timeline))
 
 
+def _strided_tensor(*arguments: Any) -> Tensor:
+    """Create a tensor with given strides, which few programs do: its module is imported when one does."""
+    made: Tensor = import_module("forebay.runtime.tensors.other_factories").strided_tensor(*arguments)
+    return made
+
+
 # device(name): is the name of a kind that a backend or an installed package provides?
 device_spec.hooks.installed = backends.drivers
 # device(index), and a device without a kind: the kind of the current accelerator.
@@ -78,11 +84,7 @@ Stream.event_class = Event
 # get_state() of a generator returns a tensor.
 generator.hooks.state_tensor = rng_states.state_tensor
 # A tensor's methods create others.
-factories.empty, factories.strided, factories.tensor = (
-    creation.empty_for,
-    other_factories.strided_tensor,
-    creation.tensor,
-)
+factories.empty, factories.strided, factories.tensor = creation.empty_for, _strided_tensor, creation.tensor
 # A storage copies, fills and prints its bytes as a tensor.
 UntypedStorage.tensor_type = Tensor
 # The text of an OutOfMemory: a setting that would have avoided it.
