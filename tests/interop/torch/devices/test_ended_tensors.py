@@ -332,6 +332,29 @@ def test_memory_that_runs_out_in_a_later_emulation_is_said():
         kept.tolist()
 
 
+def test_errors_of_functions_in_a_later_emulation_are_kept():
+    """A tensor of the first one is alive: its checks must not take over an error that has the word cuda."""
+    with forebay.emulate("cuda"), patch():
+        kept = torch.ones(3, device="cuda")
+
+    class Refusing(torch.autograd.Function):
+        @staticmethod
+        def forward(_, given):
+            return given.clone()
+
+        @staticmethod
+        def backward(_, gradient):
+            raise RuntimeError("no kernel for CUDA")
+
+    with forebay.emulate("cuda"), patch():
+        loss = Refusing.apply(torch.ones(3, device="cuda", requires_grad=True)).sum()
+        with pytest.raises(RuntimeError, match="^no kernel for CUDA"):
+            loss.backward()
+        del loss
+    with pytest.raises(WrongState, match=ENDED):
+        kept.tolist()
+
+
 @pytest.mark.parametrize("allocator", ["default", "debug"])  # the second overwrites memory that Python frees
 @pytest.mark.parametrize("caching", ["", "1"])
 def test_nothing_is_printed_at_the_exit_while_pytorch_is_patched(caching, allocator):

@@ -17,13 +17,14 @@ import gc
 import warnings
 from collections.abc import Callable
 from functools import partial, wraps
+from traceback import walk_tb
 from typing import Any, NoReturn
 
 import torch
 import torch.autograd.graph
 import torch.utils.dlpack
 
-from forebay.errors import WrongState
+from forebay.errors import ForebayError
 from forebay.interop.torch.devices._storage_owners import end_all, ended_memory, has_ended
 from forebay.interop.torch.devices.emulated_memory import ended_tensor
 from forebay.interop.torch.devices.operator_libraries import close_library, open_library
@@ -197,10 +198,17 @@ def _backward(run_backward: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return run_backward(outputs, *args, **keywords)
         except RuntimeError as error:
-            # Memory runs out on a device of a later emulation: an ended one allocates nothing.
-            is_own = isinstance(error, (WrongState, torch.OutOfMemoryError))
-            if is_own or "cuda" not in str(error).lower():
+            # Other errors are of a later emulation, whose operators and functions are called from Python, and whose
+            # memory may run out: an ended one allocates nothing.
+            is_other = isinstance(error, (ForebayError, torch.OutOfMemoryError)) or not _is_of_engine(error)
+            if is_other or "cuda" not in str(error).lower():
                 raise
             raise ended_tensor("CUDA devices") from error
 
     return run
+
+
+def _is_of_engine(error: BaseException) -> bool:
+    """Return True for an error that C++ code of the autograd engine has raised, and no function in Python."""
+    frames = [*walk_tb(error.__traceback__)]
+    return bool(frames[-1][0].f_code.co_filename == torch.autograd.graph.__file__)
