@@ -37,7 +37,7 @@ CALLS = {
 }  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao", "ignore:.*is deprecated")
 @pytest.mark.parametrize("name", CALLS)
 def test_results_and_memory_are_those_with_values(name):
     found = []

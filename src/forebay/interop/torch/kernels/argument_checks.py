@@ -51,8 +51,8 @@ _CHECKED = {
     "log_sigmoid_forward", "logsumexp", "masked_fill", "masked_scatter", "max", "mean", "median", "min", "mm", "mode",
     "mse_loss", "multinomial", "nanmedian", "nansum", "native_batch_norm", "nll_loss_forward", "nonzero", "norm",
     "poisson", "polar", "prod", "put", "quantize_per_tensor", "renorm", "repeat_interleave", "roll",
-    "rrelu_with_noise", "scatter", "scatter_add", "scatter_reduce", "segment_reduce", "smooth_l1_loss", "sort", "std",
-    "sum", "take", "topk", "var", "vdot",
+    "rrelu_with_noise", "rsub", "scatter", "scatter_add", "scatter_reduce", "segment_reduce", "smooth_l1_loss", "sort",
+    "std", "sum", "take", "topk", "var", "vdot",
 }  # fmt: skip
 
 
