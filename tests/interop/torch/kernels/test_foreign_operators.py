@@ -133,3 +133,27 @@ def test_native_kernels_for_cuda_are_found_by_their_place(monkeypatch):
         library.define("only_native(Tensor x) -> Tensor")
         library.impl("only_native", lambda x: x, "CUDA")
         assert "fbtest::only_native" in foreign_operators.native_cuda_kernels()  # the CPU has none
+
+
+def test_native_kernel_for_all_devices_computes_in_place_of_that_for_cuda(emulated):
+    """As fsdp::chunk_cat_mixed_dtype has them, whose kernel for CUDA would read addresses of emulated tensors."""
+    with operators("both(Tensor x) -> Tensor") as (library, ops):
+        library.impl("both", lambda x: x + 1, "CompositeExplicitAutograd")
+        kernel = foreign_operators.foreign_kernel(ops.both.default)
+        assert kernel(torch.ones(2, device="cuda")).tolist() == [2, 2]
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.fsdp, "chunk_cat_mixed_dtype"), reason="PyTorch 2.15 has it")
+@pytest.mark.parametrize("types", [("float32", "float32"), ("bfloat16", "float32"), ("float16", "float32")])
+@pytest.mark.parametrize("mode", ["emulated", "shapes_only"])
+def test_chunks_of_several_types_are_joined(request, mode, types):
+    request.getfixturevalue(mode)
+    given = [torch.ones(1 << 12, 4, device="cuda", dtype=getattr(torch, each)) for each in types]
+    out = torch.zeros(2, 1 << 14, device="cuda")
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    torch.ops.fsdp.chunk_cat_mixed_dtype(given, 0, 2, out=out)
+    taken = torch.cuda.max_memory_allocated() - before
+    assert 0 < taken < 1 << 16 if types[0] != "float16" else taken > 1 << 16  # a table, or copies in single precision
+    if mode == "emulated":
+        assert out.sum().item() == 1 << 15

@@ -5,9 +5,10 @@ A package adds operators to PyTorch's dispatcher at any time, from C++ or Python
 backend fallback for the key CUDA serves all that have no kernel for CUDA: it needs no list, and no knowledge of when a
 package is imported. Kernels for CUDA in a native library would read the addresses of emulated tensors, so they are
 replaced by the same fallback, when the patch begins and after each library that PyTorch loads. Kernels in Python are
-kept, as they call PyTorch's operators. Without values, the fake kernel tells the layouts; where it is missing or needs
-values, the CPU's kernel computes on zeros, which is listed as an assumption. Rejected: a kernel for each operator that
-is known when the patch begins, as most packages are imported after it.
+kept, as they call PyTorch's operators. A kernel for all devices serves the CPU, too. Without values, the fake kernel
+tells the layouts; where it is missing or needs values, the CPU's kernel computes on zeros, which is listed as an
+assumption. Rejected: a kernel for each operator that is known when the patch begins, as most packages are imported
+after it.
 Test: tests/interop/torch/kernels/test_foreign_operators.py::test_operator_with_a_kernel_of_the_cpu_runs
 """
 
@@ -28,9 +29,14 @@ from forebay.interop.torch.processes import assumed_values, unread_values
 
 __all__ = ["MissingKernel", "foreign_kernel", "native_cuda_kernels"]
 
-_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+_has_own_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _OWN = ("aten::", "c10d::")  # PyTorch's operators, which have kernels of their own here
 _SHOWN = ("CPU", "Meta", "QuantizedCPU", "MPS", "XPU", "SparseCPU", "BackendSelect", "Autograd")
+
+
+def _has_kernel(name: str, key: str) -> bool:
+    """Return True if an operator has a kernel for a device, or one for all devices."""
+    return any(_has_own_kernel(name, each) for each in (key, "CompositeExplicitAutograd"))
 
 
 class MissingKernel(Unsupported, NotImplementedError):
@@ -43,7 +49,7 @@ def native_cuda_kernels() -> Iterator[str]:
     Those without a kernel of the CPU, too: else theirs would read addresses of emulated tensors.
     """
     for name in torch._C._dispatch_get_all_op_names():
-        if not name.startswith(_OWN) and _has_kernel(name, "CUDA"):
+        if not name.startswith(_OWN) and _has_own_kernel(name, "CUDA"):
             places = [line for line in torch._C._dispatch_dump(name).splitlines() if line.startswith("CUDA: ")]
             if places and ".py:" not in places[0]:
                 yield name
@@ -87,7 +93,7 @@ def _refusing(name: str) -> Callable[..., Any]:
     """Return a kernel that raises PyTorch's error, as on a GPU, for one of its operators that only the CPU has."""
 
     def kernel(*_: Any, **__: Any) -> Never:
-        available = ", ".join(key for key in _SHOWN if _has_kernel(name, key))
+        available = ", ".join(key for key in _SHOWN if _has_own_kernel(name, key))
         raise NotImplementedError(
             f"Could not run '{name}' with arguments from the 'CUDA' backend. This could be because the operator "
             "doesn't exist for this backend, or was omitted during the selective/custom build process (if using custom "
