@@ -348,7 +348,7 @@ def test_errors_of_functions_in_a_later_emulation_are_kept():
 
     with forebay.emulate("cuda"), patch():
         loss = Refusing.apply(torch.ones(3, device="cuda", requires_grad=True)).sum()
-        with pytest.raises(RuntimeError, match="^no kernel for CUDA"):
+        with pytest.raises(RuntimeError, match="no kernel for CUDA"):
             loss.backward()
         del loss
     with pytest.raises(WrongState, match=ENDED):
