@@ -139,6 +139,7 @@ def test_compiler_starts_no_process_writes_into_own_folders_and_is_restored(own_
     folder = own_caches / "forebay"
     assert any((folder / "inductor").rglob("*.py"))
     assert any((folder / "triton").rglob("*.llir"))
+    assert not any((folder / "triton").rglob("*.ptx"))
     after = config.compile_threads, os.environ.get("TRITON_CACHE_DIR"), torch._C._dynamo.guards._empty_strided_cuda
     assert after == before
 

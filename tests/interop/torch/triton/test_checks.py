@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton", reason="triton is no requirement of the CPU builds of PyTorch")
 
 from support import triton_kernels as kernels  # noqa: E402 -- the tests need Triton, which is looked for first
-from support.summary_schema import check as check_summary  # noqa: E402 -- as above
+from support.json_schemas import check  # noqa: E402 -- as above
 
 import forebay  # noqa: E402 -- as above
 from forebay.errors import ForebayWarning  # noqa: E402 -- as above
@@ -71,5 +71,5 @@ def test_run_lists_the_kernels(tmp_path):
     assert "1 kernel of Triton, 1 with findings" in done.stderr
     assert "reads outside a tensor: byte 512 of x, which has 512, in program (2, 0, 0)" in done.stderr
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    check_summary(summary)
+    check("summary", summary)
     assert [each["kernel"] for each in summary["kernels"]] == ["add_unmasked"]

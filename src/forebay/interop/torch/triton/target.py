@@ -5,9 +5,10 @@ Triton asks one driver for the target of its compiler, for the properties of the
 driver from a table of backends, whose entry for NVIDIA is replaced while devices are emulated: Inductor makes a driver
 from that entry in each module that it generates, so that an active driver alone would be undone. Kernels are compiled
 for the target of the profile up to the code of LLVM, from which on the shared memory is known; Triton itself checks it
-against that of the card. Machine code would take half of the time, and nothing runs it: a function gets the launch. The
-driver reads `torch.cuda` at each call, as devices may be emulated anew. A kernel that was decorated before works
-unchanged, and forgets what it has compiled when the emulation ends.
+against that of the card. Nothing runs machine code, as a function gets the launch. It is made for the kernels of a
+program, which may ask for their registers, and for all when kernels are checked, but not for those of Inductor, where
+it would take half of the time. The driver reads `torch.cuda` at each call, as devices may be emulated anew. A kernel
+that was decorated before works unchanged, and forgets what it has compiled when the emulation ends.
 Test: tests/interop/torch/triton/test_target.py
 """
 
@@ -17,6 +18,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import wraps
 from importlib import import_module
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -25,6 +28,7 @@ import torch
 
 from forebay.interop.torch.devices.python_names import NameReplacements
 from forebay.interop.torch.import_hook import ImportHook
+from forebay.interop.torch.processes import checked_kernels
 from forebay.interop.torch.triton.resources import resources
 
 __all__ = ["Launch", "Target", "install_target", "is_measuring", "observed", "replace_target"]
@@ -34,6 +38,7 @@ _BACKEND = "nvidia"
 _WARP = 32
 _MOST_THREADS = 1024  # of a block, on all cards
 _WORD = 4  # bytes of a register
+_OF_INDUCTOR = "torch._inductor."  # begins the names of the modules that Inductor generates
 
 
 class Launch(NamedTuple):
@@ -64,6 +69,9 @@ class Launch(NamedTuple):
 _observers: list[Callable[[Launch], object]] = []
 _kernels: WeakSet[Any] = WeakSet()  # functions that have compiled kernels of the emulated cards
 _measuring: list[None] = []  # an entry for each measurement that runs
+_without_code: ContextVar[bool] = ContextVar(
+    "_without_code", default=False
+)  # True while a kernel needs no machine code
 
 
 @contextmanager
@@ -264,23 +272,41 @@ def install_target(undo: ExitStack) -> None:
     undo.callback(names.restore)
     undo.callback(backends.__setitem__, _BACKEND, before)
     backends[_BACKEND] = type(before)(_without_machine_code(before.compiler), Target)
+    triton: Any = import_module("triton")
+    names.replace(triton, "compile", _compiling(triton.compile))
     target = Target()
     names.replace(config, "_default", target)
     names.replace(config, "_active", target)
     _forget()
 
 
+def _compiling(compile_kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function in place of `triton.compile`, which Inductor calls; kernels of a program have their own."""
+
+    @wraps(compile_kernel)
+    def run(source: Any, *arguments: Any, **keywords: Any) -> Any:
+        module = getattr(getattr(source, "fn", None), "__module__", None) or ""
+        before = _without_code.set(module.startswith(_OF_INDUCTOR) and not checked_kernels.is_checking())
+        try:
+            return compile_kernel(source, *arguments, **keywords)
+        finally:
+            _without_code.reset(before)
+
+    return run
+
+
 def _without_machine_code(compiler: Any) -> Any:
-    """Return a class of Triton's compiler that ends with the code of LLVM."""
+    """Return a class of Triton's compiler that ends with the code of LLVM where no machine code is needed."""
 
     def add_stages(self: Any, stages: dict[str, Callable[..., Any]], *arguments: Any, **keywords: Any) -> None:
         compiler.add_stages(self, stages, *arguments, **keywords)
-        if {"llir", "ptx", "cubin"} <= stages.keys():
+        if _without_code.get() and {"llir", "ptx", "cubin"} <= stages.keys():
             del stages["ptx"]
             stages["cubin"] = _no_machine_code
 
     def key(self: Any) -> str:
-        return f"{compiler.hash(self)}-without-machine-code"
+        found: str = compiler.hash(self)
+        return f"{found}-without-machine-code" if _without_code.get() else found
 
     return type("Compiler", (compiler,), {"add_stages": add_stages, "hash": key})
 
