@@ -179,7 +179,7 @@ def test_hook_of_accelerate(gpu, tmp_path, capsys):
     assert "t4  fits: " in capsys.readouterr().err
 
 
-@pytest.mark.skipif(find_spec("pytorch_lightning") is None, reason=f"pytorch_lightning {WITHOUT}")
+@pytest.mark.skipif(find_spec("pytorch_lightning") is None, reason="Lightning belongs to the extra packages, not torch")
 def test_callback_of_lightning(gpu, tmp_path, capsys, monkeypatch):
     import pytorch_lightning as lightning
 
