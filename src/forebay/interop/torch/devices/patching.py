@@ -136,11 +136,11 @@ class Patch:
                 connect_streams()
                 interfaces.install()
                 kernels.register()
+                replace_cudnn(names, undo)  # whose version() then notes the driver
                 _replace_names(names, undo)
                 replace_compilation(names, undo)
                 kernels.replace_loading(names)
                 replace_build_information(names, described)
-                replace_cudnn(names, undo)
                 replace_gpu_trace(names, undo)
                 replace_reducer_timers(undo)
                 replace_bitsandbytes(undo)
