@@ -81,7 +81,7 @@ def test_blocking_call_breaks_the_capture(graph, call):
         "to device": lambda: on_device.copy_(host),
         "to host": lambda: host.copy_(on_device),
         "item": on_device.item,
-        "float": lambda: forebay.zeros((), device="cuda").tolist(),
+        "float": lambda: float(forebay.zeros((), device="cuda")),
     }
     with cuda.stream(cuda.Stream()):
         graph.capture_begin()
