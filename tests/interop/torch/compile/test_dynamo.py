@@ -46,7 +46,7 @@ def test_compiled_graphs_end_with_the_emulation():
 
 
 def test_kernels_are_chosen_again_after_the_emulation():
-    """What AOTAutograd has traced, with kernels for the host that end with the session."""
+    """Graphs that AOTAutograd has traced, with kernels for the host that end with the session."""
     for mode in ("shapes", "compute"):
         with forebay.emulate("cuda", 1, profile="h100"):
             session = TorchSession(mode)
