@@ -64,7 +64,7 @@ def test_non_blocking_copy_of_pinned_tensor_does_not_wait(held, device, to_devic
 @pytest.mark.parametrize("form", ["slice", "transposed"])
 @pytest.mark.parametrize("to_device", [True, False])
 def test_strided_pinned_tensor_is_copied_by_way_of_pageable_memory(held, device, to_device, form, dtype):
-    """As PyTorch does, whose temporary on the host is not pinned: Note [Temporaries of copies]."""
+    """PyTorch's temporary on the host is not pinned, so the copy waits: Note [Temporaries of copies]."""
     stream, release = held
     release()  # it waits, as for any pageable memory
     target = copied(forebay.zeros(6, 4, dtype=dtype, device=device), FORMS[form](), to_device=to_device)

@@ -53,7 +53,7 @@ def test_answer_is_that_of_brute_force(base, slope, bend, jitter, step, least, m
 
 
 def test_quadratic_bytes_are_searched():
-    """As of attention that keeps its scores, by length."""
+    """Attention that keeps its scores needs bytes in proportion to the square of the length."""
 
     def allocated(n):
         return 3 * GIB + n * n * 300

@@ -136,7 +136,7 @@ def test_native_kernels_for_cuda_are_found_by_their_place(monkeypatch):
 
 
 def test_native_kernel_for_all_devices_computes_in_place_of_that_for_cuda(emulated):
-    """As fsdp::chunk_cat_mixed_dtype has them, whose kernel for CUDA would read addresses of emulated tensors."""
+    """fsdp::chunk_cat_mixed_dtype is such an operator; its CUDA kernel would read addresses of emulated tensors."""
     with operators("both(Tensor x) -> Tensor") as (library, ops):
         library.impl("both", lambda x: x + 1, "CompositeExplicitAutograd")
         kernel = foreign_operators.foreign_kernel(ops.both.default)
